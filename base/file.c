@@ -1,0 +1,239 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+
+enum { WRITER_BLOCK_BYTES = 1 << 20 };
+
+static qrun_status fail_errno(qr_error *err, const char *path, const char *action) {
+    const int code = errno;
+    const qrun_status status = code == ENOENT ? QRUN_ERROR_NOT_FOUND : QRUN_ERROR_IO;
+    const char *help = code == ENOENT   ? "; check the path"
+                       : code == EACCES ? "; check its permissions"
+                       : code == ENOSPC ? "; free some space or choose another folder"
+                                        : "";
+    return qr_fail(err, status, "%s: cannot %s: %s%s", path, action, strerror(code), help);
+}
+
+qrun_status qr_file_map_open(const char *path, qr_file_map *map, qr_error *err) {
+    *map = (qr_file_map){0};
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) { return fail_errno(err, path, "open"); }
+    qrun_status status = QRUN_OK;
+    struct stat info;
+    if (fstat(descriptor, &info) != 0) {
+        status = fail_errno(err, path, "read its size");
+    } else if (!S_ISREG(info.st_mode)) {
+        status = qr_fail(err, QRUN_ERROR_IO, "%s: is not a regular file", path);
+    } else if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+        if (data == MAP_FAILED) {
+            status = fail_errno(err, path, "map");
+        } else {
+            *map = (qr_file_map){data, (size_t)info.st_size};
+        }
+    }
+    close(descriptor);
+    return status;
+}
+
+void qr_file_map_close(qr_file_map *map) {
+    if (map->data != NULL) { munmap((void *)(uintptr_t)map->data, map->size); }
+    *map = (qr_file_map){0};
+}
+
+void qr_file_map_drop(const qr_file_map *map, size_t offset, size_t size) {
+    if (map->data == NULL || offset >= map->size) { return; }
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t end = size < map->size - offset ? offset + size : map->size;
+    const size_t first = (offset + page - 1) / page * page;
+    const size_t last = end / page * page;
+    if (last > first) { madvise((void *)((uintptr_t)map->data + first), last - first, MADV_DONTNEED); }
+}
+
+qrun_status qr_file_read(const char *path, size_t max_bytes, char **data, size_t *size, qr_error *err) {
+    *data = NULL;
+    *size = 0;
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) { return fail_errno(err, path, "open"); }
+    qrun_status status = QRUN_OK;
+    qr_buffer buffer = {0};
+    char *block = qr_alloc(1 << 16);
+    if (block == NULL) { status = qr_fail_memory(err, path, 1 << 16); }
+    while (status == QRUN_OK) {
+        const ssize_t n = read(descriptor, block, 1 << 16);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { status = fail_errno(err, path, "read"); }
+        if (n <= 0) { break; }
+        if ((size_t)n > max_bytes - buffer.size) {
+            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: is larger than the %zu bytes allowed here", path, max_bytes);
+        } else {
+            qr_buffer_append(&buffer, block, (size_t)n);
+            if (!qr_buffer_ok(&buffer)) { status = qr_fail_memory(err, path, buffer.size); }
+        }
+    }
+    close(descriptor);
+    qr_free(block);
+    const size_t n_bytes = buffer.size;
+    char *text = status == QRUN_OK ? qr_buffer_take(&buffer) : NULL;
+    if (status == QRUN_OK && text == NULL) { status = qr_fail_memory(err, path, n_bytes); }
+    qr_buffer_free(&buffer);
+    if (status == QRUN_OK) {
+        *data = text;
+        *size = n_bytes;
+    }
+    return status;
+}
+
+bool qr_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+bool qr_file_is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+char *qr_path_join(const char *base, const char *name) {
+    qr_buffer path = {0};
+    qr_buffer_append_text(&path, base);
+    if (path.size > 0 && path.data != NULL && path.data[path.size - 1] != '/') { qr_buffer_append_char(&path, '/'); }
+    qr_buffer_append_text(&path, name);
+    return qr_buffer_take(&path);
+}
+
+static void writer_free(qr_file_writer *writer) {
+    qr_free(writer->path);
+    qr_free(writer->partial_path);
+    qr_free(writer->block);
+    *writer = (qr_file_writer){0};
+}
+
+qrun_status qr_file_writer_open(qr_file_writer *writer, const char *path, qr_error *err) {
+    *writer = (qr_file_writer){0};
+    qr_buffer partial = {0};
+    qr_buffer_append_format(&partial, "%s.partial-%ld", path, (long)getpid());
+    writer->partial_path = qr_buffer_take(&partial);
+    writer->block = qr_alloc(WRITER_BLOCK_BYTES);
+    char *copy = qr_strdup(path);
+    if (writer->partial_path == NULL || writer->block == NULL || copy == NULL) {
+        qr_free(copy);
+        writer_free(writer);
+        return qr_fail_memory(err, path, WRITER_BLOCK_BYTES);
+    }
+    const int descriptor = open(writer->partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) {
+        const qrun_status status = fail_errno(err, path, "create");
+        qr_free(copy);
+        writer_free(writer);
+        return status;
+    }
+    writer->path = copy;
+    writer->descriptor = descriptor;
+    return QRUN_OK;
+}
+
+static qrun_status write_all(qr_file_writer *writer, const char *bytes, size_t n_bytes, qr_error *err) {
+    while (n_bytes > 0) {
+        const ssize_t n = write(writer->descriptor, bytes, n_bytes);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { return fail_errno(err, writer->path, "write"); }
+        bytes += n;
+        n_bytes -= (size_t)n;
+    }
+    return QRUN_OK;
+}
+
+static qrun_status writer_flush(qr_file_writer *writer, qr_error *err) {
+    const qrun_status status = write_all(writer, writer->block, writer->block_used, err);
+    writer->block_used = 0;
+    return status;
+}
+
+qrun_status qr_file_writer_write(qr_file_writer *writer, const void *bytes, size_t n_bytes, qr_error *err) {
+    if (writer->path == NULL) { return QRUN_OK; }
+    writer->offset += (int64_t)n_bytes;
+    if (n_bytes > WRITER_BLOCK_BYTES - writer->block_used) {
+        const qrun_status status = writer_flush(writer, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    if (n_bytes > WRITER_BLOCK_BYTES) { return write_all(writer, bytes, n_bytes, err); }
+    if (n_bytes > 0) { memcpy(writer->block + writer->block_used, bytes, n_bytes); }
+    writer->block_used += n_bytes;
+    return QRUN_OK;
+}
+
+/* The rename is durable only once the folder that holds the name is on disk. */
+static void sync_parent(const char *path) {
+    char *folder = qr_strdup(path);
+    if (folder == NULL) { return; }
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL) { slash[slash == folder ? 1 : 0] = '\0'; }
+    const int descriptor = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor >= 0) {
+        (void)fsync(descriptor);
+        close(descriptor);
+    }
+    qr_free(folder);
+}
+
+qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
+    if (writer->path == NULL) { return QRUN_OK; }
+    qrun_status status = writer_flush(writer, err);
+    if (status == QRUN_OK && fsync(writer->descriptor) != 0 && errno != EINVAL) {
+        status = fail_errno(err, writer->path, "write");
+    }
+    if (close(writer->descriptor) != 0 && status == QRUN_OK) { status = fail_errno(err, writer->path, "close"); }
+    if (status == QRUN_OK && rename(writer->partial_path, writer->path) != 0) {
+        status = fail_errno(err, writer->path, "put in place");
+    }
+    if (status == QRUN_OK) {
+        sync_parent(writer->path);
+    } else {
+        unlink(writer->partial_path);
+    }
+    writer_free(writer);
+    return status;
+}
+
+void qr_file_writer_abort(qr_file_writer *writer) {
+    if (writer->path == NULL) { return; }
+    close(writer->descriptor);
+    unlink(writer->partial_path);
+    writer_free(writer);
+}
+
+qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, qr_error *err) {
+    qr_file_writer writer;
+    qrun_status status = qr_file_writer_open(&writer, path, err);
+    if (status != QRUN_OK) { return status; }
+    status = qr_file_writer_write(&writer, bytes, n_bytes, err);
+    if (status == QRUN_OK) { return qr_file_writer_commit(&writer, err); }
+    qr_file_writer_abort(&writer);
+    return status;
+}
+
+qrun_status qr_folder_create(const char *path, qr_error *err) {
+    char *copy = qr_strdup(path);
+    if (copy == NULL) { return qr_fail_memory(err, path, strlen(path)); }
+    qrun_status status = QRUN_OK;
+    for (char *end = copy;; end++) {
+        if (*end != '/' && *end != '\0') { continue; }
+        const char kept = *end;
+        *end = '\0';
+        if (end != copy && mkdir(copy, 0777) != 0 && errno != EEXIST) { status = fail_errno(err, copy, "create the folder"); }
+        *end = kept;
+        if (kept == '\0' || status != QRUN_OK) { break; }
+    }
+    if (status == QRUN_OK && !qr_file_is_folder(path)) {
+        status = qr_fail(err, QRUN_ERROR_IO, "%s: exists and is not a folder", path);
+    }
+    qr_free(copy);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* Files: read-only maps, whole small files, and writing that never leaves half a file under its final name. */
+#ifndef QR_BASE_FILE_H
+#define QR_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* A read-only map of a whole regular file. data is NULL when size is 0. A file truncated by someone else while it is
+ * mapped raises SIGBUS in the reader, as with every mapped file. */
+typedef struct qr_file_map {
+    const unsigned char *data;
+    size_t size;
+} qr_file_map;
+
+qrun_status qr_file_map_open(const char *path, qr_file_map *map, qr_error *err);
+void qr_file_map_close(qr_file_map *map);
+/* Tells the kernel that [offset, offset + size) will not be read again soon. */
+void qr_file_map_drop(const qr_file_map *map, size_t offset, size_t size);
+
+/* Reads a whole file into a qr_alloc'ed, NUL-terminated block (the NUL is not in *size). Refuses more than max_bytes.
+ * Works on pipes too. */
+qrun_status qr_file_read(const char *path, size_t max_bytes, char **data, size_t *size, qr_error *err);
+
+bool qr_file_exists(const char *path);   /* any kind of entry */
+bool qr_file_is_folder(const char *path);
+/* base + "/" + name in a new qr_alloc'ed string; NULL when memory is short. */
+char *qr_path_join(const char *base, const char *name);
+
+/* A file being written aside as "<path>.partial-<pid>"; commit flushes, fsyncs, renames it to <path> and fsyncs the
+ * folder; abort removes it. Every function is a no-op on a zeroed writer except open. */
+typedef struct qr_file_writer {
+    int descriptor; /* valid while path != NULL */
+    char *path;
+    char *partial_path;
+    char *block; /* output buffer */
+    size_t block_used;
+    int64_t offset; /* bytes written so far */
+} qr_file_writer;
+
+qrun_status qr_file_writer_open(qr_file_writer *writer, const char *path, qr_error *err);
+qrun_status qr_file_writer_write(qr_file_writer *writer, const void *bytes, size_t n_bytes, qr_error *err);
+qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err);
+void qr_file_writer_abort(qr_file_writer *writer);
+
+/* Writes a whole small file through a writer. */
+qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, qr_error *err);
+
+/* Makes the folder and its parents where they are missing. */
+qrun_status qr_folder_create(const char *path, qr_error *err);
+
+#endif

@@ -1,0 +1,25 @@
+#include "base/half.h"
+
+float qr_f16_to_f32(qr_f16 value) {
+    const uint32_t sign = (uint32_t)(value & 0x8000U) << 16;
+    const uint32_t exponent = value >> 10 & 0x1FU;
+    const uint32_t mantissa = value & 0x3FFU;
+    if (exponent == 0x1FU) { return qr_f32_from_bits(sign | 0x7F800000U | mantissa << 13); }
+    if (exponent != 0) { return qr_f32_from_bits(sign | (exponent + 112U) << 23 | mantissa << 13); }
+    const float magnitude = (float)mantissa * 0x1p-24F; /* subnormal: exact */
+    return qr_f32_from_bits(sign | qr_f32_bits(magnitude));
+}
+
+qr_f16 qr_f32_to_f16(float value) {
+    const uint32_t bits = qr_f32_bits(value);
+    const uint32_t sign = bits >> 16 & 0x8000U;
+    const uint32_t magnitude = bits & 0x7FFFFFFFU;
+    if (magnitude > 0x7F800000U) { return (qr_f16)(sign | 0x7E00U | (magnitude >> 13 & 0x3FFU)); }
+    if (magnitude >= 0x477FF000U) { return (qr_f16)(sign | 0x7C00U); } /* rounds to 65536 or is infinite */
+    if (magnitude < 0x38800000U) { /* below 2^-14: the hardware rounds to a multiple of 2^-24 when 0.5 is added */
+        const float shifted = qr_f32_from_bits(magnitude) + 0.5F;
+        return (qr_f16)(sign | (qr_f32_bits(shifted) - qr_f32_bits(0.5F)));
+    }
+    const uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
+    return (qr_f16)(sign | ((rounded - 0x38000000U) >> 13));
+}

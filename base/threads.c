@@ -1,0 +1,186 @@
+/* Workers spin for a short while before they sleep: a decode step runs a few hundred loops of 20…500 µs, and waking a
+ * sleeping thread costs about 50 µs on a virtual machine. */
+#define _GNU_SOURCE
+#include "base/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/alloc.h"
+
+enum { MAX_THREADS = 256, SPIN_ROUNDS = 20000 };
+
+struct worker {
+    struct qr_threads *pool;
+    pthread_t thread;
+    int index;
+};
+
+struct qr_threads {
+    int n_threads;
+    int n_started;
+    struct worker workers[MAX_THREADS];
+    pthread_mutex_t run_lock; /* one loop at a time */
+    pthread_mutex_t sleep_lock;
+    pthread_cond_t wake;
+    atomic_int n_sleeping;
+    atomic_bool stopping;
+    /* The loop in progress. A worker reads fn, arg and n after it saw a new generation. */
+    atomic_ullong generation;
+    qr_loop_fn fn;
+    void *arg;
+    int64_t n;
+    atomic_llong next;
+    atomic_int n_busy; /* workers that have not left the current loop */
+};
+
+static unsigned int float_environment_enter(void) {
+#if defined(__x86_64__)
+    const unsigned int saved = _mm_getcsr();
+    _mm_setcsr(0x1F80U);
+    return saved;
+#else
+    return 0;
+#endif
+}
+
+static void float_environment_leave(unsigned int saved) {
+#if defined(__x86_64__)
+    _mm_setcsr(saved);
+#else
+    (void)saved;
+#endif
+}
+
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+static void take_indices(struct qr_threads *pool, int worker) {
+    for (;;) {
+        const long long i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (i >= pool->n) { return; }
+        pool->fn(pool->arg, i, worker);
+    }
+}
+
+/* Returns when the generation differs from `seen` or the pool stops. */
+static void wait_for_loop(struct qr_threads *pool, unsigned long long seen) {
+    for (int i = 0; i < SPIN_ROUNDS; i++) {
+        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen || atomic_load(&pool->stopping)) { return; }
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool->sleep_lock);
+    atomic_fetch_add(&pool->n_sleeping, 1);
+    while (atomic_load(&pool->generation) == seen && !atomic_load(&pool->stopping)) {
+        pthread_cond_wait(&pool->wake, &pool->sleep_lock);
+    }
+    atomic_fetch_sub(&pool->n_sleeping, 1);
+    pthread_mutex_unlock(&pool->sleep_lock);
+}
+
+static void *worker_main(void *arg) {
+    struct worker *worker = arg;
+    struct qr_threads *pool = worker->pool;
+    (void)float_environment_enter();
+    unsigned long long seen = 0;
+    for (;;) {
+        wait_for_loop(pool, seen);
+        if (atomic_load(&pool->stopping)) { return NULL; }
+        seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
+        take_indices(pool, worker->index);
+        atomic_fetch_sub_explicit(&pool->n_busy, 1, memory_order_release);
+    }
+}
+
+static int available_processors(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) { return CPU_COUNT(&set); }
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err) {
+    *threads = NULL;
+    if (n_threads < 0 || n_threads > MAX_THREADS) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "threads must be 0 (all processors) to %d, not %d", MAX_THREADS, n_threads);
+    }
+    if (n_threads == 0) { n_threads = available_processors(); }
+    struct qr_threads *pool = qr_alloc_zeroed(sizeof *pool);
+    if (pool == NULL) { return qr_fail_memory(err, "the thread pool", sizeof *pool); }
+    pool->n_threads = n_threads < MAX_THREADS ? n_threads : MAX_THREADS;
+    pthread_mutex_init(&pool->run_lock, NULL);
+    pthread_mutex_init(&pool->sleep_lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    for (int i = 1; i < pool->n_threads; i++) {
+        pool->workers[i] = (struct worker){.pool = pool, .index = i};
+        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
+            qr_threads_destroy(pool);
+            return qr_fail(err, QRUN_ERROR_MEMORY, "cannot start thread %d of %d; use fewer with --threads", i + 1, n_threads);
+        }
+        pool->n_started = i;
+    }
+    *threads = pool;
+    return QRUN_OK;
+}
+
+static void wake_all(struct qr_threads *pool) {
+    pthread_mutex_lock(&pool->sleep_lock);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->sleep_lock);
+}
+
+void qr_threads_destroy(qr_threads *pool) {
+    if (pool == NULL) { return; }
+    atomic_store(&pool->stopping, true);
+    wake_all(pool);
+    for (int i = 1; i <= pool->n_started; i++) { pthread_join(pool->workers[i].thread, NULL); }
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->sleep_lock);
+    pthread_mutex_destroy(&pool->run_lock);
+    qr_free(pool);
+}
+
+int qr_threads_count(const qr_threads *threads) { return threads == NULL ? 1 : threads->n_threads; }
+
+static void run_alone(int64_t n, qr_loop_fn fn, void *arg) {
+    for (int64_t i = 0; i < n; i++) { fn(arg, i, 0); }
+}
+
+static void run_together(struct qr_threads *pool, int64_t n, qr_loop_fn fn, void *arg) {
+    pool->fn = fn;
+    pool->arg = arg;
+    pool->n = n;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
+    atomic_fetch_add(&pool->generation, 1);
+    if (atomic_load(&pool->n_sleeping) > 0) { wake_all(pool); }
+    take_indices(pool, 0);
+    for (int spins = 0; atomic_load_explicit(&pool->n_busy, memory_order_acquire) > 0; spins++) {
+        if (spins < SPIN_ROUNDS) {
+            pause_briefly();
+        } else {
+            sched_yield();
+        }
+    }
+}
+
+void qr_threads_run(qr_threads *pool, int64_t n, qr_loop_fn fn, void *arg) {
+    const unsigned int saved = float_environment_enter();
+    if (pool == NULL || pool->n_threads == 1 || n <= 1) {
+        run_alone(n, fn, arg);
+    } else {
+        pthread_mutex_lock(&pool->run_lock);
+        run_together(pool, n, fn, arg);
+        pthread_mutex_unlock(&pool->run_lock);
+    }
+    float_environment_leave(saved);
+}

@@ -1,0 +1,247 @@
+/* The foundations: messages, sizes, memory counting, UTF-8, 16-bit floats, random numbers, files, threads. */
+#include "check.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "base/sizes.h"
+#include "base/status.h"
+#include "base/threads.h"
+#include "base/utf8.h"
+
+static void test_first_message_wins(void) {
+    qr_error err = {0};
+    CHECK_INT(qr_fail(&err, QRUN_ERROR_INPUT, "line %d:\ttab", 3), QRUN_ERROR_INPUT);
+    qr_fail(&err, QRUN_ERROR_IO, "later");
+    CHECK_STR(err.message, "line 3:?tab");
+    qr_error_prefix(&err, "file.json");
+    CHECK_STR(err.message, "file.json: line 3:?tab");
+    CHECK_INT(err.status, QRUN_ERROR_INPUT);
+    CHECK_INT(qr_fail(NULL, QRUN_ERROR_IO, "no context"), QRUN_ERROR_IO);
+}
+
+static void test_long_message_is_cut_at_a_character(void) {
+    char text[3001];
+    for (int i = 0; i < 3000; i += 3) { memcpy(text + i, "\xE2\x82\xAC", 3); }
+    text[3000] = '\0';
+    qr_error err = {0};
+    qr_fail(&err, QRUN_ERROR_INPUT, "%s", text);
+    const size_t length = strlen(err.message);
+    CHECK(length > 1000);
+    CHECK_INT(qr_utf8_valid_prefix(err.message, length), length);
+}
+
+static void test_checked_sizes(void) {
+    size_t size;
+    CHECK(qr_size_mul(1U << 20, 1U << 20, &size) && size == (size_t)1 << 40);
+    CHECK(!qr_size_mul(SIZE_MAX / 2, 3, &size));
+    CHECK(!qr_size_add(SIZE_MAX, 1, &size));
+    CHECK(!qr_size_align(SIZE_MAX - 3, 64, &size));
+    int64_t count;
+    CHECK(!qr_count_mul(INT64_MAX / 2, 3, &count));
+    CHECK_INT(qr_round_up(172, 64), 192);
+}
+
+static void test_allocations_are_counted_and_can_fail(void) {
+    qr_alloc_stats before, after;
+    qr_alloc_get_stats(&before);
+    char *a = qr_alloc(100);
+    a = qr_realloc(a, 300);
+    qr_alloc_get_stats(&after);
+    CHECK_INT(after.bytes_held - before.bytes_held, 300);
+    qr_alloc_fail_at(2);
+    void *b = qr_alloc(1), *c = qr_alloc(1), *d = qr_alloc(1);
+    CHECK(b != NULL && c == NULL && d != NULL);
+    qr_alloc_fail_at(0);
+    qr_free(a), qr_free(b), qr_free(d);
+    qr_alloc_get_stats(&after);
+    CHECK_INT(after.bytes_held, before.bytes_held);
+    CHECK_INT(after.n_held, before.n_held);
+    CHECK(qr_alloc_array(SIZE_MAX / 4, 8) == NULL);
+}
+
+static void test_buffer_writes_json_strings(void) {
+    qr_buffer buffer = {0};
+    qr_buffer_append_json_string(&buffer, "a\"\n\x01\xC3\xA9\xFF", 7);
+    CHECK_STR(buffer.data, "\"a\\\"\\n\\u0001\xC3\xA9\xEF\xBF\xBD\"");
+    qr_buffer_free(&buffer);
+}
+
+static void test_utf8(void) {
+    for (uint32_t c = 0; c <= 0x10FFFF; c++) {
+        char bytes[4];
+        const size_t length = qr_utf8_encode(c, bytes);
+        if (c >= 0xD800 && c < 0xE000) {
+            CHECK_INT(length, 0);
+            continue;
+        }
+        uint32_t back;
+        if (qr_utf8_decode(bytes, length, &back) != length || back != c) {
+            CHECK_MSG(false, "U+%04X does not round-trip", (unsigned)c);
+            break;
+        }
+        for (size_t n = 1; n < length; n++) {
+            if (!qr_utf8_is_incomplete(bytes, n)) { CHECK_MSG(false, "prefix %zu of U+%04X", n, (unsigned)c); }
+        }
+    }
+    CHECK_INT(qr_utf8_sequence_length("\xC0\x80", 2), 0);
+    CHECK_INT(qr_utf8_sequence_length("\xED\xA0\x80", 3), 0);
+    CHECK_INT(qr_utf8_sequence_length("\xF4\x90\x80\x80", 4), 0);
+    CHECK(!qr_utf8_is_incomplete("\xE0\x80", 2));
+    CHECK_INT(qr_utf8_valid_prefix("ab\xFFzz", 5), 2);
+}
+
+static void test_half_precision(void) {
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        const float wide = qr_f16_to_f32((qr_f16)h);
+        if (isnan(wide)) {
+            CHECK(isnan(qr_f16_to_f32(qr_f32_to_f16(wide))));
+        } else if (qr_f32_to_f16(wide) != h) {
+            CHECK_MSG(false, "binary16 %04x does not round-trip", (unsigned)h);
+        }
+        const float bf = qr_bf16_to_f32((qr_bf16)h);
+        if (!isnan(bf) && qr_f32_to_bf16(bf) != h) { CHECK_MSG(false, "bf16 %04x does not round-trip", (unsigned)h); }
+    }
+    CHECK_INT(qr_f32_to_f16(65519.0F), 0x7BFF);
+    CHECK_INT(qr_f32_to_f16(65520.0F), 0x7C00);
+    CHECK_INT(qr_f32_to_f16(0x1p-25F), 0);          /* half of the smallest: ties to even */
+    CHECK_INT(qr_f32_to_f16(0x1.8p-24F), 2);        /* ties to even */
+    CHECK_INT(qr_f32_to_bf16(qr_f32_from_bits(0x3F808000U)), 0x3F80);
+    CHECK_INT(qr_f32_to_bf16(qr_f32_from_bits(0x3F818000U)), 0x3F82);
+}
+
+static void test_philox_known_answers(void) { /* from the authors' known-answer file (Random123 kat_vectors) */
+    uint32_t out[4];
+    qr_philox(0, (uint32_t[4]){0, 0, 0, 0}, out);
+    CHECK(out[0] == 0x6627e8d5U && out[1] == 0xe169c58dU && out[2] == 0xbc57ac4cU && out[3] == 0x9b00dbd8U);
+    qr_philox(UINT64_MAX, (uint32_t[4]){UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}, out);
+    CHECK(out[0] == 0x408f276dU && out[1] == 0x41c83b0eU && out[2] == 0xa20bc7c6U && out[3] == 0x6d5451fdU);
+}
+
+static void test_random_numbers_have_the_right_moments(void) {
+    double sum = 0, square = 0, uniform = 0;
+    const int n = 100000;
+    for (int i = 0; i < n; i++) {
+        const double z = qr_random_normal(7, 1, (uint64_t)i);
+        sum += z, square += z * z;
+        uniform += qr_random_uniform(7, 2, (uint64_t)i);
+    }
+    CHECK(fabs(sum / n) < 0.02 && fabs(square / n - 1) < 0.02 && fabs(uniform / n - 0.5) < 0.01);
+}
+
+static void test_dtype_names(void) {
+    qr_dtype dtype;
+    CHECK(qr_dtype_from_name("BF16", 4, &dtype) && dtype == QR_DTYPE_BF16 && qr_dtype_bytes(dtype) == 2);
+    CHECK(!qr_dtype_from_name("BF1", 3, &dtype));
+    CHECK(!qr_dtype_from_name("bf16", 4, &dtype));
+}
+
+static void test_files_appear_whole_or_not_at_all(void) {
+    char folder[] = "/tmp/qrun-test-XXXXXX";
+    REQUIRE(mkdtemp(folder) != NULL);
+    char path[256];
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    qr_error err = {0};
+    REQUIRE(qr_folder_create(path, &err) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/a/b/out.txt", folder);
+    qr_file_writer writer;
+    REQUIRE(qr_file_writer_open(&writer, path, &err) == QRUN_OK);
+    CHECK(qr_file_writer_write(&writer, "hello", 5, &err) == QRUN_OK);
+    CHECK(!qr_file_exists(path));
+    qr_file_writer_abort(&writer);
+    CHECK(!qr_file_exists(path));
+    CHECK(qr_file_write(path, "hello", 5, &err) == QRUN_OK);
+    qr_file_map map;
+    REQUIRE(qr_file_map_open(path, &map, &err) == QRUN_OK);
+    CHECK(map.size == 5 && memcmp(map.data, "hello", 5) == 0);
+    qr_file_map_close(&map);
+    char *data;
+    size_t size;
+    CHECK(qr_file_read(path, 4, &data, &size, &err) == QRUN_ERROR_INPUT && data == NULL);
+    qr_error_clear(&err);
+    CHECK(qr_file_map_open("/nonexistent/x", &map, &err) == QRUN_ERROR_NOT_FOUND);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    rmdir(path);
+    snprintf(path, sizeof path, "%s/a", folder);
+    rmdir(path);
+    rmdir(folder);
+}
+
+static void test_a_full_disk_is_an_error(void) {
+    qr_error err = {0};
+    qr_file_writer writer = {0};
+    if (access("/dev/full", W_OK) != 0) {
+        check_skip("/dev/full is not writable here");
+        return;
+    }
+    /* A writer on /dev/full itself: its partial file cannot be made in /dev by everyone, so write through it. */
+    FILE *full = fopen("/dev/full", "w");
+    REQUIRE(full != NULL);
+    char folder[] = "/tmp/qrun-test-XXXXXX";
+    REQUIRE(mkdtemp(folder) != NULL);
+    char path[256];
+    snprintf(path, sizeof path, "%s/out", folder);
+    REQUIRE(qr_file_writer_open(&writer, path, &err) == QRUN_OK);
+    REQUIRE(dup2(fileno(full), writer.descriptor) >= 0);
+    CHECK(qr_file_writer_write(&writer, "x", 1, &err) == QRUN_OK);
+    CHECK(qr_file_writer_commit(&writer, &err) == QRUN_ERROR_IO);
+    CHECK(strstr(err.message, "No space left") != NULL);
+    CHECK(!qr_file_exists(path));
+    fclose(full);
+    CHECK(rmdir(folder) == 0);
+}
+
+struct loop {
+    atomic_int seen[1000];
+    int n_workers;
+};
+
+static void count_index(void *arg, int64_t index, int worker) {
+    struct loop *loop = arg;
+    atomic_fetch_add(&loop->seen[index], 1);
+    CHECK(worker >= 0 && worker < loop->n_workers);
+}
+
+static void test_loops_run_every_index_once(void) {
+    for (int n_threads = 1; n_threads <= 4; n_threads++) {
+        qr_threads *threads;
+        qr_error err = {0};
+        REQUIRE(qr_threads_create(n_threads, &threads, &err) == QRUN_OK);
+        static struct loop loop;
+        for (int round = 0; round < 200; round++) {
+            memset(&loop, 0, sizeof loop);
+            loop.n_workers = n_threads;
+            const int n = round * 5 + 1 <= 1000 ? round * 5 + 1 : 1000;
+            qr_threads_run(threads, n, count_index, &loop);
+            for (int i = 0; i < 1000; i++) {
+                if (atomic_load(&loop.seen[i]) != (i < n)) { CHECK_MSG(false, "index %d of %d", i, n); }
+            }
+        }
+        qr_threads_destroy(threads);
+    }
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_first_message_wins);
+    CHECK_RUN(test_long_message_is_cut_at_a_character);
+    CHECK_RUN(test_checked_sizes);
+    CHECK_RUN(test_allocations_are_counted_and_can_fail);
+    CHECK_RUN(test_buffer_writes_json_strings);
+    CHECK_RUN(test_utf8);
+    CHECK_RUN(test_half_precision);
+    CHECK_RUN(test_philox_known_answers);
+    CHECK_RUN(test_random_numbers_have_the_right_moments);
+    CHECK_RUN(test_dtype_names);
+    CHECK_RUN(test_files_appear_whole_or_not_at_all);
+    CHECK_RUN(test_a_full_disk_is_an_error);
+    CHECK_RUN(test_loops_run_every_index_once);
+    return check_end();
+}
