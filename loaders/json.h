@@ -1,0 +1,48 @@
+/* JSON from outside: checked strictly (RFC 8259 grammar, UTF-8, depth, duplicate keys, size) and only then handed to
+ * cJSON, which alone would accept some invalid texts. The tree is cJSON's own; the accessors here add the checks that
+ * a reader of untrusted values needs. */
+#ifndef QR_LOADERS_JSON_H
+#define QR_LOADERS_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct cJSON qr_json;
+
+enum { QR_JSON_MAX_DEPTH = 128 };
+
+/* Parses text[0, n_bytes). `what` names the text in messages (a file name, "line 12"); the message carries line and
+ * column. A leading byte-order mark is refused. Integers outside ±2^53 are refused unless written with a fraction or
+ * exponent, because a double would round them. Memory comes from qr_alloc. */
+qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
+
+/* The same for a file; what = path. Refuses more than max_bytes. */
+qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err);
+
+void qr_json_free(qr_json *root); /* NULL is fine; frees the whole tree of a root */
+
+/* Member of an object (exact, case-sensitive name), or NULL: also when object is NULL or no object. JSON null counts
+ * as present here; qr_json_is_null tells. */
+const qr_json *qr_json_get(const qr_json *object, const char *key);
+bool qr_json_is_null(const qr_json *value); /* true for NULL too */
+
+/* Typed members of an object. Absent or null leaves *value untouched and succeeds, so set the default first; another
+ * type or a value out of [low, high] fails with a message naming `what` and the key. Strings lend from the tree.
+ * A JSON number such as 2.0 counts as the integer 2. */
+qrun_status qr_json_get_int(const qr_json *object, const char *key, int64_t low, int64_t high, int64_t *value,
+                            const char *what, qr_error *err);
+qrun_status qr_json_get_double(const qr_json *object, const char *key, double low, double high, double *value,
+                               const char *what, qr_error *err);
+qrun_status qr_json_get_bool(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err);
+qrun_status qr_json_get_string(const qr_json *object, const char *key, const char **value, const char *what,
+                               qr_error *err);
+
+/* for (const qr_json *item = qr_json_first(array_or_object); item != NULL; item = item->next) …; an object's items
+ * carry their names in item->string. */
+const qr_json *qr_json_first(const qr_json *container);
+
+#endif
