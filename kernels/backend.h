@@ -1,0 +1,84 @@
+/* A backend: memory, copies, weights in its own layout, and every op. The runtime holds one of these and never asks
+ * which one it is; it never dereferences device memory.
+ *
+ * Work on a backend is ordered: an op sees the results of the ops and copies issued before it. `run` may return before
+ * the work is done; `sync` waits. One thread at a time issues work (weight_put_rows and the quantize op excepted). */
+#ifndef QR_KERNELS_BACKEND_H
+#define QR_KERNELS_BACKEND_H
+
+#include "base/threads.h"
+#include "kernels/ops.h"
+
+typedef struct qr_backend qr_backend;
+
+enum { QR_BACKEND_VERSION = 1 };
+
+typedef enum qr_memory_kind { QR_MEMORY_DEVICE, QR_MEMORY_HOST } qr_memory_kind; /* HOST: pinned where that matters */
+
+/* One op of one backend. */
+typedef struct qr_op_impl {
+    /* Whether `run` would accept these arguments: pure; fills err with the precondition that fails. */
+    bool (*supports)(const qr_backend *backend, const void *args, qr_error *err);
+    /* Scratch bytes that `run` needs for these sizes; grows with n_rows / n_tokens, so the plan asks at the maximum.
+     * Only sizes, types and descriptions are read, not the data pointers. */
+    size_t (*workspace_bytes)(const qr_backend *backend, const void *args);
+    /* Runs the op. Allocates nothing. workspace is 64-byte aligned device memory. */
+    qrun_status (*run)(qr_backend *backend, const void *args, void *workspace, qr_error *err);
+} qr_op_impl;
+
+struct qr_backend {
+    uint32_t version; /* QR_BACKEND_VERSION */
+    const char *name; /* "cpu", "ref", "cuda" */
+    const char *isa;  /* "avx512-bf16", "avx2", "c", "sm_90" … */
+    qr_threads *threads; /* lent; for host-side loops */
+
+    void (*destroy)(qr_backend *backend);
+    /* Zeroed memory, 64-byte aligned (at least), counted by memory_held. */
+    qrun_status (*memory_create)(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory, qr_error *err);
+    void (*memory_destroy)(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes);
+    /* Bytes now held and the high-water mark of memory_create, for checking the plan. */
+    void (*memory_held)(const qr_backend *backend, size_t *now, size_t *peak);
+    qrun_status (*copy_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
+    qrun_status (*copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err); /* waits */
+    qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
+    qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
+    qrun_status (*sync)(qr_backend *backend, qr_error *err);
+
+    /* Bytes of a matrix in this backend's layout (codes and scales), a multiple of 64. */
+    size_t (*weight_bytes)(const qr_backend *backend, const qr_weight_desc *desc);
+    /* Writes canonical codes (host) of rows [row, row + n_rows), row a multiple of QR_WEIGHT_ROW_GROUP and n_rows too
+     * unless the matrix ends there. Threads may write disjoint rows at once. */
+    qrun_status (*weight_put_rows)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
+                                   qr_error *err);
+    qrun_status (*weight_put_scales)(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err);
+    /* The inverse, into host memory; unpack(pack(w)) == w. Of the scales, each pointer that is not NULL is filled. */
+    qrun_status (*weight_get_rows)(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows, void *codes,
+                                   qr_error *err);
+    qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
+                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
+
+    qr_op_impl ops[QR_OP_COUNT];
+};
+
+/* The backends. `isa` NULL takes the best the processor has (or QRUN_FORCE_ISA, where set); a name it does not have is
+ * refused with the list. The reference backend is single-threaded scalar C. */
+qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
+qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
+void qr_backend_destroy(qr_backend *backend); /* NULL is fine */
+
+/* Typed calls, one per op: bool qr_supports_<op>, size_t qr_<op>_workspace, qrun_status qr_<op>. */
+#define QR_X(name)                                                                                              \
+    static inline bool qr_supports_##name(const qr_backend *backend, const qr_##name##_args *args, qr_error *err) { \
+        return backend->ops[QR_OP_##name].supports(backend, args, err);                                         \
+    }                                                                                                           \
+    static inline size_t qr_##name##_workspace(const qr_backend *backend, const qr_##name##_args *args) {       \
+        return backend->ops[QR_OP_##name].workspace_bytes(backend, args);                                       \
+    }                                                                                                           \
+    static inline qrun_status qr_##name(qr_backend *backend, const qr_##name##_args *args, void *workspace,     \
+                                        qr_error *err) {                                                        \
+        return backend->ops[QR_OP_##name].run(backend, args, workspace, err);                                   \
+    }
+QR_OPS(QR_X)
+#undef QR_X
+
+#endif

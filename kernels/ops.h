@@ -1,0 +1,251 @@
+/* Every op: what it computes, the shapes, types and aliasing of its arguments, and what a backend must promise.
+ *
+ * All pointers are device memory of the backend that runs the op, except where "host" is said. Rows of activations
+ * carry a stride in elements (≥ the row's length), so that parts of a fused matrix are views. Unless said otherwise
+ * dst may not overlap a source.
+ *
+ * The promise that makes results repeatable (DESIGN.md §3.9): the bits of a row of output depend on that row's inputs
+ * and on the weights alone: not on how many rows there are, on their order, on how a sequence is cut into steps, nor
+ * on the number of threads. Sums over `cols` run in an order fixed by cols; attention runs over K/V blocks aligned to
+ * absolute positions.
+ *
+ * Activations are F32 or BF16 ("act" below: the compute type of the model); sums are F32 or wider everywhere. */
+#ifndef QR_KERNELS_OPS_H
+#define QR_KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "kernels/weight.h"
+
+/* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it. */
+#define QR_OPS(X)       \
+    X(quantize)         \
+    X(embedding)        \
+    X(gather_rows)      \
+    X(rms_norm)         \
+    X(layer_norm)       \
+    X(linear)           \
+    X(lora)             \
+    X(rope_table)       \
+    X(rope)             \
+    X(kv_write)         \
+    X(attention)        \
+    X(activation)       \
+    X(gate)             \
+    X(add)              \
+    X(softcap)          \
+    X(nll)
+
+typedef enum qr_op {
+#define QR_X(name) QR_OP_##name,
+    QR_OPS(QR_X)
+#undef QR_X
+        QR_OP_COUNT
+} qr_op;
+
+/* quantize: canonical codes and scales of n_rows whole rows of a matrix, read from host memory in the type the file has.
+ * first_row is a multiple of QR_WEIGHT_ROW_GROUP, so that the rows begin at a block boundary. Bit-equal to quant/.
+ * F32, F16 and BF16 targets are conversions (round to nearest even). Thread-safe: callers run it from many threads, one
+ * call is single-threaded. NF4_DQ is NF4 here: nesting needs the whole matrix and is done by quant/nf4.h. */
+typedef struct qr_quantize_args {
+    qr_weight_format format;
+    int block;
+    qr_dtype src_dtype;   /* F32, F16, BF16 */
+    const void *src;      /* host, [n_rows, cols] contiguous */
+    int64_t n_rows, cols;
+    void *codes;          /* host, canonical codes of these rows */
+    float *absmax;        /* host; NF4: [ceil(n_rows · cols / block)]; INT8: [n_rows]; else unused */
+} qr_quantize_args;
+
+/* embedding: dst[i, :] = table[ids[i], :] · scale, or added to dst when accumulate. scale is applied in F32. */
+typedef struct qr_embedding_args {
+    const qr_weight *table; /* [vocab, dim]; F32, F16, BF16, INT8 */
+    const int32_t *ids;     /* [n_tokens], each in [0, vocab) */
+    float *dst;             /* [n_tokens, dim], contiguous */
+    int64_t n_tokens;
+    float scale;
+    bool accumulate;
+} qr_embedding_args;
+
+/* gather_rows: dst[i, :] = src[rows[i], :]. */
+typedef struct qr_gather_rows_args {
+    const float *src; /* [n_src_rows, dim] contiguous */
+    const int32_t *rows; /* [n_rows] */
+    float *dst;       /* [n_rows, dim] contiguous */
+    int64_t n_rows, dim;
+} qr_gather_rows_args;
+
+/* rms_norm: dst = x / sqrt(mean(x²) + eps) · (weight + weight_offset), over groups of `dim` elements. A row holds
+ * n_groups groups side by side that share the weight: the heads, for QK norm; else n_groups = 1. dst may be src when
+ * the types and strides agree. */
+typedef struct qr_rms_norm_args {
+    const float *src;    /* [n_rows, n_groups, dim], rows src_stride apart */
+    const float *weight; /* [dim] */
+    void *dst;           /* act or F32, [n_rows, n_groups, dim], rows dst_stride apart */
+    qr_dtype dst_dtype;
+    int64_t n_rows, n_groups, dim, src_stride, dst_stride;
+    float eps;
+    float weight_offset; /* 1 for Gemma, else 0 */
+} qr_rms_norm_args;
+
+/* layer_norm: dst = (x − mean) / sqrt(var + eps) · weight + bias. bias may be NULL. */
+typedef struct qr_layer_norm_args {
+    const float *src; /* [n_rows, dim] contiguous */
+    const float *weight, *bias; /* [dim] */
+    void *dst;        /* act, [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim;
+    float eps;
+} qr_layer_norm_args;
+
+/* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).
+ * With x BF16 the weights are rounded to BF16 after dequantisation (INT8: the codes are exact and the row's scale
+ * SCB / 127 multiplies the sum); with x F32 they stay F32. F16 weights are used as F32 with x F32, rounded to BF16 else. */
+typedef struct qr_linear_args {
+    const qr_weight *weight; /* [out, in] */
+    const float *bias;       /* [out] or NULL */
+    const void *x;           /* [n_rows, in], rows x_stride apart */
+    qr_dtype x_dtype;        /* F32 or BF16 */
+    float *y;                /* [n_rows, out], rows y_stride apart */
+    int64_t n_rows, x_stride, y_stride;
+    bool accumulate;
+} qr_linear_args;
+
+/* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module
+ * (rank > 0). Several adapters in one batch. A_a x is kept in F32. */
+typedef struct qr_lora_factor {
+    const float *a; /* [rank, in] */
+    const float *b; /* [out, rank] */
+    int32_t rank;   /* 0: this adapter leaves the module alone */
+    float scale;
+} qr_lora_factor;
+
+typedef struct qr_lora_args {
+    const qr_lora_factor *factors; /* [n_adapters] */
+    const int32_t *row_adapter;    /* [n_rows] */
+    const void *x;                 /* [n_rows, in], rows x_stride apart */
+    qr_dtype x_dtype;
+    float *y;                      /* [n_rows, out], rows y_stride apart */
+    int64_t n_rows, in, out, x_stride, y_stride;
+    int32_t n_adapters, max_rank;
+} qr_lora_args;
+
+/* rope_table: cos and sin of position · inv_freq (the product and the functions in F32, as transformers does), times
+ * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i]. */
+typedef struct qr_rope_table_args {
+    const float *inv_freq;       /* [n_slots, half] */
+    const float *factor;         /* [n_slots] */
+    const int32_t *token_slot;   /* [n_tokens] */
+    const int32_t *position;     /* [n_tokens] */
+    float *cos_table, *sin_table; /* [n_tokens, half] */
+    int64_t n_tokens, half;
+} qr_rope_table_args;
+
+/* rope: rotates, in place, the pairs (j, j + half) of the first 2 · half elements of each head ("rotate half"). */
+typedef struct qr_rope_args {
+    float *x; /* [n_tokens, n_heads, head_dim], rows x_stride apart */
+    const float *cos_table, *sin_table; /* [n_tokens, half] */
+    int64_t n_tokens, n_heads, head_dim, half, x_stride;
+} qr_rope_args;
+
+/* The K/V of one layer inside a page of QR_KV_PAGE_TOKENS tokens:
+ *     K elements [n_kv_heads, 16, head_dim], K scales F32 [n_kv_heads, 16] (INT8 only), then V the same;
+ * the whole rounded up to 64 bytes. INT8: x ≈ code · scale, scale = max|x| / 127 over the head's elements of a token,
+ * code = rint(x · (127 / max|x|)), all zero when max|x| is 0. */
+enum { QR_KV_PAGE_TOKENS = 16 };
+
+typedef enum qr_kv_format { QR_KV_F32, QR_KV_BF16, QR_KV_INT8 } qr_kv_format;
+
+typedef struct qr_kv_layout {
+    qr_kv_format format;
+    int32_t n_kv_heads;
+    int32_t head_dim;
+} qr_kv_layout;
+
+/* Byte offsets inside one layer's part of a page. */
+size_t qr_kv_element_bytes(qr_kv_format format);
+size_t qr_kv_v_offset(const qr_kv_layout *layout);     /* where V begins; K begins at 0 */
+size_t qr_kv_scale_offset(const qr_kv_layout *layout); /* of K's scales from K, and of V's from V */
+size_t qr_kv_layer_bytes(const qr_kv_layout *layout);  /* a multiple of 64 */
+
+/* kv_write: stores row i of k and v as token (position[i] mod 16) of page token_page[i]; −1 skips the row. */
+typedef struct qr_kv_write_args {
+    qr_kv_layout layout;
+    const float *k, *v; /* [n_tokens, n_kv_heads, head_dim], rows kv_stride apart */
+    int64_t n_tokens, k_stride, v_stride;
+    const int32_t *token_page; /* [n_tokens] */
+    const int32_t *position;   /* [n_tokens] */
+    unsigned char *pages;      /* page p of this layer begins at pages + p · page_stride_bytes */
+    size_t page_stride_bytes;
+} qr_kv_write_args;
+
+/* attention: for token t of sequence s at position p, head h (K/V head h / (n_heads / n_kv_heads)):
+ *     a[j] = softcap(scale · q · k[j]) for j in [max(0, p − window + 1), p], or [0, p] when window is 0;
+ *     dst = sum softmax(a)[j] · v[j].
+ * Sequence s owns rows [q_start[s], q_start[s + 1]) of q, at positions first_position[s], +1, …; position j lies in page
+ * block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already in
+ * their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0. */
+typedef struct qr_attention_args {
+    qr_kv_layout layout;
+    const float *q; /* [n_tokens, n_heads, head_dim], rows q_stride apart; not yet scaled */
+    void *dst;      /* act, [n_tokens, n_heads · head_dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_tokens, q_stride;
+    int32_t n_heads, n_seqs;
+    const int32_t *q_start;        /* [n_seqs + 1] */
+    const int32_t *first_position; /* [n_seqs] */
+    const int32_t *block_table;    /* [n_seqs, table_stride] */
+    int64_t table_stride;
+    const unsigned char *pages;
+    size_t page_stride_bytes;
+    float scale;
+    float softcap;   /* 0: none */
+    int32_t window;  /* tokens a position sees, itself included; 0: all */
+} qr_attention_args;
+
+typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF } qr_act_fn;
+
+/* activation: dst = fn(x). */
+typedef struct qr_activation_args {
+    qr_act_fn fn;
+    const float *x; /* [n_rows, dim], rows x_stride apart */
+    void *dst;      /* act, [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim, x_stride;
+} qr_activation_args;
+
+/* gate: dst = fn(g) · u. */
+typedef struct qr_gate_args {
+    qr_act_fn fn;
+    const float *g, *u; /* [n_rows, dim], rows g_stride and u_stride apart */
+    void *dst;          /* act, [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim, g_stride, u_stride;
+} qr_gate_args;
+
+/* add: x += y, elementwise over n elements. */
+typedef struct qr_add_args {
+    float *x;
+    const float *y;
+    int64_t n;
+} qr_add_args;
+
+/* softcap: x = cap · tanh(x / cap), in place over n elements. */
+typedef struct qr_softcap_args {
+    float *x;
+    int64_t n;
+    float cap;
+} qr_softcap_args;
+
+/* nll: dst[i] = log(sum over v of exp(logits[i, v])) − logits[i, target[i]]; F64 inside. */
+typedef struct qr_nll_args {
+    const float *logits;   /* [n_rows, vocab] contiguous */
+    const int32_t *target; /* [n_rows] */
+    float *dst;            /* [n_rows] */
+    int64_t n_rows, vocab;
+} qr_nll_args;
+
+#endif

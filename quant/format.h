@@ -1,0 +1,67 @@
+/* How a weight matrix is stored: the formats, and the canonical bytes of each (those that files hold, FORMATS.md of
+ * bitsandbytes). A backend may hold the same weights in another order; it takes and gives back canonical bytes.
+ *
+ * A matrix has `rows` output features and `cols` input features; element (r, c) is number r · cols + c of the
+ * flattened matrix. Blocks run over the flattened matrix and may straddle rows. */
+#ifndef QR_QUANT_FORMAT_H
+#define QR_QUANT_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* X(enumerator suffix, name on the command line, bits per code) */
+#define QR_WEIGHT_FORMATS(X) \
+    X(F32, "f32", 32)        \
+    X(F16, "f16", 16)        \
+    X(BF16, "bf16", 16)      \
+    X(INT8, "int8", 8)       \
+    X(NF4, "nf4", 4)         \
+    X(NF4_DQ, "nf4-dq", 4)
+
+typedef enum qr_weight_format {
+#define QR_X(suffix, name, bits) QR_WEIGHT_##suffix,
+    QR_WEIGHT_FORMATS(QR_X)
+#undef QR_X
+        QR_WEIGHT_FORMAT_COUNT
+} qr_weight_format;
+
+enum {
+    QR_NF4_BLOCK = 64,        /* weights per absmax; files may say another power of two, 32 … 4096 */
+    QR_NESTED_BLOCK = 256,    /* absmax codes per nested absmax */
+    QR_WEIGHT_ROW_GROUP = 64, /* rows are written in groups of this: a group always begins at a block boundary */
+};
+
+/* A matrix and its format. `block` is the NF4 block size (0 for other formats). */
+typedef struct qr_weight_desc {
+    qr_weight_format format;
+    int block;
+    int64_t rows;
+    int64_t cols;
+} qr_weight_desc;
+
+/* Everything but the codes, in canonical form; which fields are used depends on the format. Lent. */
+typedef struct qr_weight_scales {
+    const float *row_absmax;         /* INT8: SCB, [rows] */
+    const float *absmax;             /* NF4: [n_blocks] */
+    const uint8_t *absmax_codes;     /* NF4_DQ: [n_blocks], indices into the signed dynamic map */
+    const float *nested_absmax;      /* NF4_DQ: [ceil(n_blocks / 256)] */
+    float nested_offset;             /* NF4_DQ */
+} qr_weight_scales;
+
+const char *qr_weight_format_name(qr_weight_format format);
+bool qr_weight_format_from_name(const char *name, qr_weight_format *format);
+
+/* rows · cols; INT64_MAX never overflows because descriptions are checked by qr_weight_desc_check first. */
+int64_t qr_weight_elements(const qr_weight_desc *desc);
+int64_t qr_weight_blocks(const qr_weight_desc *desc);      /* NF4 formats: ceil(elements / block); else 0 */
+size_t qr_weight_code_bytes(const qr_weight_desc *desc);   /* canonical codes of the whole matrix */
+/* Canonical codes of rows [row, row + n_rows): row must be a multiple of QR_WEIGHT_ROW_GROUP; offset in bytes. */
+size_t qr_weight_row_offset(const qr_weight_desc *desc, int64_t row);
+
+/* Positive sizes, a product that fits, a block size that is a power of two in 32 … 4096 where one is needed. */
+qrun_status qr_weight_desc_check(const qr_weight_desc *desc, const char *name, qr_error *err);
+
+#endif

@@ -1,0 +1,12 @@
+/* Row-wise INT8 as LLM.int8 stores weights (Dettmers et al., 2022): the row is cast to F16 first, SCB is its absolute
+ * maximum, q = rint(127 · w / SCB), and w ≈ q · SCB / 127. */
+#ifndef QR_QUANT_INT8_H
+#define QR_QUANT_INT8_H
+
+#include <stdint.h>
+
+/* Quantises one row of n elements; returns SCB. An all-zero row gives zeros and SCB 0. */
+float qr_int8_quantize_row(const float *src, int64_t n, int8_t *codes);
+void qr_int8_dequantize_row(const int8_t *codes, float row_absmax, int64_t n, float *dst);
+
+#endif
