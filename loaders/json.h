@@ -1,6 +1,7 @@
-/* JSON from outside: checked strictly (RFC 8259 grammar, UTF-8, depth, duplicate keys, size) and only then handed to
- * cJSON, which alone would accept some invalid texts. The tree is cJSON's own; the accessors here add the checks that
- * a reader of untrusted values needs. */
+/* JSON from outside, checked strictly: RFC 8259 grammar, UTF-8, depth, duplicate keys, the range of integers. The tree
+ * has cJSON's nodes and works with its predicates (cJSON_IsArray …), but it is made here and lives in an arena: read
+ * it, never change it, and free it with qr_json_free only. The accessors add the checks that a reader of untrusted
+ * values needs. */
 #ifndef QR_LOADERS_JSON_H
 #define QR_LOADERS_JSON_H
 
@@ -17,7 +18,8 @@ enum { QR_JSON_MAX_DEPTH = 128 };
 
 /* Parses text[0, n_bytes). `what` names the text in messages (a file name, "line 12"); the message carries line and
  * column. A leading byte-order mark is refused. Integers outside ±2^53 are refused unless written with a fraction or
- * exponent, because a double would round them. Memory comes from qr_alloc. */
+ * exponent, because a double would round them; so are numbers too large for a double, half surrogate pairs, and
+ * \u0000, because strings here end in NUL. Memory comes from qr_alloc. */
 qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
 
 /* The same for a file; what = path. Refuses more than max_bytes. */

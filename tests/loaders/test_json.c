@@ -1,0 +1,285 @@
+/* JSON: what is refused and where, what the tree says, the public conformance suite, speed on large objects. */
+#include "check.h"
+
+#include <dirent.h>
+#include <locale.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "loaders/json.h"
+
+static qr_json *parse(const char *text, qr_error *err) {
+    qr_json *root = NULL;
+    const qrun_status status = qr_json_parse(text, strlen(text), "t", &root, err);
+    CHECK_MSG((status == QRUN_OK) == (root != NULL), "status %d and tree disagree", (int)status);
+    return root;
+}
+
+static void test_values(void) {
+    qr_error err = {0};
+    qr_json *root = parse("{\"a\": [1, -2.5e1, true, false, null], \"text\": \"x\\n\\u20ac\\ud83d\\ude00\\/\", \"\": {}}", &err);
+    REQUIRE(root != NULL);
+    const qr_json *item = qr_json_first(qr_json_get(root, "a"));
+    CHECK(cJSON_IsNumber(item) && item->valuedouble == 1 && item->valueint == 1);
+    item = item->next;
+    CHECK(item->valuedouble == -25);
+    CHECK(cJSON_IsTrue(item->next) && cJSON_IsFalse(item->next->next) && cJSON_IsNull(item->next->next->next));
+    CHECK(item->next->next->next->next == NULL);
+    CHECK_INT(cJSON_GetArraySize(qr_json_get(root, "a")), 5);
+    CHECK_STR(qr_json_get(root, "text")->valuestring, "x\n\xE2\x82\xAC\xF0\x9F\x98\x80/");
+    CHECK(cJSON_IsObject(qr_json_get(root, "")) && qr_json_first(qr_json_get(root, "")) == NULL);
+    CHECK(qr_json_get(root, "A") == NULL && qr_json_get(NULL, "a") == NULL);
+    CHECK(qr_json_get(qr_json_get(root, "a"), "a") == NULL);
+    qr_json_free(root);
+    qr_json_free(NULL);
+}
+
+static void test_typed_members(void) {
+    qr_error err = {0};
+    qr_json *root = parse("{\"i\": 7, \"f\": 2.0, \"h\": 2.5, \"s\": \"v\", \"n\": null, \"b\": true}", &err);
+    REQUIRE(root != NULL);
+    int64_t integer = 42;
+    CHECK(qr_json_get_int(root, "absent", 0, 9, &integer, "w", &err) == QRUN_OK && integer == 42);
+    CHECK(qr_json_get_int(root, "n", 0, 9, &integer, "w", &err) == QRUN_OK && integer == 42);
+    CHECK(qr_json_get_int(root, "i", 0, 9, &integer, "w", &err) == QRUN_OK && integer == 7);
+    CHECK(qr_json_get_int(root, "f", 0, 9, &integer, "w", &err) == QRUN_OK && integer == 2);
+    double number = 0;
+    CHECK(qr_json_get_double(root, "h", 0, 9, &number, "w", &err) == QRUN_OK && number == 2.5);
+    bool flag = false;
+    CHECK(qr_json_get_bool(root, "b", &flag, "w", &err) == QRUN_OK && flag);
+    const char *text = NULL;
+    CHECK(qr_json_get_string(root, "s", &text, "w", &err) == QRUN_OK);
+    CHECK_STR(text, "v");
+    CHECK_INT(err.status, QRUN_OK);
+
+    CHECK_INT(qr_json_get_int(root, "h", 0, 9, &integer, "w", &err), QRUN_ERROR_INPUT);
+    CHECK_STR(err.message, "w: \"h\" is 2.5 and should be an integer");
+    qr_error_clear(&err);
+    CHECK_INT(qr_json_get_int(root, "i", 0, 6, &integer, "w", &err), QRUN_ERROR_INPUT);
+    CHECK_STR(err.message, "w: \"i\" is 7, outside 0 to 6");
+    qr_error_clear(&err);
+    CHECK_INT(qr_json_get_bool(root, "s", &flag, "w", &err), QRUN_ERROR_INPUT);
+    CHECK_STR(err.message, "w: \"s\" should be true or false and is a string");
+    CHECK_INT(qr_json_get_double(root, "s", 0, 1, &number, "w", NULL), QRUN_ERROR_INPUT);
+    CHECK_INT(qr_json_get_string(root, "i", &text, "w", NULL), QRUN_ERROR_INPUT);
+    CHECK_INT(integer, 2);
+    qr_json_free(root);
+}
+
+static void test_refusals_say_where(void) {
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"", "t:1:1: the text ends where a value should be"},
+        {"[1,\n 2,]", "t:2:4: ']' where a value should be"},
+        {"{\"a\": 1,\n\"b\": 2, \"a\": 3}", "t:2:9: key \"a\" is there twice in one object"},
+        {"{\"ab\": 1, \"\\u0061b\": 3}", "t:1:11: key \"ab\" is there twice in one object"},
+        {"[\"\xE2\x82\xAC\", \"\\ud800x\"]", "t:1:8: \\ud800 is half of a surrogate pair"},
+        {"\"\\ude00\"", "t:1:2: \\ude00 is half of a surrogate pair"},
+        {"\"\\ud800\\u0041\"", "t:1:2: \\ud800 is half of a surrogate pair"},
+        {"\"a\\u0000\"", "t:1:3: \\u0000 in a string: text with NUL characters is not supported"},
+        {"\"\\x\"", "t:1:2: unknown escape in a string"},
+        {"\"a\tb\"", "t:1:3: control character 0x09 in a string; write it as \\u0009"},
+        {"\"\xC0\xAF\"", "t:1:2: byte 0xc0 is not valid UTF-8 here"},
+        {"\"abc", "t:1:1: this string has no closing quote"},
+        {"[9007199254740993]", "t:1:2: the integer 9007199254740993 does not fit 53 bits"},
+        {"[-9007199254740993]", "t:1:2: the integer -9007199254740993 does not fit 53 bits"},
+        {"1e999", "t:1:1: the number 1e999 is too large"},
+        {"01", "t:1:1: a number cannot begin with 0"},
+        {"1.", "t:1:3: a number needs a digit after its point"},
+        {"-", "t:1:2: a number needs a digit here"},
+        {"1e+", "t:1:4: a number needs a digit in its exponent"},
+        {"tru", "t:1:1: 't' where a value should be"},
+        {"NaN", "t:1:1: 'N' where a value should be"},
+        {"{} {}", "t:1:4: '{' where the end of the text should be"},
+        {"{1: 2}", "t:1:2: '1' where a key in quotes should be"},
+        {"\xEF\xBB\xBF{}", "t:1:1: begins with a byte-order mark; save it as UTF-8 without one"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        qr_error err = {0};
+        qr_json *root = parse(cases[i].text, &err);
+        CHECK_MSG(root == NULL, "accepted: %s", cases[i].text);
+        CHECK_INT(err.status, QRUN_ERROR_INPUT);
+        CHECK_STR(err.message, cases[i].message);
+        qr_json_free(root);
+    }
+    qr_json *root = NULL;
+    qr_error err = {0};
+    CHECK_INT(qr_json_parse("[\0]", 3, "t", &root, &err), QRUN_ERROR_INPUT);
+    CHECK_STR(err.message, "t:1:2: byte 0x00 where a value should be");
+}
+
+static void test_limits_are_accepted(void) {
+    static const char *const texts[] = {"9007199254740992", "-9007199254740992", "1e22", "9007199254740993.0", "-0",
+                                        "0.00000000000000000000000000000000000000000000000000000000000000000000000001",
+                                        "\" \x7F\xF4\x8F\xBF\xBF\"", " \t\r\n[ ] "};
+    for (size_t i = 0; i < QR_COUNT_OF(texts); i++) {
+        qr_error err = {0};
+        qr_json *root = parse(texts[i], &err);
+        CHECK_MSG(root != NULL, "%s", err.message);
+        qr_json_free(root);
+    }
+}
+
+static void test_depth(void) {
+    for (int depth = QR_JSON_MAX_DEPTH; depth <= QR_JSON_MAX_DEPTH + 1; depth++) {
+        qr_buffer text = {0};
+        for (int i = 0; i < depth; i++) { qr_buffer_append_char(&text, '['); }
+        for (int i = 0; i < depth; i++) { qr_buffer_append_char(&text, ']'); }
+        qr_error err = {0};
+        qr_json *root = parse(text.data, &err);
+        CHECK((root != NULL) == (depth == QR_JSON_MAX_DEPTH));
+        qr_json_free(root);
+        qr_buffer_free(&text);
+    }
+}
+
+/* Numbers must not follow the host program's locale. */
+static void test_decimal_comma(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
+    const char *found = NULL;
+    for (size_t i = 0; i < QR_COUNT_OF(names) && found == NULL; i++) { found = setlocale(LC_NUMERIC, names[i]); }
+    if (found == NULL) {
+        check_skip("no locale with a decimal comma is installed");
+        return;
+    }
+    qr_json *root = parse("1.5", NULL);
+    CHECK(root != NULL && root->valuedouble == 1.5);
+    qr_json_free(root);
+    setlocale(LC_NUMERIC, "C");
+}
+
+static void test_large_objects_are_quick(void) {
+    qr_buffer text = {0};
+    qr_buffer_append_char(&text, '{');
+    for (int i = 0; i < 130000; i++) {
+        qr_buffer_append_format(&text, "%s\"token %d with some length to it, as in a vocabulary\": %d", i > 0 ? ", " : "",
+                                i * 7919 % 130000, i);
+    }
+    qr_buffer_append_char(&text, '}');
+    REQUIRE(qr_buffer_ok(&text));
+    struct timespec begin, end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    qr_json *root = parse(text.data, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    const double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    printf("  130,000 keys, %zu bytes: %.3f s\n", text.size, seconds);
+    CHECK(root != NULL);
+    CHECK_MSG(seconds < 3.0, "%.3f s", seconds); /* roomy for sanitizers; a quadratic check needs minutes */
+    CHECK_INT(cJSON_GetArraySize(root), 130000);
+    qr_json_free(root);
+
+    text.data[text.size - 1] = ',';
+    qr_buffer_append_text(&text, "\"token 65000 with some length to it, as in a vocabulary\": 1}");
+    CHECK(parse(text.data, NULL) == NULL);
+    qr_buffer_free(&text);
+}
+
+static void test_any_allocation_may_fail(void) {
+    const char *text = "{\"a\": [1, 2.5, \"text\"], \"b\": {\"c\": null}, \"long\": \"................................\"}";
+    qr_alloc_stats before, after;
+    qr_alloc_get_stats(&before);
+    bool succeeded = false;
+    for (int64_t n = 1; n < 100 && !succeeded; n++) {
+        qr_error err = {0};
+        qr_alloc_fail_at(n);
+        qr_json *root = parse(text, &err);
+        qr_alloc_fail_at(0);
+        succeeded = root != NULL;
+        if (!succeeded) { CHECK_INT(err.status, QRUN_ERROR_MEMORY); }
+        CHECK(succeeded || n < 99);
+        qr_json_free(root);
+    }
+    CHECK(succeeded);
+    qr_alloc_get_stats(&after);
+    CHECK_INT(after.n_held, before.n_held);
+}
+
+static void test_read_names_the_file(void) {
+    char path[] = "/tmp/qrun_test_json_XXXXXX";
+    const int descriptor = mkstemp(path);
+    REQUIRE(descriptor >= 0);
+    FILE *file = fdopen(descriptor, "w");
+    fputs("{\"a\":\n  ?}", file);
+    fclose(file);
+    qr_error err = {0};
+    qr_json *root;
+    CHECK_INT(qr_json_read(path, 1000, &root, &err), QRUN_ERROR_INPUT);
+    char expected[128];
+    snprintf(expected, sizeof expected, "%s:2:3: '?' where a value should be", path);
+    CHECK_STR(err.message, expected);
+    CHECK_INT(qr_json_read(path, 5, &root, NULL), QRUN_ERROR_INPUT);
+    remove(path);
+    CHECK_INT(qr_json_read(path, 1000, &root, NULL), QRUN_ERROR_NOT_FOUND);
+}
+
+/* Valid JSON that is refused on purpose. */
+static bool is_refused_by_policy(const char *name) {
+    static const char *const names[] = {
+        "y_object_duplicated_key.json",           /* the second value would silently win */
+        "y_object_duplicated_key_and_value.json",
+        "y_object_escaped_null_in_key.json",      /* \u0000 */
+        "y_string_null_escape.json",
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(name, names[i]) == 0) { return true; }
+    }
+    return false;
+}
+
+static void check_suite_file(const char *folder, const char *name) {
+    char *path = qr_path_join(folder, name);
+    qr_error err = {0};
+    qr_json *root;
+    const bool accepted = qr_json_read(path, (size_t)1 << 24, &root, &err) == QRUN_OK;
+    if (name[0] == 'y') {
+        CHECK_MSG(accepted != is_refused_by_policy(name), "%s: %s", name, accepted ? "accepted" : err.message);
+    } else if (name[0] == 'n') {
+        CHECK_MSG(!accepted, "%s: accepted", name);
+    }
+    CHECK_MSG(accepted || (err.status == QRUN_ERROR_INPUT && err.message[0] != '\0'), "%s: no message", name);
+    qr_json_free(root);
+    qr_free(path);
+}
+
+static void test_conformance_suite(void) {
+    const char *found = check_shared_data("malformed/JSONTestSuite");
+    if (found == NULL) {
+        check_skip("the conformance suite is not there");
+        return;
+    }
+    char *root = qr_strdup(found);
+    const char *const folders[] = {"", "test_parsing"};
+    int n_files = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(folders); i++) {
+        char *folder = qr_path_join(root, folders[i]);
+        DIR *listing = opendir(folder);
+        for (struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
+            if (strchr("yni", entry->d_name[0]) == NULL || entry->d_name[1] != '_') { continue; }
+            check_suite_file(folder, entry->d_name);
+            n_files++;
+        }
+        if (listing != NULL) { closedir(listing); }
+        qr_free(folder);
+    }
+    CHECK_MSG(n_files > 300, "only %d files", n_files);
+    qr_free(root);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_values);
+    CHECK_RUN(test_typed_members);
+    CHECK_RUN(test_refusals_say_where);
+    CHECK_RUN(test_limits_are_accepted);
+    CHECK_RUN(test_depth);
+    CHECK_RUN(test_decimal_comma);
+    CHECK_RUN(test_large_objects_are_quick);
+    CHECK_RUN(test_any_allocation_may_fail);
+    CHECK_RUN(test_read_names_the_file);
+    CHECK_RUN(test_conformance_suite);
+    return check_end();
+}
