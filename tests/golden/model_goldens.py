@@ -1,0 +1,194 @@
+"""Makes one model folder with transformers and computes its golden logits and greedy continuations."""
+import hashlib
+import json
+import math
+import shutil
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from families import EOS, VOCABULARY
+
+N_GREEDY = 24
+FULL_LOGITS_UP_TO = 7     # prompts of at most this many tokens have logits at every position, longer ones at the last
+LEAST_GAP = 0.02          # the two best logits of every greedy step differ by at least this much
+LEAST_DISTINCT = 6        # and the continuation has at least this many distinct tokens
+LOGIT_STD = 3.0
+
+
+def generator_for(*key):
+    """A generator that depends on nothing but its key, so that adding a tensor or a model changes no other."""
+    digest = hashlib.sha256("/".join(str(part) for part in key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def normal(shape, std, *key, mean=0.0):
+    return mean + std * torch.randn(shape, generator=generator_for(*key))
+
+
+def _random_parameter(family, hidden, name, parameter):
+    """Scales that keep activations near 1 and logits near ±3, so that greedy choices are decided, not ties."""
+    shape, leaf, gemma = parameter.shape, name.split(".")[-2], family.model_type.startswith("gemma")
+    if parameter.ndim == 1 and name.endswith(".bias"):
+        return normal(shape, 0.2, family.name, name)
+    if parameter.ndim == 1:
+        neutral = 0.0 if gemma else 1.0
+        # Gemma's post-norms decide how much a layer adds: around 3, lest the scaled embedding drown the layers.
+        mean = 3.0 if gemma and leaf.startswith("post_") else neutral
+        return normal(shape, 0.2, family.name, name, mean=mean)
+    if leaf in ("embed_tokens", "wte", "lm_head"):
+        return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
+    if leaf == "wpe":
+        return normal(shape, 0.4, family.name, name)
+    fan_in = shape[0] if family.model_type == "gpt2" else shape[1]
+    # Layers must outweigh the embedding in the residual stream, or a tied head repeats its input for ever.
+    gain = 2.2 if leaf in ("o_proj", "down_proj", "c_proj") else 1.3
+    return normal(shape, gain / math.sqrt(fan_in), family.name, name)
+
+
+def make_folder(family, folder):
+    """Writes the folder with save_pretrained; returns the configuration."""
+    shutil.rmtree(folder, ignore_errors=True)
+    config = AutoConfig.for_model(family.model_type, **family.config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_random_parameter(family, config.hidden_size, name, parameter))
+    model.to(getattr(torch, family.dtype)).save_pretrained(folder, max_shard_size=family.max_shard_size)
+    return config
+
+
+def older_config(family, folder):
+    """The folder's config.json as transformers before version 5 wrote it, which is how models on the hub look."""
+    config = json.loads((folder / "config.json").read_text())
+    config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.45.0"
+    config.pop("layer_types", None)
+    config.pop("_sliding_window_pattern", None)
+    rope = config.pop("rope_parameters", None)
+    if rope is not None and "full_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+    if rope is not None:
+        config["rope_theta"] = rope.pop("rope_theta")
+        partial = rope.pop("partial_rotary_factor", 1.0)
+        if partial != 1.0:
+            config["partial_rotary_factor"] = partial
+        if family.model_type == "phi3" and rope["rope_type"] == "longrope":
+            rope.pop("original_max_position_embeddings", None)
+            rope["type"] = rope.pop("rope_type")
+        config["rope_scaling"] = rope if rope.get("rope_type") != "default" else None
+    config.update(family.older_config)
+    return config
+
+
+def check_older_config(family, config_dict, config):
+    """Fails unless transformers reads the older form as the very same model."""
+    read = AutoConfig.for_model(**{k: v for k, v in config_dict.items() if k != "torch_dtype"})
+    for key in ("rope_parameters", "layer_types", "sliding_window", "head_dim"):
+        older, newer = getattr(read, key, None), getattr(config, key, None)
+        if key == "rope_parameters" and older is not None:
+            older.pop("type", None)     # kept by transformers beside rope_type
+        if older != newer:
+            raise SystemExit(f"{family.name}: the older config.json differs in {key}: {older} instead of {newer}")
+
+
+def load(folder, dtype):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return model.eval()
+
+
+@torch.no_grad()
+def logits_of(model, ids):
+    """F32 logits [len(ids), vocabulary] of one forward over the whole sequence, without a cache.
+
+    Dynamic NTK frequencies in transformers stay at the longest length seen until a short forward resets them: the
+    forward of a single token first makes the result depend on this sequence alone.
+    """
+    model(input_ids=torch.tensor([ids[:1]]), use_cache=False)
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+def greedy(model, prompt, rotary_depends_on_length):
+    """The greedy continuation and the gap between the two best logits of each step, by full recomputation.
+
+    Where the rotary parameters depend on the length, each forward is padded on the right to the final length
+    len(prompt) + N_GREEDY: attention is causal, so the padding changes nothing but that length.
+    """
+    ids, gaps = list(prompt), []
+    total = len(prompt) + N_GREEDY
+    for _ in range(N_GREEDY):
+        padding = [0] * (total - len(ids)) if rotary_depends_on_length else []
+        best = torch.topk(logits_of(model, ids + padding)[len(ids) - 1], 2)
+        gaps.append(float(best.values[0] - best.values[1]))
+        ids.append(int(best.indices[0]))
+    return ids[len(prompt):], gaps
+
+
+def choose_prompt(model, family_name, length, rotary_depends_on_length):
+    """The first random prompt whose continuation is clear (LEAST_GAP), lively (LEAST_DISTINCT) and never ends."""
+    for attempt in range(400):
+        ids = torch.randint(3, VOCABULARY, (length,), generator=generator_for(family_name, "prompt", length, attempt))
+        continuation, gaps = greedy(model, ids.tolist(), rotary_depends_on_length)
+        lively = len(set(continuation)) >= LEAST_DISTINCT
+        if lively and min(gaps) >= LEAST_GAP and EOS not in continuation:
+            return ids.tolist(), continuation, gaps
+    raise SystemExit(f"{family_name}: no prompt of {length} tokens has a clear and lively continuation")
+
+
+def rounded(value):
+    return float(f"{value:.6g}")
+
+
+def prompt_entry(index, ids, logits, bf16_logits, continuation, gaps):
+    """The index entry of one prompt; `logits` are the recorded rows only."""
+    n_rows = logits.shape[0]
+    return {
+        "ids": ids,
+        "logits": f"logits.{index}",
+        "first_position": len(ids) - n_rows,
+        "n_positions": n_rows,
+        "max_abs_logit": rounded(logits.abs().max().item()),
+        "bf16_error": rounded((bf16_logits - logits).abs().max().item()),
+        "greedy": continuation,
+        "greedy_gaps": [rounded(gap) for gap in gaps],
+        "greedy_rotary_length": len(ids) + N_GREEDY,
+    }
+
+
+def recorded_rows(ids, logits):
+    return logits if len(ids) <= FULL_LOGITS_UP_TO else logits[-1:]
+
+
+def make_model_golden(family, root):
+    """Makes the folder and the goldens of one family; returns its index entry."""
+    folder = root / "models" / family.name
+    config = make_folder(family, folder)
+    older = older_config(family, folder)
+    check_older_config(family, older, config)
+    older_file = root / "configs" / f"{family.name}.json"
+    older_file.parent.mkdir(parents=True, exist_ok=True)
+    older_file.write_text(json.dumps(older, indent=2, sort_keys=True) + "\n")
+
+    model = load(folder, torch.float32)
+    bf16_model = load(folder, torch.bfloat16)
+    tensors, prompts = {}, []
+    for index, length in enumerate(family.prompt_lengths):
+        ids, continuation, gaps = choose_prompt(model, family.name, length, family.rotary_depends_on_length)
+        logits = recorded_rows(ids, logits_of(model, ids))
+        bf16_logits = recorded_rows(ids, logits_of(bf16_model, ids))
+        tensors[f"logits.{index}"] = logits.contiguous()
+        prompts.append(prompt_entry(index, ids, logits, bf16_logits, continuation, gaps))
+    save_file(tensors, root / "goldens" / f"{family.name}.safetensors")
+    return {
+        "name": family.name,
+        "covers": family.covers,
+        "folder": f"models/{family.name}",
+        "older_config": f"configs/{family.name}.json",
+        "goldens": f"goldens/{family.name}.safetensors",
+        "model_type": family.model_type,
+        "weights_dtype": family.dtype,
+        "rotary_depends_on_length": family.rotary_depends_on_length,
+        "prompts": prompts,
+    }
