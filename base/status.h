@@ -9,13 +9,11 @@
 
 #include "qrun.h"
 
-enum { QR_ERROR_MESSAGE_BYTES = 1024 };
+enum { QR_ERROR_MESSAGE_BYTES = sizeof(((qrun_error *)0)->message) };
 
-/* Owned by the caller; zero-initialised means "no error". Not shared between threads. */
-typedef struct qr_error {
-    qrun_status status;
-    char message[QR_ERROR_MESSAGE_BYTES]; /* one line of UTF-8, no trailing newline */
-} qr_error;
+/* The public struct under its inside name. Owned by the caller; zero-initialised means "no error". Not shared between
+ * threads. The message is one line of UTF-8 without a trailing newline. */
+typedef qrun_error qr_error;
 
 #if defined(__GNUC__)
 #define QR_PRINTF(fmt_index, args_index) __attribute__((format(printf, fmt_index, args_index)))

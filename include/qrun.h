@@ -1,9 +1,63 @@
+/* qrun: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits, and generates for many prompts at once.
+ * This is the only header; everything the `qrun` program does goes through it.
+ *
+ * A program in one screen:
+ *
+ *     qrun_error error = QRUN_ERROR_INIT;
+ *     qrun_context *context;
+ *     qrun_model *model;
+ *     qrun_session *session;
+ *     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+ *     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+ *     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+ *     model_params.path = "path/to/model";
+ *     request.prompt = "Once upon a time";
+ *     request.on_event = print_text;                       // void print_text(void *user, const qrun_event *event)
+ *     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) …
+ *     if (qrun_model_open(context, &model_params, &model, &error) != QRUN_OK) …
+ *     if (qrun_session_create(model, &session_params, &session, &error) != QRUN_OK) …
+ *     if (qrun_session_submit(session, &request, NULL, &error) != QRUN_OK) …
+ *     if (qrun_session_run(session, &error) != QRUN_OK) …
+ *     qrun_session_destroy(session), qrun_model_destroy(model), qrun_context_destroy(context);
+ *
+ * Conventions
+ *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there: what,
+ *              where, and what would help. The library never exits, aborts or prints.
+ *   Ownership  X_create/X_open gives an object that X_destroy takes back (NULL is fine). Getters lend: what they return
+ *              lives as long as the object. Text that a call allocates for the caller is given back with qrun_free.
+ *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every request
+ *              that names it.
+ *   Structs    Begin with struct_size; start from the _INIT macro, so that a program compiled against an older header
+ *              works with a newer library.
+ *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit, _cancel,
+ *              _stats and _event_descriptor may be called from any thread at any time; stepping is for one thread at a
+ *              time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters are safe from any thread.
+ *   Text       UTF-8. Counts are int64_t or int32_t, sizes of text size_t, memory in bytes, times in seconds. */
 #ifndef QRUN_H
 #define QRUN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#if defined(__GNUC__) && defined(QRUN_BUILDING)
+#define QRUN_API __attribute__((visibility("default")))
+#else
+#define QRUN_API
+#endif
+
+#define QRUN_VERSION_MAJOR 0
+#define QRUN_VERSION_MINOR 1
+#define QRUN_VERSION_PATCH 0
+
+/* "0.1.0": of the library that runs, which may be newer than this header. */
+QRUN_API const char *qrun_version(void);
+
+/* ---- Status ------------------------------------------------------------------------------------------------------ */
 
 /* X(name, value, message): the codes are pinned for good. */
 #define QRUN_STATUS_LIST(X)                                                                        \
@@ -24,6 +78,358 @@ typedef enum qrun_status {
     QRUN_STATUS_LIST(QRUN_X)
 #undef QRUN_X
 } qrun_status;
+
+/* "QRUN_ERROR_INPUT" and "a file or text is malformed". */
+QRUN_API const char *qrun_status_name(qrun_status status);
+QRUN_API const char *qrun_status_message(qrun_status status);
+
+/* Caller-owned. Start from QRUN_ERROR_INIT; a call that fails fills it unless it already holds an error. */
+typedef struct qrun_error {
+    qrun_status status;
+    char message[1024]; /* one line, no newline, control characters replaced */
+} qrun_error;
+#define QRUN_ERROR_INIT {QRUN_OK, {0}}
+
+/* Gives back text that a call allocated for the caller. NULL is fine. */
+QRUN_API void qrun_free(void *memory);
+
+/* ---- Context: device and threads --------------------------------------------------------------------------------- */
+
+typedef struct qrun_context qrun_context;
+
+typedef struct qrun_context_params {
+    size_t struct_size;
+    int32_t n_threads;  /* 0: all processors this process may use */
+    const char *device; /* "auto", "cpu"; NULL is "auto" */
+} qrun_context_params;
+#define QRUN_CONTEXT_PARAMS_INIT {sizeof(qrun_context_params), 0, NULL}
+
+QRUN_API qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error);
+QRUN_API void qrun_context_destroy(qrun_context *context);
+
+typedef struct qrun_device_info {
+    size_t struct_size;
+    const char *backend; /* "cpu" */
+    const char *isa;     /* "avx512-bf16" … */
+    int32_t n_threads;
+    int64_t memory_bytes;           /* of the machine (or of the container, where that is less) */
+    int64_t memory_available_bytes; /* now */
+} qrun_device_info;
+#define QRUN_DEVICE_INFO_INIT {sizeof(qrun_device_info), NULL, NULL, 0, 0, 0}
+QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
+
+/* What the machine can do at most, measured now (takes about `seconds` in all). */
+typedef struct qrun_limits {
+    size_t struct_size;
+    double read_bytes_per_second; /* streaming reads, all threads */
+    double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
+    double f32_flops;
+} qrun_limits;
+#define QRUN_LIMITS_INIT {sizeof(qrun_limits), 0, 0, 0}
+QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
+                                                 qrun_error *error);
+
+/* ---- Models ------------------------------------------------------------------------------------------------------ */
+
+typedef struct qrun_model qrun_model;
+
+typedef enum qrun_quant {
+    QRUN_QUANT_AUTO = 0, /* a folder quantised by bitsandbytes as it is; else QRUN_QUANT_NF4_DQ */
+    QRUN_QUANT_F32 = 1,
+    QRUN_QUANT_BF16 = 2,
+    QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
+    QRUN_QUANT_NF4 = 4,    /* 4.5 bits a weight */
+    QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits a weight */
+    QRUN_QUANT_F16 = 6
+} qrun_quant;
+
+typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1 } qrun_dtype;
+
+/* Called now and then during a long call, always from the thread that made the call. done and total in bytes.
+ * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
+typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
+
+typedef struct qrun_model_params {
+    size_t struct_size;
+    const char *path;      /* a folder, a model id in the Hugging Face cache, or (random_weights) a config.json too */
+    qrun_quant quant;      /* of the linear layers */
+    bool quant_head_int8;  /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
+    qrun_dtype dtype;      /* compute type; F32 is for exact comparison */
+    bool random_weights;   /* only the shape is read; for measuring. Nothing else of the folder is needed */
+    int64_t memory_bytes;  /* refuse a model whose weights need more; 0: what the machine has */
+    qrun_progress_fn progress;
+    void *progress_user;
+} qrun_model_params;
+#define QRUN_MODEL_PARAMS_INIT \
+    {sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL}
+
+QRUN_API qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
+                                     qrun_error *error);
+QRUN_API void qrun_model_destroy(qrun_model *model);
+
+typedef struct qrun_model_info {
+    size_t struct_size;
+    const char *folder;       /* resolved */
+    const char *family;       /* "llama", "gemma3" … */
+    const char *quant;        /* of the linear layers as held: "nf4-dq" … */
+    const char *head_format;  /* "bf16", "int8" … */
+    const char *dtype;        /* "bf16" or "f32" */
+    int64_t n_parameters;
+    int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
+    int64_t weight_bytes;
+    int32_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim, vocab_size;
+    int32_t context_tokens;   /* the longest sequence the model is made for */
+    int32_t sliding_window;   /* of its windowed layers; 0: none */
+    double load_seconds;
+    bool has_tokenizer, has_chat_template;
+} qrun_model_info;
+#define QRUN_MODEL_INFO_INIT {.struct_size = sizeof(qrun_model_info)}
+QRUN_API qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error);
+
+/* ---- Tokenizer and chat template --------------------------------------------------------------------------------- */
+
+typedef struct qrun_tokenizer qrun_tokenizer;
+
+/* Opens a folder's tokenizer.json and chat template, without its weights. */
+QRUN_API qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
+                                         qrun_error *error);
+QRUN_API void qrun_tokenizer_destroy(qrun_tokenizer *tokenizer);
+/* The model's own, lent; NULL where the folder has none. */
+QRUN_API const qrun_tokenizer *qrun_model_tokenizer(const qrun_model *model);
+
+/* Token ids of text[0, n_bytes) in *ids (n_ids of them; qrun_free). add_special: what the model expects around a text
+ * (BOS …); parse_special: the text of a special token becomes that token. Any bytes can be encoded. */
+QRUN_API qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *text, size_t n_bytes, bool add_special,
+                                   bool parse_special, int32_t **ids, int64_t *n_ids, qrun_error *error);
+/* The text of ids, NUL-terminated (qrun_free); *n_bytes without the NUL. */
+QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                                     char **text, size_t *n_bytes, qrun_error *error);
+/* A token as its vocabulary spells it, lent; NULL for an id outside the vocabulary. */
+QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id);
+QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
+/* One of "bos", "eos", "pad", "unk": its id, or −1. */
+QRUN_API int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role);
+QRUN_API bool qrun_tokenizer_has_chat_template(const qrun_tokenizer *tokenizer);
+/* Renders a conversation: messages_json is a JSON array of {"role", "content", …}; tools_json (an array) and
+ * arguments_json (an object: further template variables, such as {"enable_thinking": false}) may be NULL. *text is
+ * NUL-terminated (qrun_free). */
+QRUN_API qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json, const char *tools_json,
+                                      const char *arguments_json, bool add_generation_prompt, char **text,
+                                      size_t *n_bytes, qrun_error *error);
+
+/* ---- Adapters ---------------------------------------------------------------------------------------------------- */
+
+typedef struct qrun_adapter qrun_adapter;
+
+/* Opens a PEFT LoRA folder for this model; it stays unmerged and is chosen per request. `name` is what JSONL requests
+ * call it (NULL: the folder's last path component); names are unique within a model. */
+QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
+                                       qrun_error *error);
+/* QRUN_ERROR_BUSY while a session of the model exists. */
+QRUN_API qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error);
+QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
+
+/* ---- Plans: memory, known before it is used ----------------------------------------------------------------------- */
+
+typedef struct qrun_plan_entry {
+    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits" */
+    int64_t bytes;
+} qrun_plan_entry;
+
+typedef enum qrun_kv { QRUN_KV_AUTO = 0, QRUN_KV_BF16 = 1, QRUN_KV_INT8 = 2, QRUN_KV_F32 = 3 } qrun_kv;
+
+typedef struct qrun_session_params {
+    size_t struct_size;
+    int64_t memory_bytes;     /* budget for weights and session together; 0: fit the limits below into what is free */
+    int32_t max_sequences;    /* run at once; 0: 64 */
+    int32_t max_step_tokens;  /* tokens of one step, prompt chunks included; 0: 512 */
+    int32_t context_tokens;   /* the longest sequence; 0: the model's own, as far as memory allows */
+    int64_t kv_tokens;        /* size of the K/V pool in tokens; 0: decided by the budget */
+    qrun_kv kv;               /* AUTO: BF16, or F32 when the model computes in F32 */
+    bool no_prefix_sharing;
+} qrun_session_params;
+#define QRUN_SESSION_PARAMS_INIT {.struct_size = sizeof(qrun_session_params)}
+
+/* What a session would take, without loading weights or making anything. entries [*n_entries], qrun_free. */
+QRUN_API qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,
+                                       const qrun_session_params *session_params, qrun_plan_entry **entries,
+                                       int32_t *n_entries, qrun_error *error);
+
+/* What a folder holds, as JSON text for people and programs (qrun_free): family, sizes, tensors by type, tokenizer,
+ * template, quantisation, and what each way of holding it would take. list_tensors adds every tensor. */
+QRUN_API qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool list_tensors, char **json,
+                                         qrun_error *error);
+
+/* ---- Sessions: requests in, tokens out ------------------------------------------------------------------------------ */
+
+typedef struct qrun_session qrun_session;
+
+QRUN_API qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *params, qrun_session **session,
+                                         qrun_error *error);
+/* Cancels what is still running (without events). */
+QRUN_API void qrun_session_destroy(qrun_session *session);
+
+typedef enum qrun_event_type {
+    QRUN_EVENT_TOKEN = 0, /* one more token of a sample; its text may be empty while a character is incomplete */
+    QRUN_EVENT_DONE = 1,  /* a sample has ended: finish_reason says why; the last one of the request has is_last */
+    QRUN_EVENT_ERROR = 2  /* the whole request failed after it was accepted: message says why; is_last is set */
+} qrun_event_type;
+
+typedef struct qrun_top_logprob {
+    int32_t token_id;
+    float logprob;
+} qrun_top_logprob;
+
+/* Lent for the duration of the callback. */
+typedef struct qrun_event {
+    size_t struct_size;
+    qrun_event_type type;
+    uint64_t request;   /* as qrun_session_submit returned it */
+    int32_t sample;     /* 0 … n − 1 */
+    bool is_last;       /* no further event for this request */
+    int32_t token_id;   /* TOKEN */
+    const char *text;   /* TOKEN: what this token adds to the answer, whole characters only, NUL-terminated;
+                           DONE: what was held back until the end. Text of a matched stop string never appears */
+    size_t text_bytes;
+    float logprob;      /* TOKEN: log p of the token under the model's own distribution (before temperature and
+                           penalties); valid when the request asked for logprobs */
+    const qrun_top_logprob *top; /* TOKEN: [n_top], best first */
+    int32_t n_top;
+    const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
+    const char *message;       /* ERROR */
+    int32_t prompt_tokens;     /* DONE: and how many of them were shared with an earlier prompt */
+    int32_t cached_tokens;
+    int32_t completion_tokens;
+    double queue_seconds;      /* DONE: from submission to the first step; to the first token; to the end */
+    double first_token_seconds;
+    double total_seconds;
+} qrun_event;
+
+typedef void (*qrun_event_fn)(void *user, const qrun_event *event);
+
+typedef struct qrun_request_params {
+    size_t struct_size;
+    /* The prompt: exactly one of prompt, token_ids, messages_json. */
+    const char *prompt;
+    size_t prompt_bytes;        /* 0: prompt is NUL-terminated */
+    const int32_t *token_ids;   /* [n_token_ids], used as they are */
+    int64_t n_token_ids;
+    const char *messages_json;  /* rendered with the chat template */
+    const char *tools_json;     /* with messages_json; may be NULL */
+    const char *template_json;  /* with messages_json: object of template arguments; may be NULL */
+    bool no_special;            /* prompt: do not add BOS and the like */
+    bool parse_special;         /* prompt: the text of special tokens becomes these tokens */
+    const qrun_adapter *adapter; /* NULL: the base model */
+    /* Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). */
+    float temperature;          /* 0: greedy */
+    int32_t top_k;              /* 0: all */
+    float top_p, min_p;         /* 1 and 0: off */
+    float repetition_penalty;   /* 1: off */
+    float presence_penalty, frequency_penalty; /* 0: off */
+    bool has_seed;              /* else the seed is made from the request itself, so that equal requests agree */
+    uint64_t seed;
+    const char *const *stop;    /* [n_stop] texts that end the answer */
+    int32_t n_stop;
+    int32_t max_tokens;         /* 0: as far as the context allows */
+    int32_t n;                  /* samples; 0 and 1: one */
+    int32_t logprobs;           /* −1: none; k ≥ 0: of the token and of the k best (at most 20) */
+    bool ignore_eos;
+    qrun_event_fn on_event;     /* called from the thread that steps the session; may submit and cancel */
+    void *user;
+} qrun_request_params;
+#define QRUN_REQUEST_PARAMS_INIT                                                                          \
+    {.struct_size = sizeof(qrun_request_params), .temperature = 0.0F, .top_p = 1.0F,                      \
+     .repetition_penalty = 1.0F, .n = 1, .logprobs = -1}
+
+/* Takes over the model's generation_config.json (temperature, top_k, top_p, …) into params. */
+QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
+                                                    qrun_error *error);
+
+/* Accepts a request (everything it points at is copied) or refuses it with the reason, for example when it could never
+ * fit. *request (may be NULL) is its number, 1 and up. Thread-safe. */
+QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
+                                         qrun_error *error);
+
+/* The same for a JSON object such as one line of a JSONL file: "prompt" (text) or "token_ids" or "messages" ("tools",
+ * "template_args"), "adapter" (name), and temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
+ * frequency_penalty, seed, stop (text or array), max_tokens, n, logprobs, ignore_eos. What the object does not say
+ * comes from `defaults` (its callbacks too). With `chat`, a "prompt" is wrapped as a user message (after
+ * system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages ("line 12"). */
+QRUN_API qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
+                                              const qrun_request_params *defaults, bool chat, const char *system_prompt,
+                                              uint64_t *request, qrun_error *error);
+
+/* Ends a request: its samples finish with "cancelled". QRUN_ERROR_NOT_FOUND when it is over already. Thread-safe. */
+QRUN_API qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_error *error);
+
+/* Runs one batch step: takes what was submitted, computes, calls back. *has_work tells whether anything is left. */
+QRUN_API qrun_status qrun_session_step(qrun_session *session, bool *has_work, qrun_error *error);
+/* Steps until nothing is left. */
+QRUN_API qrun_status qrun_session_run(qrun_session *session, qrun_error *error);
+/* A descriptor that polls readable after a submission or cancellation until the next step; lent. */
+QRUN_API int qrun_session_event_descriptor(const qrun_session *session);
+
+typedef struct qrun_session_stats {
+    size_t struct_size;
+    int32_t n_waiting, n_running;
+    int64_t n_finished, n_preemptions;
+    int64_t page_tokens;             /* tokens a page holds */
+    int64_t pages_total, pages_used; /* used: referenced by a sequence; the rest is free or kept for reuse */
+    int64_t pages_peak;
+    int64_t prompt_tokens, cached_prompt_tokens, completion_tokens; /* so far */
+    int64_t steps;
+    double step_seconds;             /* spent inside steps */
+    double prefill_seconds;          /* of these, in steps that carried prompt tokens */
+    int64_t context_tokens;          /* longest sequence this session accepts */
+    int64_t planned_bytes, peak_bytes; /* device memory of model and session: by the plan, and as measured */
+} qrun_session_stats;
+#define QRUN_SESSION_STATS_INIT {.struct_size = sizeof(qrun_session_stats)}
+QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
+/* The session's plan by category, the model's weights included; entries [*n_entries], lent. */
+QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries);
+
+/* ---- Perplexity ---------------------------------------------------------------------------------------------------- */
+
+typedef struct qrun_eval_params {
+    size_t struct_size;
+    int32_t window_tokens; /* the text is cut into windows of this many tokens, each begun anew (with BOS where the
+                              tokenizer adds one); 0: the smaller of 2,048 and the model's context */
+    int64_t max_tokens;    /* stop after so many scored tokens; 0: the whole text */
+    const qrun_adapter *adapter;
+    qrun_progress_fn progress; /* in tokens here */
+    void *progress_user;
+} qrun_eval_params;
+#define QRUN_EVAL_PARAMS_INIT {.struct_size = sizeof(qrun_eval_params)}
+
+typedef struct qrun_eval_result {
+    size_t struct_size;
+    int64_t n_tokens;   /* scored: every token of a window but its first */
+    double mean_nll;    /* natural logarithm, per token */
+    double perplexity;  /* exp(mean_nll) */
+    double seconds;
+} qrun_eval_result;
+#define QRUN_EVAL_RESULT_INIT {.struct_size = sizeof(qrun_eval_result)}
+/* Uses the session's memory; it must be idle (QRUN_ERROR_BUSY). */
+QRUN_API qrun_status qrun_session_eval(qrun_session *session, const char *text, size_t n_bytes,
+                                       const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
+/* The same for token ids, scored as one window from its first token. */
+QRUN_API qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
+                                              const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
+
+/* ---- Writing a quantised folder -------------------------------------------------------------------------------------- */
+
+typedef struct qrun_quantize_params {
+    size_t struct_size;
+    const char *path;    /* as in qrun_model_params */
+    const char *out;     /* a folder that does not exist yet */
+    qrun_quant quant;    /* NF4_DQ (AUTO), NF4 or INT8 */
+    int64_t max_shard_bytes; /* 0: 5 GB */
+    qrun_progress_fn progress;
+    void *progress_user;
+} qrun_quantize_params;
+#define QRUN_QUANTIZE_PARAMS_INIT {.struct_size = sizeof(qrun_quantize_params)}
+/* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
+QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
 #ifdef __cplusplus
 }
