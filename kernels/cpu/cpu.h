@@ -1,0 +1,102 @@
+/* The CPU backend's own header: the backend object, the instruction sets it chooses from, the layout of weights in its
+ * memory, and where each op is implemented. Device memory is ordinary memory here: ops read and write it directly.
+ *
+ * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels picks among them by
+ * `qr_cpu(backend)->isa->level`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and holds
+ * nothing that is called before the level was checked. QRUN_SCALAR leaves those files out. */
+#ifndef QR_KERNELS_CPU_CPU_H
+#define QR_KERNELS_CPU_CPU_H
+
+#include <stdatomic.h>
+
+#include "kernels/backend.h"
+
+/* Each level has everything of those before it.
+ *   AVX2:        AVX2, FMA, F16C
+ *   AVX512:      AVX-512 F, BW, DQ, VL
+ *   AVX512_BF16: AVX-512 BF16 (vdpbf16ps)
+ *   AMX_BF16:    AMX tiles with BF16, allowed by the operating system */
+typedef enum qr_cpu_level {
+    QR_CPU_C,
+    QR_CPU_AVX2,
+    QR_CPU_AVX512,
+    QR_CPU_AVX512_BF16,
+    QR_CPU_AMX_BF16,
+} qr_cpu_level;
+
+struct qr_cpu_matmul; /* kernels/cpu/linear.h */
+
+typedef struct qr_cpu_isa {
+    const char *name;   /* as QRUN_FORCE_ISA takes it */
+    qr_cpu_level level; /* what ops other than linear choose by */
+    const struct qr_cpu_matmul *matmul_bf16; /* linear with x in BF16 */
+    const struct qr_cpu_matmul *matmul_f32;  /* linear with x in F32 */
+    bool test_only; /* never chosen nor listed */
+} qr_cpu_isa;
+
+typedef struct qr_cpu_backend {
+    qr_backend base; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
+    const qr_cpu_isa *isa;
+    atomic_size_t held_bytes, peak_bytes;
+} qr_cpu_backend;
+
+static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }
+
+/* The instruction set named (NULL: QRUN_FORCE_ISA, or else the best of this machine); an unknown or unavailable name is
+ * refused with the list of those that would do. */
+qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err);
+
+/* The ops; those of qr_cpu_op_linear and qr_cpu_op_lora are in linear.c and lora.c. */
+#define QR_X(name) extern const qr_op_impl qr_cpu_op_##name;
+QR_OPS(QR_X)
+#undef QR_X
+
+/* --- Weights in this backend's memory ---
+ *
+ * ROWS (F32, F16, BF16, INT8): rows in order, row_bytes apart; the elements of a row are contiguous and followed by zeros
+ * up to a multiple of 64 bytes. INT8: SCB, F32 [rows], at scales_offset.
+ *
+ * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0): rows in groups of 16, the last one filled up; group_bytes =
+ * 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one run a row, as 32 little-endian
+ * 16-bit words of which word w holds column k0 + 32j + w in bits [4j, 4j + 4). Where cols % 128 == 64, then 16 times 32
+ * bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load and three shifts thus give 128 codes,
+ * 32 in order at a time, and a whole group is read front to back.
+ *
+ * NF4_FLAT (any other NF4): canonical codes.
+ *
+ * NF4: absmax, F32 [n_blocks], at scales_offset. NF4_DQ: absmax codes, U8 [n_blocks], at scales_offset, nested absmax,
+ * F32 [ceil(n_blocks / 256)], at nested_offset. */
+enum { QR_CPU_ROW_ALIGNMENT = 64, QR_CPU_NF4_GROUP_ROWS = 16 };
+
+typedef enum qr_cpu_layout_kind { QR_CPU_ROWS, QR_CPU_NF4_GROUPS, QR_CPU_NF4_FLAT } qr_cpu_layout_kind;
+
+typedef struct qr_cpu_layout {
+    qr_cpu_layout_kind kind;
+    size_t row_bytes;   /* ROWS */
+    size_t group_bytes; /* NF4_GROUPS */
+    size_t scales_offset, nested_offset, total_bytes;
+} qr_cpu_layout;
+
+void qr_cpu_layout_of(const qr_weight_desc *desc, qr_cpu_layout *layout);
+
+/* First element of a row of a ROWS layout. */
+static inline const void *qr_cpu_row(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row) {
+    return (const unsigned char *)weight->data + (size_t)row * layout->row_bytes;
+}
+
+/* SCB of an INT8 matrix, or the absmax of an NF4 one. */
+static inline const float *qr_cpu_scales(const qr_weight *weight, const qr_cpu_layout *layout) {
+    return (const float *)((const unsigned char *)weight->data + layout->scales_offset);
+}
+
+/* The vtable's weight functions (cpu_weight.c). */
+size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
+qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
+                                   qr_error *err);
+qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err);
+qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows, void *codes,
+                                   qr_error *err);
+qrun_status qr_cpu_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
+                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
+
+#endif
