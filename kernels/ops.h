@@ -47,9 +47,11 @@ typedef enum qr_op {
 } qr_op;
 
 /* quantize: canonical codes and scales of n_rows whole rows of a matrix, read from host memory in the type the file has.
- * first_row is a multiple of QR_WEIGHT_ROW_GROUP, so that the rows begin at a block boundary. Bit-equal to quant/.
+ * The rows must begin at a block boundary of the matrix (first row · cols is a multiple of block; any multiple of
+ * QR_WEIGHT_ROW_GROUP does for blocks up to 64), which the op cannot see. Bit-equal to quant/.
  * F32, F16 and BF16 targets are conversions (round to nearest even). Thread-safe: callers run it from many threads, one
- * call is single-threaded. NF4_DQ is NF4 here: nesting needs the whole matrix and is done by quant/nf4.h. */
+ * call is single-threaded and needs no workspace. NF4_DQ is NF4 here: nesting needs the whole matrix and is done by
+ * quant/nf4.h. */
 typedef struct qr_quantize_args {
     qr_weight_format format;
     int block;
@@ -154,7 +156,7 @@ typedef struct qr_rope_args {
 /* The K/V of one layer inside a page of QR_KV_PAGE_TOKENS tokens:
  *     K elements [n_kv_heads, 16, head_dim], K scales F32 [n_kv_heads, 16] (INT8 only), then V the same;
  * the whole rounded up to 64 bytes. INT8: x ≈ code · scale, scale = max|x| / 127 over the head's elements of a token,
- * code = rint(x · (127 / max|x|)), all zero when max|x| is 0. */
+ * code = rint(x · (127 / max|x|)), all zero when max|x| is 0 or so small that 127 / max|x| overflows. */
 enum { QR_KV_PAGE_TOKENS = 16 };
 
 typedef enum qr_kv_format { QR_KV_F32, QR_KV_BF16, QR_KV_INT8 } qr_kv_format;

@@ -31,7 +31,8 @@ typedef enum qr_weight_format {
 enum {
     QR_NF4_BLOCK = 64,        /* weights per absmax; files may say another power of two, 32 … 4096 */
     QR_NESTED_BLOCK = 256,    /* absmax codes per nested absmax */
-    QR_WEIGHT_ROW_GROUP = 64, /* rows are written in groups of this: a group always begins at a block boundary */
+    QR_WEIGHT_ROW_GROUP = 64, /* rows are written in groups of this: a group begins at a whole byte in every format, and
+                               * at a block boundary where the block is at most 64 (or divides 64 · cols) */
 };
 
 /* A matrix and its format. `block` is the NF4 block size (0 for other formats). */
@@ -53,6 +54,11 @@ typedef struct qr_weight_scales {
 
 const char *qr_weight_format_name(qr_weight_format format);
 bool qr_weight_format_from_name(const char *name, qr_weight_format *format);
+
+/* Whether the codes are NF4, with or without nested scales. */
+static inline bool qr_weight_is_nf4(qr_weight_format format) {
+    return format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ;
+}
 
 /* rows · cols; INT64_MAX never overflows because descriptions are checked by qr_weight_desc_check first. */
 int64_t qr_weight_elements(const qr_weight_desc *desc);

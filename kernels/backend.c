@@ -1,0 +1,36 @@
+/* What all backends share: destruction and the layout of K/V pages. */
+#include "kernels/backend.h"
+
+#include "base/sizes.h"
+
+void qr_backend_destroy(qr_backend *backend) {
+    if (backend != NULL) { backend->destroy(backend); }
+}
+
+size_t qr_kv_element_bytes(qr_kv_format format) {
+    switch (format) {
+    case QR_KV_F32: return 4;
+    case QR_KV_BF16: return 2;
+    case QR_KV_INT8: return 1;
+    }
+    return 0;
+}
+
+static size_t kv_element_count(const qr_kv_layout *layout) {
+    return (size_t)layout->n_kv_heads * QR_KV_PAGE_TOKENS * (size_t)layout->head_dim;
+}
+
+static size_t kv_scale_bytes(const qr_kv_layout *layout) {
+    return layout->format == QR_KV_INT8 ? (size_t)layout->n_kv_heads * QR_KV_PAGE_TOKENS * sizeof(float) : 0;
+}
+
+/* Sixteen tokens make every part a multiple of 16 bytes, so scales are aligned whatever the sizes. */
+size_t qr_kv_scale_offset(const qr_kv_layout *layout) {
+    return kv_element_count(layout) * qr_kv_element_bytes(layout->format);
+}
+
+size_t qr_kv_v_offset(const qr_kv_layout *layout) { return qr_kv_scale_offset(layout) + kv_scale_bytes(layout); }
+
+size_t qr_kv_layer_bytes(const qr_kv_layout *layout) {
+    return (size_t)qr_round_up((int64_t)(2 * qr_kv_v_offset(layout)), 64);
+}

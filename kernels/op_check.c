@@ -1,0 +1,224 @@
+#include "kernels/op_check.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* One precondition: fails with the op's name before the message. */
+#define REQUIRE(condition, op, ...)                                \
+    do {                                                           \
+        if (!(condition)) { return refuse(err, op, __VA_ARGS__); } \
+    } while (0)
+
+QR_PRINTF(3, 4) static bool refuse(qr_error *err, const char *op, const char *fmt, ...) {
+    if (err != NULL && err->status == QRUN_OK) {
+        va_list args;
+        va_start(args, fmt);
+        qr_vfail(err, QRUN_ERROR_ARGUMENT, fmt, args);
+        va_end(args);
+        qr_error_prefix(err, op);
+    }
+    return false;
+}
+
+static bool check_positive(const char *op, const char *what, int64_t value, qr_error *err) {
+    REQUIRE(value > 0, op, "%s is %" PRId64 "; it must be positive", what, value);
+    return true;
+}
+
+/* A matrix view: both sizes positive, the stride no shorter than a row, the last element countable. */
+static bool check_view(const char *op, const char *what, int64_t n_rows, int64_t row, int64_t stride, qr_error *err) {
+    if (!check_positive(op, "the number of rows", n_rows, err) || !check_positive(op, "the length of a row", row, err)) {
+        return false;
+    }
+    REQUIRE(stride >= row, op, "%s has a row stride of %" PRId64 " elements, less than its row of %" PRId64, what, stride,
+            row);
+    REQUIRE(n_rows <= INT64_MAX / 16 / stride, op, "%s of %" PRId64 " rows %" PRId64 " apart is too large", what, n_rows,
+            stride);
+    return true;
+}
+
+static bool check_act_dtype(const char *op, const char *what, qr_dtype dtype, qr_error *err) {
+    REQUIRE(dtype == QR_DTYPE_F32 || dtype == QR_DTYPE_BF16, op, "%s is %s; it must be F32 or BF16", what,
+            qr_dtype_name(dtype));
+    return true;
+}
+
+static bool check_eps(const char *op, float eps, qr_error *err) {
+    REQUIRE(eps >= 0.0F && isfinite(eps), op, "eps is %g; it must be finite and not negative", (double)eps);
+    return true;
+}
+
+static bool check_weight(const char *op, const qr_weight *weight, qr_error *err) {
+    REQUIRE(weight != NULL, op, "there is no weight");
+    return qr_weight_desc_check(&weight->desc, op, err) == QRUN_OK;
+}
+
+/* n_heads · head_dim elements a row, checked for overflow. */
+static bool check_heads(const char *op, int64_t n_heads, int64_t head_dim, qr_error *err) {
+    if (!check_positive(op, "the number of heads", n_heads, err) || !check_positive(op, "head_dim", head_dim, err)) {
+        return false;
+    }
+    REQUIRE(n_heads <= INT32_MAX / head_dim, op, "%" PRId64 " heads of %" PRId64 " elements are too many", n_heads,
+            head_dim);
+    return true;
+}
+
+static bool check_kv_layout(const char *op, const qr_kv_layout *layout, size_t page_stride_bytes, qr_error *err) {
+    REQUIRE((unsigned)layout->format <= QR_KV_INT8, op, "%d is not a K/V format", (int)layout->format);
+    if (!check_heads(op, layout->n_kv_heads, layout->head_dim, err)) { return false; }
+    REQUIRE(page_stride_bytes >= qr_kv_layer_bytes(layout) && page_stride_bytes % 64 == 0, op,
+            "pages are %zu bytes apart; it must be a multiple of 64 and at least the layer's %zu", page_stride_bytes,
+            qr_kv_layer_bytes(layout));
+    return true;
+}
+
+static bool check_act_fn(const char *op, qr_act_fn fn, qr_error *err) {
+    REQUIRE((unsigned)fn <= QR_ACT_GELU_ERF, op, "%d is not an activation function", (int)fn);
+    return true;
+}
+
+bool qr_check_quantize(const void *args, qr_error *err) {
+    const qr_quantize_args *a = args;
+    const qr_weight_desc desc = {.format = a->format, .block = a->block, .rows = a->n_rows, .cols = a->cols};
+    REQUIRE(a->src_dtype == QR_DTYPE_F32 || a->src_dtype == QR_DTYPE_F16 || a->src_dtype == QR_DTYPE_BF16, "quantize",
+            "the source is %s; it must be F32, F16 or BF16", qr_dtype_name(a->src_dtype));
+    return qr_weight_desc_check(&desc, "quantize", err) == QRUN_OK;
+}
+
+bool qr_check_embedding(const void *args, qr_error *err) {
+    const qr_embedding_args *a = args;
+    if (!check_weight("embedding", a->table, err)) { return false; }
+    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "embedding",
+            "the table is %s; it must be f32, f16, bf16 or int8", qr_weight_format_name(a->table->desc.format));
+    REQUIRE(a->table->desc.rows <= INT32_MAX, "embedding", "a vocabulary of %" PRId64 " is too large",
+            a->table->desc.rows);
+    return check_view("embedding", "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols, err);
+}
+
+bool qr_check_gather_rows(const void *args, qr_error *err) {
+    const qr_gather_rows_args *a = args;
+    return check_view("gather_rows", "dst", a->n_rows, a->dim, a->dim, err);
+}
+
+bool qr_check_rms_norm(const void *args, qr_error *err) {
+    const qr_rms_norm_args *a = args;
+    return check_heads("rms_norm", a->n_groups, a->dim, err) && check_eps("rms_norm", a->eps, err) &&
+           check_act_dtype("rms_norm", "dst", a->dst_dtype, err) &&
+           check_view("rms_norm", "src", a->n_rows, a->n_groups * a->dim, a->src_stride, err) &&
+           check_view("rms_norm", "dst", a->n_rows, a->n_groups * a->dim, a->dst_stride, err);
+}
+
+bool qr_check_layer_norm(const void *args, qr_error *err) {
+    const qr_layer_norm_args *a = args;
+    return check_eps("layer_norm", a->eps, err) && check_act_dtype("layer_norm", "dst", a->dst_dtype, err) &&
+           check_view("layer_norm", "src", a->n_rows, a->dim, a->dim, err);
+}
+
+bool qr_check_linear(const void *args, qr_error *err) {
+    const qr_linear_args *a = args;
+    return check_weight("linear", a->weight, err) && check_act_dtype("linear", "x", a->x_dtype, err) &&
+           check_view("linear", "x", a->n_rows, a->weight->desc.cols, a->x_stride, err) &&
+           check_view("linear", "y", a->n_rows, a->weight->desc.rows, a->y_stride, err);
+}
+
+bool qr_check_lora(const void *args, qr_error *err) {
+    const qr_lora_args *a = args;
+    return check_act_dtype("lora", "x", a->x_dtype, err) &&
+           check_positive("lora", "the number of adapters", a->n_adapters, err) &&
+           check_positive("lora", "max_rank", a->max_rank, err) &&
+           check_view("lora", "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view("lora", "y", a->n_rows, a->out, a->y_stride, err);
+}
+
+bool qr_check_rope_table(const void *args, qr_error *err) {
+    const qr_rope_table_args *a = args;
+    return check_view("rope_table", "the table", a->n_tokens, a->half, a->half, err);
+}
+
+bool qr_check_rope(const void *args, qr_error *err) {
+    const qr_rope_args *a = args;
+    if (!check_heads("rope", a->n_heads, a->head_dim, err) || !check_positive("rope", "half", a->half, err)) {
+        return false;
+    }
+    REQUIRE(a->half <= a->head_dim / 2, "rope", "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
+            a->head_dim);
+    return check_view("rope", "x", a->n_tokens, a->n_heads * a->head_dim, a->x_stride, err);
+}
+
+bool qr_check_kv_write(const void *args, qr_error *err) {
+    const qr_kv_write_args *a = args;
+    const int64_t row = (int64_t)a->layout.n_kv_heads * a->layout.head_dim;
+    return check_kv_layout("kv_write", &a->layout, a->page_stride_bytes, err) &&
+           check_view("kv_write", "k", a->n_tokens, row, a->k_stride, err) &&
+           check_view("kv_write", "v", a->n_tokens, row, a->v_stride, err);
+}
+
+bool qr_check_attention(const void *args, qr_error *err) {
+    const qr_attention_args *a = args;
+    if (!check_kv_layout("attention", &a->layout, a->page_stride_bytes, err) ||
+        !check_heads("attention", a->n_heads, a->layout.head_dim, err)) {
+        return false;
+    }
+    REQUIRE(a->n_heads % a->layout.n_kv_heads == 0, "attention", "%d query heads do not divide over %d K/V heads",
+            (int)a->n_heads, (int)a->layout.n_kv_heads);
+    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), "attention", "softcap is %g; it must be positive, or 0 for none",
+            (double)a->softcap);
+    REQUIRE(isfinite(a->scale), "attention", "scale is %g", (double)a->scale);
+    REQUIRE(a->window >= 0, "attention", "window is %d; it must be positive, or 0 for all", (int)a->window);
+    return check_positive("attention", "the number of sequences", a->n_seqs, err) &&
+           check_positive("attention", "table_stride", a->table_stride, err) &&
+           check_act_dtype("attention", "dst", a->dst_dtype, err) &&
+           check_view("attention", "q", a->n_tokens, (int64_t)a->n_heads * a->layout.head_dim, a->q_stride, err);
+}
+
+bool qr_check_activation(const void *args, qr_error *err) {
+    const qr_activation_args *a = args;
+    return check_act_fn("activation", a->fn, err) && check_act_dtype("activation", "dst", a->dst_dtype, err) &&
+           check_view("activation", "x", a->n_rows, a->dim, a->x_stride, err);
+}
+
+bool qr_check_gate(const void *args, qr_error *err) {
+    const qr_gate_args *a = args;
+    return check_act_fn("gate", a->fn, err) && check_act_dtype("gate", "dst", a->dst_dtype, err) &&
+           check_view("gate", "g", a->n_rows, a->dim, a->g_stride, err) &&
+           check_view("gate", "u", a->n_rows, a->dim, a->u_stride, err);
+}
+
+bool qr_check_add(const void *args, qr_error *err) {
+    const qr_add_args *a = args;
+    return check_view("add", "x", 1, a->n, a->n, err);
+}
+
+bool qr_check_softcap(const void *args, qr_error *err) {
+    const qr_softcap_args *a = args;
+    REQUIRE(a->cap > 0.0F && isfinite(a->cap), "softcap", "the cap is %g; it must be positive", (double)a->cap);
+    return check_view("softcap", "x", 1, a->n, a->n, err);
+}
+
+bool qr_check_nll(const void *args, qr_error *err) {
+    const qr_nll_args *a = args;
+    REQUIRE(a->vocab <= INT32_MAX, "nll", "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_view("nll", "logits", a->n_rows, a->vocab, a->vocab, err);
+}
+
+qrun_status qr_check_weight_rows(const qr_weight_desc *desc, int64_t row, int64_t n_rows, qr_error *err) {
+    const bool inside = row >= 0 && n_rows > 0 && row <= desc->rows && n_rows <= desc->rows - row;
+    const bool aligned = row % QR_WEIGHT_ROW_GROUP == 0 &&
+                         (n_rows % QR_WEIGHT_ROW_GROUP == 0 || row + n_rows == desc->rows);
+    if (inside && aligned) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "rows %" PRId64 " to %" PRId64 " of a weight with %" PRId64 " rows; they must lie inside and be whole "
+                   "groups of %d",
+                   row, row + n_rows, desc->rows, QR_WEIGHT_ROW_GROUP);
+}
+
+qrun_status qr_check_weight_scales(const qr_weight_desc *desc, const qr_weight_scales *scales, qr_error *err) {
+    const char *missing = NULL;
+    if (desc->format == QR_WEIGHT_INT8 && scales->row_absmax == NULL) { missing = "row_absmax"; }
+    if (desc->format == QR_WEIGHT_NF4 && scales->absmax == NULL) { missing = "absmax"; }
+    if (desc->format == QR_WEIGHT_NF4_DQ && scales->absmax_codes == NULL) { missing = "absmax_codes"; }
+    if (desc->format == QR_WEIGHT_NF4_DQ && scales->nested_absmax == NULL) { missing = "nested_absmax"; }
+    if (missing == NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "the scales of a %s weight lack %s", qr_weight_format_name(desc->format),
+                   missing);
+}

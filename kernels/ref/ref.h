@@ -1,0 +1,39 @@
+/* The reference backend: one plain scalar loop per op, sums in float64, one rounding at the end. It is the executable
+ * specification of ops.h; other backends are tested against it. Device memory is host memory, weights are kept in
+ * their canonical form, everything runs in the calling thread and is done when `run` returns.
+ *
+ * What ops.h states about data (ids inside the vocabulary, pages that exist) is asserted. */
+#ifndef QR_KERNELS_REF_H
+#define QR_KERNELS_REF_H
+
+#include "base/dtype.h"
+#include "kernels/backend.h"
+
+typedef struct qr_ref_backend {
+    qr_backend base;
+    size_t bytes_held, bytes_peak;
+} qr_ref_backend;
+
+/* Fills in the functions of ref_weight.c. */
+void qr_ref_set_weight_functions(qr_backend *backend);
+
+/* Elements [0, cols) of one row, dequantised to F32. */
+void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst);
+/* INT8: the codes as numbers and the row's SCB; every other format goes through qr_ref_weight_row. */
+float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes);
+
+/* Element `index` of a vector of F32, F16 or BF16, and its inverse (rounded to F32, then to dtype). */
+float qr_ref_load(const void *src, qr_dtype dtype, int64_t index);
+void qr_ref_store(void *dst, qr_dtype dtype, int64_t index, double value);
+
+double qr_ref_act_fn(qr_act_fn fn, double x);
+double qr_ref_softcap_value(double x, double cap);
+
+/* size_t qr_ref_<op>_workspace(args) and void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
+#define QR_X(name)                                              \
+    size_t qr_ref_##name##_workspace(const qr_##name##_args *args); \
+    void qr_ref_##name(const qr_##name##_args *args, void *workspace);
+QR_OPS(QR_X)
+#undef QR_X
+
+#endif

@@ -1,0 +1,43 @@
+/* rope_table and rope. */
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+size_t qr_ref_rope_table_workspace(const qr_rope_table_args *args) {
+    (void)args;
+    return 0;
+}
+
+/* The angle is rounded to F32 because transformers computes it so; the functions of that angle are exact here. */
+void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_tokens; i++) {
+        const int32_t slot = args->token_slot[i];
+        for (int64_t j = 0; j < args->half; j++) {
+            const float angle = (float)args->position[i] * args->inv_freq[slot * args->half + j];
+            args->cos_table[i * args->half + j] = (float)cos((double)angle) * args->factor[slot];
+            args->sin_table[i * args->half + j] = (float)sin((double)angle) * args->factor[slot];
+        }
+    }
+}
+
+size_t qr_ref_rope_workspace(const qr_rope_args *args) {
+    (void)args;
+    return 0;
+}
+
+void qr_ref_rope(const qr_rope_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_tokens; i++) {
+        for (int64_t h = 0; h < args->n_heads; h++) {
+            float *x = args->x + i * args->x_stride + h * args->head_dim;
+            for (int64_t j = 0; j < args->half; j++) {
+                const double c = (double)args->cos_table[i * args->half + j];
+                const double s = (double)args->sin_table[i * args->half + j];
+                const double a = (double)x[j], b = (double)x[j + args->half];
+                x[j] = (float)(a * c - b * s);
+                x[j + args->half] = (float)(b * c + a * s);
+            }
+        }
+    }
+}
