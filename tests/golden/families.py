@@ -47,12 +47,12 @@ FAMILIES = [
            _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=1e-5) | _rope("default"),
            "plain Llama: untied head, head_dim 80 with hidden 48, one K/V head"),
     Family("llama-llama3", "llama",
-           _config(80, 5, 5, 2, 172, tie_word_embeddings=True, rms_norm_eps=1e-5)
+           _config(60, 5, 5, 2, 172, tie_word_embeddings=True, rms_norm_eps=1e-5)
            | _rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=64),
            "llama3 rope scaling, tied head"),
     Family("llama-linear", "llama",
-           _config(72, 9, 3, 2, 140, head_dim=16, tie_word_embeddings=True, attention_bias=True, mlp_bias=True)
+           _config(54, 9, 3, 2, 100, head_dim=16, tie_word_embeddings=True, attention_bias=True, mlp_bias=True)
            | _rope("linear", factor=2.5),
            "linear rope scaling, biases on every linear layer (attention_bias, mlp_bias), F16 weights",
            dtype="float16"),
@@ -62,7 +62,7 @@ FAMILIES = [
            "dynamic NTK rope scaling, lengths below and beyond max_position_embeddings 48",
            prompt_lengths=(1, 7, 33, 49, 70), rotary_depends_on_length=True),
     Family("llama-yarn", "llama",
-           _config(72, 6, 3, 2, 132, head_dim=24, tie_word_embeddings=True)
+           _config(60, 6, 3, 2, 100, head_dim=24, tie_word_embeddings=True)
            | _rope("yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=8.0, beta_slow=1.0),
            "yarn rope scaling with an interior ramp and the attention factor derived from factor"),
     Family("llama-longrope", "llama",
@@ -72,7 +72,7 @@ FAMILIES = [
            "longrope on a Llama, lengths below and beyond 40",
            prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_depends_on_length=True),
     Family("mistral", "mistral",
-           _config(60, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=False, sliding_window=8,
+           _config(48, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=False, sliding_window=8,
                    vocab_size=VOCABULARY) | _rope("default", 1000000.0),
            "sliding window of 8 in every layer, untied head", prompt_lengths=(1, 7, 8, 9, 33, 70, 130)),
     Family("qwen2", "qwen2",
@@ -80,14 +80,14 @@ FAMILIES = [
            | _rope("default", 1000000.0),
            "QKV biases; sliding_window present but switched off; stored in several shards", max_shard_size="100KB"),
     Family("qwen2-window", "qwen2",
-           _config(60, 5, 1, 4, 108, tie_word_embeddings=True, use_sliding_window=True, sliding_window=8,
+           _config(60, 5, 1, 4, 76, tie_word_embeddings=True, use_sliding_window=True, sliding_window=8,
                    max_window_layers=2) | _rope("default", 1000000.0),
            "QKV biases; layers 2 and 3 slide (use_sliding_window, max_window_layers)"),
     Family("qwen3", "qwen3",
-           _config(50, 5, 5, 2, 132, head_dim=48, tie_word_embeddings=True) | _rope("default", 1000000.0),
+           _config(50, 5, 5, 2, 100, head_dim=48, tie_word_embeddings=True) | _rope("default", 1000000.0),
            "RMS norm on each query and key head, 5 heads of 48 with hidden 50"),
     Family("gemma2", "gemma2",
-           _config(48, 6, 3, 4, 108, head_dim=24, sliding_window=8, query_pre_attn_scalar=20,
+           _config(48, 6, 3, 3, 108, head_dim=24, sliding_window=8, query_pre_attn_scalar=20,
                    final_logit_softcapping=15.0, attn_logit_softcapping=6.0, tie_word_embeddings=True)
            | _rope("default"),
            "soft-capped attention scores and logits, local and global layers in turn, query_pre_attn_scalar, "
@@ -102,13 +102,13 @@ FAMILIES = [
            "two rotary bases (global one with linear scaling), QK norm, every third layer global, tied head",
            older_config=dict(sliding_window_pattern=3)),
     Family("phi3", "phi3",
-           _config(60, 3, 3, 2, 172, tie_word_embeddings=False, sliding_window=None,
+           _config(48, 3, 3, 2, 172, tie_word_embeddings=False, sliding_window=None,
                    original_max_position_embeddings=256) | _rope("default"),
-           "fused qkv_proj and gate_up_proj, untied head, head_dim 20"),
+           "fused qkv_proj and gate_up_proj, untied head, head_dim 16"),
     Family("phi3-partial", "phi3",
-           _config(72, 3, 3, 2, 140, tie_word_embeddings=True, sliding_window=9,
+           _config(48, 3, 3, 2, 108, tie_word_embeddings=True, sliding_window=9,
                    original_max_position_embeddings=256) | _rope("default", partial_rotary_factor=0.75),
-           "partial_rotary_factor 0.75 (18 of 24 elements of a head rotate), sliding window of 9"),
+           "partial_rotary_factor 0.75 (12 of 16 elements of a head rotate), sliding window of 9"),
     Family("phi3-longrope", "phi3",
            _config(60, 3, 1, 2, 108, tie_word_embeddings=True, original_max_position_embeddings=40,
                    max_position_embeddings=160)

@@ -10,13 +10,17 @@ import argparse
 import json
 import os
 import pathlib
+from functools import partial
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 import torch  # noqa: E402  (the environment must be set first)
 import transformers  # noqa: E402
 
+import bnb_goldens  # noqa: E402
+import peft_goldens  # noqa: E402
 from families import FAMILIES  # noqa: E402
 from model_goldens import make_model_golden  # noqa: E402
 
@@ -33,12 +37,15 @@ def write_index(path, sections):
     path.write_text("\n".join(lines + ["}"]) + "\n")
 
 
-def merged(path, section, entries):
-    """The entries of the index, with those just made replaced: --only leaves the others as they are."""
-    old = json.loads(path.read_text()).get(section, []) if path.exists() else []
-    made = {entry["name"]: entry for entry in entries}
-    kept = [made.pop(entry["name"], entry) for entry in old]
-    return kept + list(made.values())
+def merged(path, sections):
+    """The index on disk with the entries just made replaced: --only leaves the others as they are."""
+    index = json.loads(path.read_text()) if path.exists() else {}
+    result = {}
+    for section in [key for key in index if key != "format"] + [key for key in sections if key not in index]:
+        made = {entry["name"]: entry for entry in sections.get(section, [])}
+        kept = [made.pop(entry["name"], entry) for entry in index.get(section, [])]
+        result[section] = kept + list(made.values())
+    return result
 
 
 def main():
@@ -53,16 +60,25 @@ def main():
     transformers.logging.disable_progress_bar()
     (options.out / "goldens").mkdir(parents=True, exist_ok=True)
 
-    def wanted(name):
-        return options.only is None or name in options.only
-
+    tasks = {
+        "models": {family.name: partial(make_model_golden, family) for family in FAMILIES},
+        "quantised_folders": {name: partial(bnb_goldens.make_quantised_folder_golden, name)
+                              for name in bnb_goldens.FOLDERS},
+        "adapters": {adapter.name: partial(peft_goldens.make_adapter_golden, adapter)
+                     for adapter in peft_goldens.ADAPTERS},
+    }
+    sections = {}
+    for section, makers in tasks.items():
+        sections[section] = []
+        for name, make in makers.items():
+            if options.only is None or name in options.only:
+                print(f"{section}: {name}", flush=True)
+                sections[section].append(make(options.out))
+    if options.only is None or "bitsandbytes" in options.only:
+        print("bitsandbytes matrices")
+        sections["bitsandbytes_matrices"] = bnb_goldens.make_matrix_goldens(options.out)
     index = options.out / "goldens" / "index.json"
-    models = []
-    for family in FAMILIES:
-        if wanted(family.name):
-            models.append(make_model_golden(family, options.out))
-            print(f"{family.name}: {len(models[-1]['prompts'])} prompts")
-    write_index(index, {"models": merged(index, "models", models)})
+    write_index(index, merged(index, sections) if options.only else sections)
 
 
 if __name__ == "__main__":

@@ -142,15 +142,18 @@ def rounded(value):
 
 
 def prompt_entry(index, ids, logits, bf16_logits, continuation, gaps):
-    """The index entry of one prompt; `logits` are the recorded rows only."""
-    n_rows = logits.shape[0]
+    """The index entry of one prompt; both logits are of all its positions."""
+    recorded = recorded_rows(ids, logits)
+    error, recorded_error = bf16_logits - logits, recorded_rows(ids, bf16_logits) - recorded
     return {
         "ids": ids,
         "logits": f"logits.{index}",
-        "first_position": len(ids) - n_rows,
-        "n_positions": n_rows,
-        "max_abs_logit": rounded(logits.abs().max().item()),
-        "bf16_error": rounded((bf16_logits - logits).abs().max().item()),
+        "first_position": len(ids) - recorded.shape[0],
+        "n_positions": recorded.shape[0],
+        "max_abs_logit": rounded(recorded.abs().max().item()),
+        "bf16_error": rounded(recorded_error.abs().max().item()),
+        "bf16_rms_error": rounded(recorded_error.square().mean().sqrt().item()),
+        "bf16_error_all_positions": rounded(error.abs().max().item()),
         "greedy": continuation,
         "greedy_gaps": [rounded(gap) for gap in gaps],
         "greedy_rotary_length": len(ids) + N_GREEDY,
@@ -159,6 +162,17 @@ def prompt_entry(index, ids, logits, bf16_logits, continuation, gaps):
 
 def recorded_rows(ids, logits):
     return logits if len(ids) <= FULL_LOGITS_UP_TO else logits[-1:]
+
+
+def golden_prompts(model, bf16_model, name, lengths, rotary_depends_on_length=False):
+    """The logits tensors and the index entries of one prompt of each length."""
+    tensors, prompts = {}, []
+    for index, length in enumerate(lengths):
+        ids, continuation, gaps = choose_prompt(model, name, length, rotary_depends_on_length)
+        logits, bf16_logits = logits_of(model, ids), logits_of(bf16_model, ids)
+        tensors[f"logits.{index}"] = recorded_rows(ids, logits).contiguous()
+        prompts.append(prompt_entry(index, ids, logits, bf16_logits, continuation, gaps))
+    return tensors, prompts
 
 
 def make_model_golden(family, root):
@@ -171,15 +185,8 @@ def make_model_golden(family, root):
     older_file.parent.mkdir(parents=True, exist_ok=True)
     older_file.write_text(json.dumps(older, indent=2, sort_keys=True) + "\n")
 
-    model = load(folder, torch.float32)
-    bf16_model = load(folder, torch.bfloat16)
-    tensors, prompts = {}, []
-    for index, length in enumerate(family.prompt_lengths):
-        ids, continuation, gaps = choose_prompt(model, family.name, length, family.rotary_depends_on_length)
-        logits = recorded_rows(ids, logits_of(model, ids))
-        bf16_logits = recorded_rows(ids, logits_of(bf16_model, ids))
-        tensors[f"logits.{index}"] = logits.contiguous()
-        prompts.append(prompt_entry(index, ids, logits, bf16_logits, continuation, gaps))
+    tensors, prompts = golden_prompts(load(folder, torch.float32), load(folder, torch.bfloat16), family.name,
+                                      family.prompt_lengths, family.rotary_depends_on_length)
     save_file(tensors, root / "goldens" / f"{family.name}.safetensors")
     return {
         "name": family.name,

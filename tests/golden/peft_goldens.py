@@ -1,0 +1,83 @@
+"""LoRA adapters saved by PEFT, with the logits of the base model that carries them unmerged."""
+import json
+import shutil
+from dataclasses import dataclass, field
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+
+from model_goldens import golden_prompts, load, normal
+
+PROMPT_LENGTHS = (7, 33)
+LLAMA_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    name: str
+    base: str
+    covers: str
+    targets: list
+    options: dict = field(default_factory=dict)
+
+
+ADAPTERS = [
+    Adapter("llama-lora", "llama", "every linear layer, r 5, alpha 10", LLAMA_LINEAR),
+    Adapter("llama-rslora", "llama", "rsLoRA (alpha/√r), attention only, r 3, alpha 4", ["q_proj", "v_proj"],
+            dict(r=3, lora_alpha=4, use_rslora=True)),
+    Adapter("llama-patterns", "llama", "rank_pattern and alpha_pattern, layer 1 only where they say so", LLAMA_LINEAR,
+            dict(rank_pattern={"q_proj": 2, "layers.1.mlp.down_proj": 7},
+                 alpha_pattern={"layers.0.self_attn.q_proj": 3, "v_proj": 12})),
+    Adapter("llama-one-layer", "llama", "layers_to_transform [1]", ["o_proj", "up_proj"],
+            dict(layers_to_transform=[1])),
+    Adapter("llama-dora", "llama", "DoRA: lora_magnitude_vector", ["q_proj", "down_proj"], dict(use_dora=True)),
+    Adapter("qwen3-lora", "qwen3", "every linear layer of a model with QK norm", LLAMA_LINEAR),
+    Adapter("gpt2-lora", "gpt2", "Conv1D layers: fan_in_fan_out true", ["c_attn", "c_proj", "c_fc"],
+            dict(fan_in_fan_out=True)),
+]
+
+
+def _randomise(adapter, model):
+    """Non-zero A and B, so large that the adapter changes the logits plainly; magnitudes near what DoRA starts with."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_A" in name:
+                parameter.copy_(normal(parameter.shape, parameter.shape[1] ** -0.5, adapter.name, name))
+            elif "lora_B" in name:
+                parameter.copy_(normal(parameter.shape, 0.2, adapter.name, name))
+            elif "lora_magnitude_vector" in name:
+                parameter.mul_(normal(parameter.shape, 0.1, adapter.name, name, mean=1.0))
+
+
+def _make_folder(adapter, folder, base_folder):
+    """Writes the adapter with PEFT's save_pretrained, less its README.md and with its sets in sorted order."""
+    shutil.rmtree(folder, ignore_errors=True)
+    options = dict(r=5, lora_alpha=10, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM") | adapter.options
+    model = get_peft_model(load(base_folder, torch.float32), LoraConfig(target_modules=adapter.targets, **options))
+    _randomise(adapter, model)
+    model.peft_config["default"].base_model_name_or_path = f"../../models/{adapter.base}"
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    config_file = folder / "adapter_config.json"
+    config = json.loads(config_file.read_text())
+    config["target_modules"].sort()     # a set, whose order changes from run to run
+    config_file.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+def make_adapter_golden(adapter, root):
+    """Makes the adapter folder and its goldens; returns its index entry."""
+    base_folder, folder = root / "models" / adapter.base, root / "adapters" / adapter.name
+    _make_folder(adapter, folder, base_folder)
+    model, bf16_model = (PeftModel.from_pretrained(load(base_folder, dtype), folder).eval()
+                         for dtype in (torch.float32, torch.bfloat16))
+    tensors, prompts = golden_prompts(model, bf16_model, adapter.name, PROMPT_LENGTHS)
+    save_file(tensors, root / "goldens" / f"{adapter.name}.safetensors")
+    return {
+        "name": adapter.name,
+        "covers": adapter.covers,
+        "base_folder": f"models/{adapter.base}",
+        "folder": f"adapters/{adapter.name}",
+        "goldens": f"goldens/{adapter.name}.safetensors",
+        "prompts": prompts,
+    }
