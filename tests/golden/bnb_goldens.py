@@ -80,7 +80,7 @@ def _bnb_dequantise_nf4(packed, state, shape, dtype):
     """bitsandbytes' dequantised weight, [out, in] in `dtype`.
 
     The weight is passed off as one column: an odd last dimension makes bitsandbytes take its generic implementation.
-    The CPU kernel for even ones takes wrong scales where blocks straddle rows and the row length is, say, 48.
+    The AVX-512 kernel for even ones takes wrong scales when the row length is a multiple of 16 but not of 64.
     """
     state.dtype, state.shape = dtype, torch.Size((int(np.prod(shape)), 1))
     return bnb.dequantize_4bit(packed, state).reshape(shape)
@@ -231,19 +231,54 @@ def _dequantised_modules(name, stored):
     return modules
 
 
-def _model_with(base_folder, modules, dtype, weight_dtype):
-    """The base model in `dtype`, its quantised modules replaced by the dequantised ones rounded to weight_dtype."""
-    model = load(base_folder, dtype)
+def _out_in_weight(model, module):
+    """The module's weight as [out, in], contiguous (Conv1D keeps [in, out])."""
+    target = model.get_submodule(module)
+    return (target.weight.t() if _is_conv1d(target) else target.weight).detach().contiguous()
+
+
+def _is_conv1d(module):
+    return type(module).__name__ == "Conv1D"
+
+
+def _check_folder(name, base_folder, stored, modules):
+    """The stored codes and scales must be what reference_quant.py makes of the base folder's weights (a few nested
+    codes aside, which the CPU finds through its coarse table)."""
+    model = load(base_folder, torch.float32)
+    for module in modules:
+        weight = _out_in_weight(model, module).numpy()
+        parts = {k.removeprefix(f"{module}."): v.numpy() for k, v in stored.items() if k.startswith(f"{module}.")}
+        what = f"{name} {module}"
+        if "SCB" in parts:
+            codes, scb = ref.quantise_int8(weight.astype(np.float16))
+            _require(np.array_equal(parts["weight"], codes) and np.array_equal(parts["SCB"], scb), what, "int8 codes")
+            continue
+        packed, absmax = ref.quantise_nf4(weight)
+        _require(np.array_equal(parts["weight"].reshape(-1), packed), what, "codes")
+        if "weight.nested_absmax" not in parts:
+            _require(np.array_equal(parts["weight.absmax"], absmax), what, "absmax")
+            continue
+        offset = torch.from_numpy(absmax).mean().item()
+        nested_codes, nested_absmax = ref.quantise_nested(absmax, offset)
+        _require(np.array_equal(parts["weight.nested_absmax"], nested_absmax), what, "nested_absmax")
+        _require((parts["weight.absmax"] != nested_codes).mean() <= 0.02, what, "nested codes")
+
+
+def dequantised_model(root, name, dtype, weight_dtype):
+    """A quantised folder's model in `dtype`: its quantised modules hold the dequantised matrices rounded to
+    weight_dtype, everything else the tensors of the folder. Also returns {module: float32 [out, in]}."""
+    base, _ = FOLDERS[name]
+    stored = load_file(root / "models" / name / "model.safetensors")
+    modules = _dequantised_modules(name, stored)
+    plain = {key: tensor for key, tensor in stored.items() if not key.startswith(tuple(f"{m}." for m in modules))}
+    biases = {key: stored[key] for key in (f"{module}.bias" for module in modules) if key in stored}
+    model = load(root / "models" / base, dtype)
+    model.load_state_dict(plain | biases, strict=False)
     with torch.no_grad():
         for module, weight in modules.items():
-            parameter = model.get_submodule(module).weight
-            weight = weight if parameter.shape == weight.shape and not _is_conv1d(model, module) else weight.t()
-            parameter.copy_(weight.to(weight_dtype))
-    return model
-
-
-def _is_conv1d(model, module):
-    return type(model.get_submodule(module)).__name__ == "Conv1D"
+            target = model.get_submodule(module)
+            target.weight.copy_((weight.t() if _is_conv1d(target) else weight).to(weight_dtype))
+    return model, modules
 
 
 def make_quantised_folder_golden(name, root):
@@ -252,13 +287,12 @@ def make_quantised_folder_golden(name, root):
     base_folder, folder = root / "models" / base, root / "models" / name
     shutil.rmtree(folder, ignore_errors=True)
     quantised = AutoModelForCausalLM.from_pretrained(
-        base_folder, quantization_config=BitsAndBytesConfig(**options), dtype=torch.bfloat16)
+        base_folder, quantization_config=BitsAndBytesConfig(**options), dtype="auto")
     quantised.save_pretrained(folder)
-    stored = load_file(folder / "model.safetensors")
-    modules = _dequantised_modules(name, stored)
-    model = _model_with(base_folder, modules, torch.float32, torch.float32)
-    rounded_model = _model_with(base_folder, modules, torch.float32, torch.bfloat16)
-    bf16_model = _model_with(base_folder, modules, torch.bfloat16, torch.bfloat16)
+    model, modules = dequantised_model(root, name, torch.float32, torch.float32)
+    _check_folder(name, base_folder, load_file(folder / "model.safetensors"), modules)
+    rounded_model, _ = dequantised_model(root, name, torch.float32, torch.bfloat16)
+    bf16_model, _ = dequantised_model(root, name, torch.bfloat16, torch.bfloat16)
     tensors, prompts = golden_prompts(model, bf16_model, name, PROMPT_LENGTHS)
     for index, prompt in enumerate(prompts):
         key = f"logits_bf16_weights.{index}"

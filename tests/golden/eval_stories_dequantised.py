@@ -3,10 +3,10 @@
 
     python3 tests/golden/eval_stories_dequantised.py DATA_DIR [--out FILE]
 
-DATA_DIR is the folder of real data beside the checkout (it holds models/stories260K-hf and
-models/stories260K.nll.json). Linear layers alone are quantised; embedding, tied head and norms stay F32. Prints JSON
-and, with --out, writes it: figures only, no data. Next-token negative log-likelihoods are those of positions 1 … n−1
-of each story, in F32 arithmetic, summed in float64.
+DATA_DIR is the folder of real data beside the checkout; it holds models/stories260K-hf and
+models/stories260K.nll.json. Linear layers alone are quantised; embedding, tied head and norms stay F32. Prints JSON
+and, with --out, writes it: figures only, no data. The negative log-likelihoods are those of tokens 1 … n−1 of each
+story, given the ones before, in F32 arithmetic, summed in float64.
 """
 import argparse
 import json

@@ -44,7 +44,7 @@ _LONG_12 = [1.1, 1.3, 1.6, 2.0, 2.4, 3.1, 3.9, 5.0, 6.2, 7.4, 8.8, 10.0]
 
 FAMILIES = [
     Family("llama", "llama",
-           _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=1e-5) | _rope("default"),
+           _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=2e-3) | _rope("default"),
            "plain Llama: untied head, head_dim 80 with hidden 48, one K/V head"),
     Family("llama-llama3", "llama",
            _config(60, 5, 5, 2, 172, tie_word_embeddings=True, rms_norm_eps=1e-5)
@@ -62,29 +62,31 @@ FAMILIES = [
            "dynamic NTK rope scaling, lengths below and beyond max_position_embeddings 48",
            prompt_lengths=(1, 7, 33, 49, 70), rotary_depends_on_length=True),
     Family("llama-yarn", "llama",
-           _config(60, 6, 3, 2, 100, head_dim=24, tie_word_embeddings=True)
-           | _rope("yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=8.0, beta_slow=1.0),
-           "yarn rope scaling with an interior ramp and the attention factor derived from factor"),
+           _config(60, 6, 3, 2, 100, head_dim=24, tie_word_embeddings=True, max_position_embeddings=4096)
+           | _rope("yarn", factor=4.0, original_max_position_embeddings=1024, beta_fast=16.0, beta_slow=2.0),
+           "yarn rope scaling, ramp from frequency 3 to 6 of 12, attention factor derived from factor"),
     Family("llama-longrope", "llama",
-           _config(72, 3, 1, 2, 132, tie_word_embeddings=True, max_position_embeddings=160)
+           _config(48, 3, 1, 2, 100, head_dim=24, tie_word_embeddings=True, max_position_embeddings=160)
            | _rope("longrope", factor=4.0, original_max_position_embeddings=40, short_factor=_SHORT_12,
                    long_factor=_LONG_12),
            "longrope on a Llama, lengths below and beyond 40",
            prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_depends_on_length=True),
     Family("mistral", "mistral",
-           _config(48, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=False, sliding_window=8,
-                   vocab_size=VOCABULARY) | _rope("default", 1000000.0),
-           "sliding window of 8 in every layer, untied head", prompt_lengths=(1, 7, 8, 9, 33, 70, 130)),
+           _config(48, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=True, sliding_window=8)
+           | _rope("default", 1000000.0),
+           "sliding window of 8 in every layer", prompt_lengths=(1, 7, 8, 9, 33, 70, 130)),
     Family("qwen2", "qwen2",
            _config(60, 6, 3, 2, 172, tie_word_embeddings=True, use_sliding_window=False, sliding_window=8)
            | _rope("default", 1000000.0),
-           "QKV biases; sliding_window present but switched off; stored in several shards", max_shard_size="100KB"),
+           "QKV biases; sliding window switched off (the older config.json still names one); several shards",
+           max_shard_size="100KB", older_config=dict(sliding_window=8, max_window_layers=1)),
     Family("qwen2-window", "qwen2",
            _config(60, 5, 1, 4, 76, tie_word_embeddings=True, use_sliding_window=True, sliding_window=8,
                    max_window_layers=2) | _rope("default", 1000000.0),
            "QKV biases; layers 2 and 3 slide (use_sliding_window, max_window_layers)"),
     Family("qwen3", "qwen3",
-           _config(50, 5, 5, 2, 100, head_dim=48, tie_word_embeddings=True) | _rope("default", 1000000.0),
+           _config(50, 5, 5, 2, 100, head_dim=48, tie_word_embeddings=True, rms_norm_eps=2e-3)
+           | _rope("default", 1000000.0),
            "RMS norm on each query and key head, 5 heads of 48 with hidden 50"),
     Family("gemma2", "gemma2",
            _config(48, 6, 3, 3, 108, head_dim=24, sliding_window=8, query_pre_attn_scalar=20,
@@ -95,6 +97,7 @@ FAMILIES = [
     Family("gemma3", "gemma3_text",
            _config(48, 3, 1, 4, 92, head_dim=40, sliding_window=8, query_pre_attn_scalar=30,
                    tie_word_embeddings=True,
+                   rms_norm_eps=2e-3,
                    layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
                    rope_parameters=dict(
                        sliding_attention=dict(rope_type="default", rope_theta=10000.0),
@@ -117,6 +120,6 @@ FAMILIES = [
            prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_depends_on_length=True),
     Family("gpt2", "gpt2",
            dict(vocab_size=VOCABULARY, n_embd=40, n_head=5, n_layer=2, n_positions=128, n_inner=172,
-                activation_function="gelu_new", bos_token_id=BOS, eos_token_id=EOS),
+                activation_function="gelu_new", layer_norm_epsilon=2e-3, bos_token_id=BOS, eos_token_id=EOS),
            "LayerNorm, learned positions, Conv1D layout, tied head, F32 weights", dtype="float32"),
 ]

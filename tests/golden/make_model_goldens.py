@@ -65,7 +65,8 @@ def main():
         "quantised_folders": {name: partial(bnb_goldens.make_quantised_folder_golden, name)
                               for name in bnb_goldens.FOLDERS},
         "adapters": {adapter.name: partial(peft_goldens.make_adapter_golden, adapter)
-                     for adapter in peft_goldens.ADAPTERS},
+                     for adapter in peft_goldens.ADAPTERS}
+        | {name: partial(peft_goldens.make_quantised_adapter_golden, name) for name in peft_goldens.QUANTISED},
     }
     sections = {}
     for section, makers in tasks.items():

@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 
+from bnb_goldens import dequantised_model
 from model_goldens import golden_prompts, load, normal
 
 PROMPT_LENGTHS = (7, 33)
@@ -65,19 +66,37 @@ def _make_folder(adapter, folder, base_folder):
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
+def _golden(name, covers, base, adapter, models, root):
+    """Writes the goldens of `models` (F32, BF16), which carry the adapter; returns the index entry."""
+    tensors, prompts = golden_prompts(*models, name, PROMPT_LENGTHS)
+    save_file(tensors, root / "goldens" / f"{name}.safetensors")
+    return {
+        "name": name,
+        "covers": covers,
+        "base_folder": f"models/{base}",
+        "folder": f"adapters/{adapter}",
+        "goldens": f"goldens/{name}.safetensors",
+        "prompts": prompts,
+    }
+
+
 def make_adapter_golden(adapter, root):
     """Makes the adapter folder and its goldens; returns its index entry."""
     base_folder, folder = root / "models" / adapter.base, root / "adapters" / adapter.name
     _make_folder(adapter, folder, base_folder)
-    model, bf16_model = (PeftModel.from_pretrained(load(base_folder, dtype), folder).eval()
-                         for dtype in (torch.float32, torch.bfloat16))
-    tensors, prompts = golden_prompts(model, bf16_model, adapter.name, PROMPT_LENGTHS)
-    save_file(tensors, root / "goldens" / f"{adapter.name}.safetensors")
-    return {
-        "name": adapter.name,
-        "covers": adapter.covers,
-        "base_folder": f"models/{adapter.base}",
-        "folder": f"adapters/{adapter.name}",
-        "goldens": f"goldens/{adapter.name}.safetensors",
-        "prompts": prompts,
-    }
+    models = [PeftModel.from_pretrained(load(base_folder, dtype), folder).eval()
+              for dtype in (torch.float32, torch.bfloat16)]
+    return _golden(adapter.name, adapter.covers, adapter.base, adapter.name, models, root)
+
+
+QUANTISED = {"llama-nf4-lora": ("llama-nf4", "llama-lora"), "gpt2-int8-lora": ("gpt2-int8", "gpt2-lora")}
+
+
+def make_quantised_adapter_golden(name, root):
+    """An adapter on a quantised base, which holds its dequantised matrices; returns the index entry."""
+    base, adapter = QUANTISED[name]
+    models = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model, _ = dequantised_model(root, base, dtype, dtype)
+        models.append(PeftModel.from_pretrained(model, root / "adapters" / adapter).eval())
+    return _golden(name, "an adapter on a quantised base", base, adapter, models, root)
