@@ -89,6 +89,13 @@ static inline const float *qr_cpu_scales(const qr_weight *weight, const qr_cpu_l
     return (const float *)((const unsigned char *)weight->data + layout->scales_offset);
 }
 
+/* NF4_GROUPS: the codes of columns [k, k + 128) of a row: 64 bytes, or 32 when only 64 columns are left; k % 128 == 0. */
+static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k) {
+    const int64_t run_bytes = k + 128 <= weight->desc.cols ? 64 : 32;
+    const int64_t in_group = k / 2 * QR_CPU_NF4_GROUP_ROWS + row % QR_CPU_NF4_GROUP_ROWS * run_bytes;
+    return (uint8_t *)weight->data + (size_t)(row / QR_CPU_NF4_GROUP_ROWS) * layout->group_bytes + (size_t)in_group;
+}
+
 /* The vtable's weight functions (cpu_weight.c). */
 size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
 qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,

@@ -1,0 +1,74 @@
+/* As lanes_c.h, in AVX-512 F, BW, DQ and VL. */
+#ifndef QR_KERNELS_CPU_LANES_AVX512_H
+#define QR_KERNELS_CPU_LANES_AVX512_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* 24 accumulators, 6 vectors of x and one of w of the 32 registers. */
+#define TILE_MAX_COLS 6
+enum { LANES = 16, LANES_TILE_ROWS = 4, LANES_TILE_COLS = TILE_MAX_COLS };
+
+typedef __m512 lanes;
+typedef __m512i lanes_index;
+typedef struct lanes_table { __m512 values; } lanes_table;
+
+static inline lanes lanes_zero(void) { return _mm512_setzero_ps(); }
+static inline lanes lanes_load(const float *src) { return _mm512_loadu_ps(src); }
+static inline void lanes_store(float *dst, lanes a) { _mm512_storeu_ps(dst, a); }
+static inline lanes lanes_set(float value) { return _mm512_set1_ps(value); }
+static inline lanes lanes_fma(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
+
+static inline lanes lanes_from_bf16(const uint16_t *src) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)src));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+static inline lanes lanes_from_f16(const uint16_t *src) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)src));
+}
+
+static inline lanes lanes_from_i8(const int8_t *src) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)src)));
+}
+
+static inline lanes lanes_round_bf16(lanes a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x00400000));
+    return _mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32((int)0xFFFF0000)));
+}
+
+static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
+    const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(code), _mm512_set1_ps(scale));
+    return (lanes_table){round_bf16 ? lanes_round_bf16(values) : values};
+}
+
+static inline lanes_index lanes_index_from_u16(const uint8_t *src) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)src));
+}
+
+static inline lanes_index lanes_index_from_u8(const uint8_t *src) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)src));
+}
+
+/* vpermps takes the low four bits of the index. */
+static inline lanes lanes_lookup(const lanes_table *table, lanes_index index, int shift) {
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(index, (unsigned)shift), table->values);
+}
+
+/* The two halves are added first, so that three adds of pairs finish four accumulators at once. */
+static inline void lanes_reduce(const lanes *acc, float *dst, bool first) {
+    __m256 half[4];
+    for (int r = 0; r < 4; r++) {
+        half[r] = _mm256_add_ps(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
+    }
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storeu_ps(dst, first ? sums : _mm_add_ps(_mm_loadu_ps(dst), sums));
+}
+
+#endif

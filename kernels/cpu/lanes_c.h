@@ -1,0 +1,107 @@
+/* Vectors of F32 lanes in plain C: what the bodies that are shared between instruction sets are written in. Each
+ * lanes_<isa>.h defines the same names. */
+#ifndef QR_KERNELS_CPU_LANES_C_H
+#define QR_KERNELS_CPU_LANES_C_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/half.h"
+
+#define TILE_MAX_COLS 2
+enum { LANES = 8, LANES_TILE_ROWS = 2, LANES_TILE_COLS = TILE_MAX_COLS };
+
+typedef struct lanes { float v[LANES]; } lanes;
+typedef struct lanes_index { uint32_t v[LANES]; } lanes_index;
+typedef struct lanes_table { float v[16]; } lanes_table;
+
+#define LANES_EACH(expression)                                          \
+    do {                                                                \
+        for (int lane = 0; lane < LANES; lane++) { expression; }        \
+    } while (0)
+
+static inline lanes lanes_zero(void) { return (lanes){{0}}; }
+
+static inline lanes lanes_load(const float *src) {
+    lanes a;
+    LANES_EACH(a.v[lane] = src[lane]);
+    return a;
+}
+
+static inline void lanes_store(float *dst, lanes a) { LANES_EACH(dst[lane] = a.v[lane]); }
+
+static inline lanes lanes_set(float value) {
+    lanes a;
+    LANES_EACH(a.v[lane] = value);
+    return a;
+}
+
+/* a · b + c; here with two roundings, in the vector instruction sets with one. */
+static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
+    LANES_EACH(c.v[lane] += a.v[lane] * b.v[lane]);
+    return c;
+}
+
+static inline lanes lanes_from_bf16(const uint16_t *src) {
+    lanes a;
+    LANES_EACH(a.v[lane] = qr_bf16_to_f32(src[lane]));
+    return a;
+}
+
+static inline lanes lanes_from_f16(const uint16_t *src) {
+    lanes a;
+    LANES_EACH(a.v[lane] = qr_f16_to_f32(src[lane]));
+    return a;
+}
+
+static inline lanes lanes_from_i8(const int8_t *src) {
+    lanes a;
+    LANES_EACH(a.v[lane] = (float)src[lane]);
+    return a;
+}
+
+/* Rounded to the nearest BF16 value. */
+static inline lanes lanes_round_bf16(lanes a) {
+    LANES_EACH(a.v[lane] = qr_bf16_to_f32(qr_f32_to_bf16(a.v[lane])));
+    return a;
+}
+
+/* The 16 products code[i] · scale. */
+static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
+    lanes_table table;
+    for (int i = 0; i < 16; i++) {
+        const float value = code[i] * scale;
+        table.v[i] = round_bf16 ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value;
+    }
+    return table;
+}
+
+static inline lanes_index lanes_index_from_u16(const uint8_t *src) {
+    lanes_index a;
+    LANES_EACH(a.v[lane] = (uint32_t)src[2 * lane] | (uint32_t)src[2 * lane + 1] << 8);
+    return a;
+}
+
+static inline lanes_index lanes_index_from_u8(const uint8_t *src) {
+    lanes_index a;
+    LANES_EACH(a.v[lane] = src[lane]);
+    return a;
+}
+
+/* The table at bits [shift, shift + 4) of each index. */
+static inline lanes lanes_lookup(const lanes_table *table, lanes_index index, int shift) {
+    lanes a;
+    LANES_EACH(a.v[lane] = table->v[index.v[lane] >> shift & 15]);
+    return a;
+}
+
+/* dst[r] = the sum of the lanes of acc[r] in a fixed tree, for r in [0, LANES_TILE_ROWS); added to dst unless first. */
+static inline void lanes_reduce(const lanes *acc, float *dst, bool first) {
+    for (int r = 0; r < LANES_TILE_ROWS; r++) {
+        const float *v = acc[r].v;
+        const float sum = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+        dst[r] = first ? sum : dst[r] + sum;
+    }
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* linear in AVX2 and FMA. */
+#include <stdbool.h>
+
+#include "kernels/cpu/lanes_avx2.h"
+#include "kernels/cpu/linear_f32_body.h"
+
+const qr_cpu_matmul qr_cpu_matmul_f32_avx2 = {
+    .element_bytes = 4,
+    .k_block = K_BLOCK,
+    .fetch = fetch_f32,
+    .multiply = multiply,
+    .combine = combine,
+};
+
+const qr_cpu_matmul qr_cpu_matmul_bf16_avx2 = {
+    .element_bytes = 4,
+    .k_block = K_BLOCK,
+    .rounds_bf16 = true,
+    .fetch = fetch_rounded_to_bf16,
+    .multiply = multiply,
+};

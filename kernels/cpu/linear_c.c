@@ -1,0 +1,21 @@
+/* linear in plain C, for processors without a vector kernel. */
+#include <stdbool.h>
+
+#include "kernels/cpu/lanes_c.h"
+#include "kernels/cpu/linear_f32_body.h"
+
+const qr_cpu_matmul qr_cpu_matmul_f32_c = {
+    .element_bytes = 4,
+    .k_block = K_BLOCK,
+    .fetch = fetch_f32,
+    .multiply = multiply,
+    .combine = combine,
+};
+
+const qr_cpu_matmul qr_cpu_matmul_bf16_c = {
+    .element_bytes = 4,
+    .k_block = K_BLOCK,
+    .rounds_bf16 = true,
+    .fetch = fetch_rounded_to_bf16,
+    .multiply = multiply,
+};

@@ -1,0 +1,275 @@
+/* linear and lora of the CPU backend, for every instruction set of this machine: weights survive packing, products agree
+ * with float64 sums over the dequantised weights, and a row's bits depend on nothing but the row: not on how many rows
+ * there are, on their order, nor on the number of threads. */
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "base/sizes.h"
+#include "check.h"
+#include "kernels/backend.h"
+#include "quant/int8.h"
+#include "quant/nf4.h"
+
+enum { MAX_ROWS = 100, SEED = 20 };
+
+static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 100};
+
+/* A matrix in canonical form, and what it stands for. */
+typedef struct matrix {
+    qr_weight_desc desc;
+    void *codes;
+    float *row_absmax, *absmax, *nested_absmax;
+    uint8_t *absmax_codes;
+    float nested_offset;
+    float *values; /* [rows, cols], dequantised; INT8: the codes */
+} matrix;
+
+static float random_value(uint64_t stream, int64_t i) { return (float)qr_random_normal(SEED, stream, (uint64_t)i); }
+
+static void fill_nf4(matrix *m, const float *src) {
+    const int64_t n = qr_weight_elements(&m->desc), n_blocks = qr_weight_blocks(&m->desc);
+    m->absmax = qr_alloc_array((size_t)n_blocks, sizeof(float));
+    qr_nf4_quantize(src, n, m->desc.block, m->codes, m->absmax);
+    if (m->desc.format == QR_WEIGHT_NF4_DQ) {
+        m->absmax_codes = qr_alloc((size_t)n_blocks);
+        m->nested_absmax = qr_alloc_array((size_t)qr_ceil_div(n_blocks, QR_NESTED_BLOCK), sizeof(float));
+        m->nested_offset = qr_nf4_nested_offset(m->absmax, n_blocks);
+        qr_nf4_nest(m->absmax, n_blocks, m->nested_offset, m->absmax_codes, m->nested_absmax);
+        qr_nf4_unnest(m->absmax_codes, m->nested_absmax, m->nested_offset, 0, n_blocks, m->absmax);
+    }
+    qr_nf4_dequantize(m->codes, m->absmax, m->desc.block, 0, n, m->values);
+}
+
+static void fill_elements(matrix *m, const float *src) {
+    const int64_t n = qr_weight_elements(&m->desc);
+    for (int64_t i = 0; i < n; i++) {
+        switch (m->desc.format) {
+        case QR_WEIGHT_F32: ((float *)m->codes)[i] = m->values[i] = src[i]; break;
+        case QR_WEIGHT_F16: m->values[i] = qr_f16_to_f32(((qr_f16 *)m->codes)[i] = qr_f32_to_f16(src[i])); break;
+        default: m->values[i] = qr_bf16_to_f32(((qr_bf16 *)m->codes)[i] = qr_f32_to_bf16(src[i])); break;
+        }
+    }
+}
+
+static void fill_int8(matrix *m, const float *src) {
+    m->row_absmax = qr_alloc_array((size_t)m->desc.rows, sizeof(float));
+    for (int64_t r = 0; r < m->desc.rows; r++) {
+        int8_t *codes = (int8_t *)m->codes + r * m->desc.cols;
+        m->row_absmax[r] = qr_int8_quantize_row(src + r * m->desc.cols, m->desc.cols, codes);
+        for (int64_t c = 0; c < m->desc.cols; c++) { m->values[r * m->desc.cols + c] = (float)codes[c]; }
+    }
+}
+
+static void matrix_create(matrix *m, qr_weight_format format, int block, int64_t rows, int64_t cols) {
+    *m = (matrix){.desc = {format, qr_weight_is_nf4(format) ? block : 0, rows, cols}};
+    const int64_t n = rows * cols;
+    float *src = qr_alloc_array((size_t)n, sizeof(float));
+    for (int64_t i = 0; i < n; i++) { src[i] = random_value((uint64_t)format, i) * 0.05F; }
+    m->codes = qr_alloc_zeroed(qr_weight_code_bytes(&m->desc));
+    m->values = qr_alloc_array((size_t)n, sizeof(float));
+    if (qr_weight_is_nf4(format)) {
+        fill_nf4(m, src);
+    } else if (format == QR_WEIGHT_INT8) {
+        fill_int8(m, src);
+    } else {
+        fill_elements(m, src);
+    }
+    qr_free(src);
+}
+
+static void matrix_destroy(matrix *m) {
+    qr_free(m->codes);
+    qr_free(m->row_absmax);
+    qr_free(m->absmax);
+    qr_free(m->nested_absmax);
+    qr_free(m->absmax_codes);
+    qr_free(m->values);
+}
+
+/* Puts the matrix into the backend in two parts, takes it out again and compares. */
+static void weight_create(qr_backend *backend, const matrix *m, qr_weight *weight) {
+    *weight = (qr_weight){.desc = m->desc};
+    const size_t n_bytes = backend->weight_bytes(backend, &m->desc);
+    CHECK(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &weight->data, NULL) == QRUN_OK);
+    const int64_t first = qr_min(m->desc.rows, QR_WEIGHT_ROW_GROUP), rest = m->desc.rows - first;
+    const size_t offset = qr_weight_row_offset(&m->desc, first);
+    CHECK(backend->weight_put_rows(backend, weight, 0, first, m->codes, NULL) == QRUN_OK);
+    if (rest > 0) {
+        CHECK(backend->weight_put_rows(backend, weight, first, rest, (char *)m->codes + offset, NULL) == QRUN_OK);
+    }
+    const qr_weight_scales scales = {m->row_absmax, m->absmax, m->absmax_codes, m->nested_absmax, m->nested_offset};
+    CHECK(backend->weight_put_scales(backend, weight, &scales, NULL) == QRUN_OK);
+    const size_t code_bytes = qr_weight_code_bytes(&m->desc);
+    void *codes = qr_alloc_zeroed(code_bytes);
+    CHECK(backend->weight_get_rows(backend, weight, 0, m->desc.rows, codes, NULL) == QRUN_OK);
+    CHECK_MSG(memcmp(codes, m->codes, code_bytes) == 0, "%s [%lld, %lld]: codes do not survive packing",
+              qr_weight_format_name(m->desc.format), (long long)m->desc.rows, (long long)m->desc.cols);
+    qr_free(codes);
+}
+
+/* Runs linear on rows [first, first + n) of x into y (rows y_stride apart), with a workspace of exactly the size asked. */
+static void run_linear(qr_backend *backend, const qr_linear_args *args) {
+    qr_error err = {0};
+    const size_t n_bytes = qr_linear_workspace(backend, args);
+    void *workspace;
+    CHECK(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, NULL) == QRUN_OK);
+    CHECK_MSG(qr_linear(backend, args, workspace, &err) == QRUN_OK, "%s", err.message);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+}
+
+static double product_value(const matrix *m, const void *x, qr_dtype x_dtype, int64_t o, double *magnitude) {
+    const float *w = m->values + o * m->desc.cols;
+    double sum = 0.0;
+    *magnitude = 0.0;
+    for (int64_t k = 0; k < m->desc.cols; k++) {
+        const bool bf16 = x_dtype == QR_DTYPE_BF16;
+        const double xv = (double)(bf16 ? qr_bf16_to_f32(((const qr_bf16 *)x)[k]) : ((const float *)x)[k]);
+        const double wv = (double)(bf16 ? qr_bf16_to_f32(qr_f32_to_bf16(w[k])) : w[k]);
+        sum += xv * wv;
+        *magnitude += fabs(xv * wv);
+    }
+    const double factor = m->row_absmax != NULL ? (double)m->row_absmax[o] / 127.0 : 1.0;
+    *magnitude *= factor;
+    return sum * factor;
+}
+
+/* x: [MAX_ROWS, cols] with a stride of cols + 5 and NaN between the rows, which nothing may read. */
+typedef struct activations {
+    void *data;
+    qr_dtype dtype;
+    int64_t stride;
+} activations;
+
+static const void *x_row(const activations *x, int64_t i) {
+    return (const char *)x->data + (size_t)(i * x->stride) * qr_dtype_bytes(x->dtype);
+}
+
+static void activations_create(activations *x, qr_dtype dtype, int64_t cols) {
+    *x = (activations){.dtype = dtype, .stride = cols + 5};
+    const size_t n = (size_t)(MAX_ROWS * x->stride);
+    x->data = qr_alloc_array(n, qr_dtype_bytes(dtype));
+    for (int64_t i = 0; i < MAX_ROWS; i++) {
+        for (int64_t k = 0; k < x->stride; k++) {
+            const float value = k < cols ? random_value(100, i * cols + k) : NAN;
+            if (dtype == QR_DTYPE_F32) {
+                ((float *)x->data)[i * x->stride + k] = value;
+            } else {
+                ((qr_bf16 *)x->data)[i * x->stride + k] = qr_f32_to_bf16(value);
+            }
+        }
+    }
+}
+
+static void check_values(const matrix *m, const activations *x, const float *y, const char *isa) {
+    for (int64_t i = 0; i < MAX_ROWS; i += 11) {
+        for (int64_t o = 0; o < m->desc.rows; o++) {
+            double magnitude;
+            const double expected = product_value(m, x_row(x, i), x->dtype, o, &magnitude);
+            const double got = (double)y[i * m->desc.rows + o];
+            if (!(fabs(got - expected) <= 1e-6 * magnitude + 1e-30)) {
+                check_fail(__FILE__, __LINE__, "%s %s x %s K %lld: y[%lld, %lld] = %.9g, expected %.9g", isa,
+                           qr_weight_format_name(m->desc.format), qr_dtype_name(x->dtype), (long long)m->desc.cols,
+                           (long long)i, (long long)o, got, expected);
+                return;
+            }
+        }
+    }
+}
+
+/* Every row alone, then in batches of all sizes: the same bits, and nothing written beside them. */
+static void check_matrix(qr_backend *const backends[2], const matrix *m, qr_dtype dtype) {
+    activations x;
+    activations_create(&x, dtype, m->desc.cols);
+    qr_weight weight;
+    weight_create(backends[0], m, &weight);
+    const int64_t rows = m->desc.rows, y_stride = rows + 3;
+    float *alone = qr_alloc_array((size_t)(MAX_ROWS * rows), sizeof(float));
+    float *y = qr_alloc_array((size_t)(MAX_ROWS * y_stride), sizeof(float));
+    for (int64_t i = 0; i < MAX_ROWS; i++) {
+        run_linear(backends[0], &(qr_linear_args){.weight = &weight, .x = x_row(&x, i), .x_dtype = dtype,
+                                                  .y = alone + i * rows, .n_rows = 1, .x_stride = x.stride, .y_stride = rows});
+    }
+    check_values(m, &x, alone, backends[0]->isa);
+    int n_different = 0;
+    for (size_t c = 0; c < QR_COUNT_OF(row_counts); c++) {
+        const int64_t n = row_counts[c], first = MAX_ROWS - n;
+        for (int64_t j = 0; j < MAX_ROWS * y_stride; j++) { y[j] = -77.0F; }
+        run_linear(backends[c % 2], &(qr_linear_args){.weight = &weight, .x = x_row(&x, first), .x_dtype = dtype, .y = y,
+                                                      .n_rows = n, .x_stride = x.stride, .y_stride = y_stride});
+        for (int64_t i = 0; i < n; i++) {
+            n_different += memcmp(y + i * y_stride, alone + (first + i) * rows, (size_t)rows * sizeof(float)) != 0;
+            for (int64_t o = rows; o < y_stride; o++) { n_different += y[i * y_stride + o] != -77.0F; }
+        }
+    }
+    CHECK_MSG(n_different == 0, "%s %s block %d x %s K %lld: %d rows differ in a batch", backends[0]->isa,
+              qr_weight_format_name(m->desc.format), m->desc.block, qr_dtype_name(dtype), (long long)m->desc.cols, n_different);
+    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data, backends[0]->weight_bytes(backends[0], &m->desc));
+    qr_free(alone);
+    qr_free(y);
+    qr_free(x.data);
+}
+
+/* --- Every instruction set --------------------------------------------------------------------------------------- */
+
+/* One backend of one thread and one of two, for each instruction set in turn, also the emulated one. */
+typedef void (*backend_test)(qr_backend *const backends[2]);
+
+static void with_isa(const char *isa, backend_test test) {
+    qr_threads *threads[2];
+    qr_backend *backends[2];
+    for (int t = 0; t < 2; t++) {
+        REQUIRE(qr_threads_create(t + 1, &threads[t], NULL) == QRUN_OK);
+        REQUIRE(qr_backend_cpu_create(isa, threads[t], &backends[t], NULL) == QRUN_OK);
+    }
+    test(backends);
+    for (int t = 0; t < 2; t++) {
+        size_t now, peak;
+        backends[t]->memory_held(backends[t], &now, &peak);
+        CHECK(now == 0 && peak > 0);
+        qr_backend_destroy(backends[t]);
+        qr_threads_destroy(threads[t]);
+    }
+}
+
+static void with_every_isa(backend_test test) {
+    for (const char *const *isa = qr_backend_cpu_isas(); *isa != NULL; isa++) { with_isa(*isa, test); }
+    qr_backend *emulated;
+    if (qr_backend_cpu_create("amx-bf16-emulated", NULL, &emulated, NULL) == QRUN_OK) {
+        qr_backend_destroy(emulated);
+        with_isa("amx-bf16-emulated", test);
+    }
+}
+
+static void check_shape(qr_backend *const backends[2], qr_weight_format format, int block, int64_t rows, int64_t cols) {
+    matrix m;
+    matrix_create(&m, format, block, rows, cols);
+    check_matrix(backends, &m, QR_DTYPE_F32);
+    check_matrix(backends, &m, QR_DTYPE_BF16);
+    matrix_destroy(&m);
+}
+
+static void formats_and_sizes(qr_backend *const backends[2]) {
+    static const int64_t cols[] = {1, 31, 64, 80, 172, 192, 2048 + 64, 8192};
+    for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
+        for (size_t c = 0; c < QR_COUNT_OF(cols); c++) {
+            check_shape(backends, (qr_weight_format)format, 64, cols[c] > 1000 ? 21 : 83, cols[c]);
+        }
+    }
+}
+static void test_formats_and_sizes(void) { with_every_isa(formats_and_sizes); }
+
+static void block_sizes(qr_backend *const backends[2]) {
+    static const int blocks[] = {32, 128, 256, 4096};
+    for (size_t b = 0; b < QR_COUNT_OF(blocks); b++) {
+        check_shape(backends, QR_WEIGHT_NF4, blocks[b], 130, 320);
+        check_shape(backends, QR_WEIGHT_NF4_DQ, blocks[b], 130, 320);
+    }
+}
+static void test_block_sizes(void) { with_every_isa(block_sizes); }
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_formats_and_sizes);
+    CHECK_RUN(test_block_sizes);
+    return check_end();
+}
