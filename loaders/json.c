@@ -8,6 +8,7 @@
 #include "loaders/json.h"
 
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
@@ -260,6 +261,13 @@ static qrun_status scan_number(const parser *p, size_t *end, bool *is_integer) {
     return QRUN_OK;
 }
 
+/* True when the integer written in `digits` is exactly `value`: 10^30 as Python prints it, which stands for "no limit" in
+ * many a tokenizer_config.json, is such a number beyond 2^53. */
+static bool is_exact(const char *digits, double value) {
+    char exact[DBL_MAX_10_EXP + 3]; /* sign, digits, NUL */
+    return isfinite(value) && snprintf(exact, sizeof exact, "%.0f", value) > 0 && strcmp(exact, digits) == 0;
+}
+
 static qrun_status read_number(parser *p, cJSON *node) {
     static const double largest_exact = 9007199254740992.0; /* 2^53 */
     const size_t start = p->at;
@@ -272,9 +280,7 @@ static qrun_status read_number(parser *p, cJSON *node) {
     memcpy(p->number, p->text + start, length);
     p->number[length] = '\0';
     const double value = strtod(p->number, NULL);
-    /* 2^53 + 1 rounds to 2^53, so the bound itself needs the digits. */
-    if (is_integer && (fabs(value) > largest_exact ||
-                       (fabs(value) == largest_exact && strstr(p->number, "9007199254740992") == NULL))) {
+    if (is_integer && fabs(value) >= largest_exact && !is_exact(p->number, value)) {
         return fail_at(p, start, "the integer %.40s does not fit 53 bits", p->number);
     }
     if (!isfinite(value)) { return fail_at(p, start, "the number %.40s is too large", p->number); }
