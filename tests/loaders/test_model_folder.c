@@ -1,0 +1,152 @@
+/* Finding a model: paths, the hub's cache under every variable, and what is refused by name. */
+#include "check.h"
+
+#include "base/sizes.h"
+#include "loaders/model_folder.h"
+#include "temporary.h"
+
+static const char *const variables[] = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"};
+
+static void clear_variables(void) {
+    for (size_t i = 0; i < QR_COUNT_OF(variables); i++) { unsetenv(variables[i]); }
+}
+
+static void make_folder(const temporary_folder *base, const char *name) {
+    CHECK_INT(qr_folder_create(temporary_path(base, name), NULL), QRUN_OK);
+}
+
+static void check_refused(const char *name, qrun_status expected, const char *message) {
+    char *folder;
+    qr_error err = {0};
+    CHECK_INT(qr_model_folder_resolve(name, &folder, &err), expected);
+    CHECK(folder == NULL);
+    CHECK_MSG(strstr(err.message, message) != NULL, "\"%s\" does not say \"%s\"", err.message, message);
+    qr_free(folder);
+}
+
+static void check_found(const char *name, const char *expected) {
+    char *folder;
+    qr_error err = {0};
+    CHECK_MSG(qr_model_folder_resolve(name, &folder, &err) == QRUN_OK, "%s", err.message);
+    CHECK_STR(folder, expected);
+    qr_free(folder);
+}
+
+static void test_folders(void) {
+    const temporary_folder base = temporary_create();
+    make_folder(&base, "m");
+    char model[128];
+    snprintf(model, sizeof model, "%s/m", base.path);
+    check_refused(model, QRUN_ERROR_NOT_FOUND, "has no config.json");
+    temporary_text(&base, "m/config.json", "{}");
+    check_refused(model, QRUN_ERROR_NOT_FOUND, "no model.safetensors and no model.safetensors.index.json");
+    temporary_text(&base, "m/pytorch_model.bin", "");
+    check_refused(model, QRUN_ERROR_UNSUPPORTED, "only as PyTorch pickles");
+    temporary_text(&base, "m/x.gguf", "");
+    check_refused(model, QRUN_ERROR_UNSUPPORTED, "GGUF files are not supported");
+    temporary_text(&base, "m/model.safetensors.index.json", "{}");
+    check_found(model, model);
+    temporary_text(&base, "m/quant_config.json", "{}");
+    check_refused(model, QRUN_ERROR_UNSUPPORTED, "is an AWQ model");
+    temporary_text(&base, "m/quantize_config.json", "{}");
+    check_refused(model, QRUN_ERROR_UNSUPPORTED, "is a GPTQ model");
+
+    make_folder(&base, "adapter");
+    temporary_text(&base, "adapter/adapter_config.json", "{}");
+    check_refused(temporary_path(&base, "adapter"), QRUN_ERROR_ARGUMENT, "is an adapter, not a model");
+    check_refused(temporary_path(&base, "m/config.json"), QRUN_ERROR_ARGUMENT, "is a file");
+    check_refused(temporary_path(&base, "m/x.gguf"), QRUN_ERROR_UNSUPPORTED, "GGUF");
+    check_refused(temporary_path(&base, "absent"), QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("a/b/c", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("../qrun-absent-name", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    temporary_remove(&base);
+}
+
+static void make_cached(const temporary_folder *base, const char *cache, const char *model) {
+    char name[512];
+    snprintf(name, sizeof name, "%s/%s/refs", cache, model);
+    make_folder(base, name);
+    snprintf(name, sizeof name, "%s/%s/refs/main", cache, model);
+    temporary_text(base, name, "0123abcd\n");
+    snprintf(name, sizeof name, "%s/%s/snapshots/0123abcd", cache, model);
+    make_folder(base, name);
+    snprintf(name, sizeof name, "%s/%s/snapshots/0123abcd/config.json", cache, model);
+    temporary_text(base, name, "{}");
+    snprintf(name, sizeof name, "%s/%s/snapshots/0123abcd/model.safetensors", cache, model);
+    temporary_text(base, name, "");
+}
+
+static void test_cache_variables(void) {
+    static const struct {
+        const char *variable, *value, *cache;
+    } places[] = {
+        {"HF_HUB_CACHE", "one", "one"},
+        {"HUGGINGFACE_HUB_CACHE", "two", "two"},
+        {"HF_HOME", "three", "three/hub"},
+        {"XDG_CACHE_HOME", "four", "four/huggingface/hub"},
+        {"HOME", "five", "five/.cache/huggingface/hub"},
+    };
+    const temporary_folder base = temporary_create();
+    clear_variables();
+    /* From the last to the first: each goes before those already set. */
+    for (size_t i = QR_COUNT_OF(places); i > 0; i--) {
+        make_cached(&base, places[i - 1].cache, "models--org--na.me-1");
+        setenv(places[i - 1].variable, temporary_path(&base, places[i - 1].value), 1);
+        char expected[512];
+        snprintf(expected, sizeof expected, "%s/models--org--na.me-1/snapshots/0123abcd", places[i - 1].cache);
+        check_found("org/na.me-1", temporary_path(&base, expected));
+    }
+    setenv("HOME", temporary_path(&base, "five"), 1);
+    setenv("HF_HUB_CACHE", "~/.cache/huggingface/hub", 1);
+    make_cached(&base, "five/.cache/huggingface/hub", "models--gpt2");
+    check_found("gpt2", temporary_path(&base, "five/.cache/huggingface/hub/models--gpt2/snapshots/0123abcd"));
+    clear_variables();
+    temporary_remove(&base);
+}
+
+static void test_damaged_cache(void) {
+    const temporary_folder base = temporary_create();
+    clear_variables();
+    setenv("HF_HUB_CACHE", base.path, 1);
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND, "get it with: hf download org/name");
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND, base.path);
+    make_cached(&base, ".", "models--org--name");
+    temporary_text(&base, "models--org--name/refs/main", "../../../etc");
+    check_refused("org/name", QRUN_ERROR_INPUT, "does not hold a commit");
+    temporary_text(&base, "models--org--name/refs/main", "");
+    check_refused("org/name", QRUN_ERROR_INPUT, "does not hold a commit");
+    temporary_text(&base, "models--org--name/refs/main", "ffff");
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND, "snapshots/ffff: is not there");
+    CHECK_INT(remove(temporary_path(&base, "models--org--name/refs/main")), 0);
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND, "refs/main: cannot open");
+    clear_variables();
+    temporary_remove(&base);
+}
+
+static qrun_status attempt_resolve(void *context, qr_error *err) {
+    char *folder;
+    const qrun_status status = qr_model_folder_resolve(context, &folder, err);
+    qr_free(folder);
+    return status;
+}
+
+static void test_any_allocation_may_fail(void) {
+    const temporary_folder base = temporary_create();
+    clear_variables();
+    make_cached(&base, "hub", "models--org--name");
+    setenv("HF_HOME", base.path, 1);
+    char id[] = "org/name";
+    check_failing_allocations(attempt_resolve, id, false);
+    clear_variables();
+    temporary_remove(&base);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_folders);
+    CHECK_RUN(test_cache_variables);
+    CHECK_RUN(test_damaged_cache);
+    CHECK_RUN(test_any_allocation_may_fail);
+    return check_end();
+}
