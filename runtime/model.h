@@ -1,0 +1,137 @@
+/* A model as the forward pass sees it: its shape, the description of its family, and its weights in the backend's
+ * memory. One struct for every family; what differs between them is data (family.h), not code.
+ *
+ * Shapes: D hidden size, H query heads, KV key/value heads, HD head size, M MLP size, V vocabulary, L layers. */
+#ifndef QR_RUNTIME_MODEL_H
+#define QR_RUNTIME_MODEL_H
+
+#include <pthread.h>
+
+#include "kernels/backend.h"
+#include "loaders/chat_template.h"
+#include "loaders/model_config.h"
+#include "loaders/safetensors.h"
+#include "loaders/tokenizer.h"
+#include "runtime/family.h"
+#include "runtime/plan.h"
+
+struct qrun_context {
+    qr_threads *threads;
+    qr_backend *backend;
+    pthread_mutex_t compute_lock; /* one step at a time issues work on the backend */
+};
+
+/* A linear layer. `slot` numbers it within the model, for the adapters' tables. */
+typedef struct qr_linear_layer {
+    qr_weight weight;   /* [out, in] */
+    const float *bias;  /* device, [out], or NULL */
+    int32_t slot;
+    int64_t out_offset; /* first column of its output in the buffer that it shares with its siblings */
+} qr_linear_layer;
+
+typedef struct qr_norm {
+    const float *weight; /* device, [dim]; NULL: the family has no such norm */
+    const float *bias;   /* device, LayerNorm only */
+} qr_norm;
+
+enum { QR_MAX_ATTN_IN = 3, QR_MAX_MLP_IN = 2 };
+
+typedef struct qr_layer {
+    qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
+    qr_norm q_norm, k_norm;                                     /* [HD] */
+    qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD] */
+    qr_linear_layer attn_out;                /* [D, H·HD] */
+    qr_linear_layer mlp_in[QR_MAX_MLP_IN];   /* gate, up; or one fused: columns [M | M]; or one ungated */
+    qr_linear_layer mlp_out;                 /* [D, M] */
+    int32_t window;    /* tokens a position sees; 0: all */
+    int32_t rope_kind; /* which frequencies: 0 global, 1 local */
+    int32_t kv_group;  /* layers of a group share block tables */
+    int32_t kv_index;  /* place within the group's pages */
+} qr_layer;
+
+/* Layers whose K/V live in the same pages: all of one window, group_layers of them. */
+typedef struct qr_kv_group {
+    int32_t window;
+} qr_kv_group;
+
+typedef struct qr_model_shape {
+    int64_t hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, vocab;
+    int64_t context_tokens;
+    float norm_eps;
+    float attn_scale;      /* multiplies q · k */
+    float attn_softcap, logit_softcap; /* 0: none */
+    float embedding_scale;
+    qr_act_fn activation;
+    bool tied_head;
+    int64_t rope_half;     /* pairs rotated per head; 0: no rotary positions */
+    int32_t n_rope_kinds;  /* 0, 1 or 2 */
+} qr_model_shape;
+
+enum { QR_MAX_ADAPTERS = 64 };
+
+struct qrun_adapter;
+
+struct qrun_model {
+    qrun_context *context;
+    char *folder;
+    qr_model_config config;
+    qr_generation_config generation;
+    const qr_family *family;
+    qr_model_shape shape;
+    qr_dtype act_dtype;          /* of activations that enter linear layers: BF16 or F32 */
+    qr_weight_format linear_format; /* what most linear layers are held in */
+
+    qr_weight embedding;         /* [V, D] */
+    qr_weight position_embedding; /* [context, D]; rows 0 where the family has none */
+    qr_weight head;              /* [V, D]; shares the embedding's data when tied */
+    qr_norm final_norm;
+    qr_layer *layers;            /* [L] */
+    int32_t n_slots;             /* linear layers, head excluded */
+
+    int32_t n_kv_groups, group_layers;
+    qr_kv_group *kv_groups;
+
+    void *weight_memory;         /* device; everything above points into it */
+    size_t weight_bytes;
+    int64_t n_parameters, n_quantized_parameters;
+    double load_seconds;
+
+    qrun_tokenizer *tokenizer;   /* NULL: none in the folder */
+    struct qrun_adapter *adapters[QR_MAX_ADAPTERS]; /* NULL: free place */
+    qr_lora_factor *lora_table;  /* device, [n_slots][QR_MAX_ADAPTERS]; NULL until the first adapter */
+    int32_t n_sessions;
+    pthread_mutex_t lock;        /* guards adapters and n_sessions */
+};
+
+struct qrun_tokenizer {
+    qr_tokenizer *tokenizer;
+    qr_chat_template *chat_template; /* NULL: none */
+};
+
+/* The shape and family that a config describes; nothing is allocated. */
+qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
+                                       const qr_family **family, qr_error *err);
+
+/* Fills layers, groups, slots and every weight's description (no data): what a plan needs. The model owns the tables;
+ * qr_model_free_tables gives them back. `source` says in which types the folder holds its tensors; NULL for random
+ * weights. */
+struct qr_model_options {
+    qr_weight_format linear_format;
+    int nf4_block;
+    bool head_int8;
+    qr_weight_format own_format; /* of embedding and head where no file says so */
+};
+qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
+                              qr_error *err);
+void qr_model_free_tables(qrun_model *model);
+
+/* Bytes of weight memory; with `place`, also lets every pointer point into model->weight_memory. The order is fixed, so
+ * that a plan made without memory and the placement agree. */
+size_t qr_model_place_weights(qrun_model *model, bool place);
+
+/* Calls visit for every linear layer of the model (not the head), in slot order. */
+typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                         qr_error *err);
+qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, void *arg, qr_error *err);
+
+#endif

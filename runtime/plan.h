@@ -1,0 +1,28 @@
+/* The memory plan: every byte of device memory, by category, computed before anything is allocated. Each category is
+ * one allocation of exactly the planned size, so the backend's high-water mark equals the plan's sum. */
+#ifndef QR_RUNTIME_PLAN_H
+#define QR_RUNTIME_PLAN_H
+
+#include <stdint.h>
+
+#include "qrun.h"
+
+typedef enum qr_plan_category {
+    QR_PLAN_WEIGHTS,
+    QR_PLAN_ADAPTERS,
+    QR_PLAN_KV_PAGES,
+    QR_PLAN_ACTIVATIONS,
+    QR_PLAN_WORKSPACE,
+    QR_PLAN_TABLES,
+    QR_PLAN_LOGITS,
+    QR_PLAN_COUNT
+} qr_plan_category;
+
+typedef struct qr_plan {
+    qrun_plan_entry entries[QR_PLAN_COUNT]; /* indexed by category */
+} qr_plan;
+
+void qr_plan_init(qr_plan *plan); /* names set, all sizes 0 */
+int64_t qr_plan_total(const qr_plan *plan);
+
+#endif
