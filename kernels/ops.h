@@ -56,9 +56,9 @@ typedef struct qr_quantize_args {
     qr_weight_format format;
     int block;
     qr_dtype src_dtype;   /* F32, F16, BF16 */
-    const void *src;      /* host, [n_rows, cols] contiguous */
+    const void *src;      /* host, [n_rows, cols] contiguous, any alignment (a mapped file) */
     int64_t n_rows, cols;
-    void *codes;          /* host, canonical codes of these rows */
+    void *codes;          /* host, 64-byte aligned: canonical codes of these rows */
     float *absmax;        /* host; NF4: [ceil(n_rows · cols / block)]; INT8: [n_rows]; else unused */
 } qr_quantize_args;
 
