@@ -75,14 +75,14 @@ bool qr_family_has_bias(const qr_family *family, const qr_model_config *config, 
     return false;
 }
 
-void qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
-                           const char *suffix, char *name, size_t name_bytes) {
+void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
+                           size_t name_bytes) {
     const char *module = family->modules[role];
     const char *number = strstr(module, "%d");
     if (number == NULL) {
-        (void)snprintf(name, name_bytes, "%s%s.%s", prefix, module, suffix);
+        (void)snprintf(name, name_bytes, "%s%s", prefix, module);
     } else {
-        (void)snprintf(name, name_bytes, "%s%.*s%lld%s.%s", prefix, (int)(number - module), module, (long long)layer,
-                       number + 2, suffix);
+        (void)snprintf(name, name_bytes, "%s%.*s%lld%s", prefix, (int)(number - module), module, (long long)layer,
+                       number + 2);
     }
 }

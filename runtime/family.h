@@ -59,8 +59,8 @@ const qr_family *qr_family_find(qr_model_family family);
 /* Whether the linear layer of this role carries a bias. */
 bool qr_family_has_bias(const qr_family *family, const qr_model_config *config, qr_tensor_role role);
 
-/* Writes "<prefix><module>.<suffix>" ("weight", "bias", "SCB", …) into name. layer is ignored by roles that stand once. */
-void qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
-                           const char *suffix, char *name, size_t name_bytes);
+/* Writes "<prefix><module>" into name. layer is ignored by roles that stand once. */
+void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
+                           size_t name_bytes);
 
 #endif

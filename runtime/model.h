@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 #include "loaders/chat_template.h"
 #include "loaders/model_config.h"
-#include "loaders/safetensors.h"
+#include "loaders/stored_weight.h"
 #include "loaders/tokenizer.h"
 #include "runtime/family.h"
 #include "runtime/plan.h"
@@ -24,6 +24,7 @@ struct qrun_context {
 /* A linear layer. `slot` numbers it within the model, for the adapters' tables. */
 typedef struct qr_linear_layer {
     qr_weight weight;   /* [out, in] */
+    bool has_bias;
     const float *bias;  /* device, [out], or NULL */
     int32_t slot;
     int64_t out_offset; /* first column of its output in the buffer that it shares with its siblings */
@@ -32,6 +33,7 @@ typedef struct qr_linear_layer {
 typedef struct qr_norm {
     const float *weight; /* device, [dim]; NULL: the family has no such norm */
     const float *bias;   /* device, LayerNorm only */
+    int64_t dim;
 } qr_norm;
 
 enum { QR_MAX_ATTN_IN = 3, QR_MAX_MLP_IN = 2 };
@@ -74,6 +76,8 @@ struct qrun_adapter;
 struct qrun_model {
     qrun_context *context;
     char *folder;
+    const char *prefix;          /* what this checkpoint puts before its module names */
+    bool prequantized;           /* the folder is stored as bitsandbytes wrote it */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;
@@ -112,22 +116,26 @@ struct qrun_tokenizer {
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
                                        const qr_family **family, qr_error *err);
 
-/* Fills layers, groups, slots and every weight's description (no data): what a plan needs. The model owns the tables;
- * qr_model_free_tables gives them back. `source` says in which types the folder holds its tensors; NULL for random
- * weights. */
 struct qr_model_options {
-    qr_weight_format linear_format;
-    int nf4_block;
+    qr_weight_format linear_format; /* of linear layers that are not stored quantised */
+    qr_weight_format table_format;  /* of embedding and head where no file says so */
     bool head_int8;
-    qr_weight_format own_format; /* of embedding and head where no file says so */
 };
+
+/* Fills layers, groups, slots and every weight's description (no data), and weight_bytes: what a plan needs. `source`
+ * says in which types the folder holds its tensors, and every matrix is looked up in it; NULL for random weights. The
+ * model owns the tables; qr_model_free_tables gives them back. */
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err);
 void qr_model_free_tables(qrun_model *model);
 
-/* Bytes of weight memory; with `place`, also lets every pointer point into model->weight_memory. The order is fixed, so
- * that a plan made without memory and the placement agree. */
-size_t qr_model_place_weights(qrun_model *model, bool place);
+/* The matrix of a role as the folder stores it. */
+qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role, int64_t layer,
+                                 const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err);
+
+/* Lets every weight point into `memory` (NULL: only counts), in a fixed order, and returns the bytes: the plan and the
+ * placement are the same walk. */
+size_t qr_model_place_weights(qrun_model *model, void *memory);
 
 /* Calls visit for every linear layer of the model (not the head), in slot order. */
 typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
