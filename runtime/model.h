@@ -69,7 +69,7 @@ typedef struct qr_model_shape {
     int32_t n_rope_kinds;  /* 0, 1 or 2 */
 } qr_model_shape;
 
-enum { QR_MAX_ADAPTERS = 64 };
+enum { QR_MAX_ADAPTERS = 64, QR_MAX_LORA_RANK = 512 };
 
 struct qrun_adapter;
 
