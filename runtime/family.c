@@ -32,23 +32,18 @@
     [QR_ROLE_POST_MLP_NORM] = LAYER "post_feedforward_layernorm"
 
 static const qr_family families[] = {
-    {.family = QR_FAMILY_LLAMA, .name = "llama", .bias = QR_BIAS_BY_CONFIG,
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
-    {.family = QR_FAMILY_MISTRAL, .name = "mistral", .bias = QR_BIAS_NONE,
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
-    {.family = QR_FAMILY_QWEN2, .name = "qwen2", .bias = QR_BIAS_QKV,
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
-    {.family = QR_FAMILY_QWEN3, .name = "qwen3", .bias = QR_BIAS_BY_CONFIG,
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS}},
-    {.family = QR_FAMILY_GEMMA2, .name = "gemma2", .bias = QR_BIAS_BY_CONFIG, .norm_offset = 1.0F,
-     .scaled_embedding = true, .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
-    {.family = QR_FAMILY_GEMMA3, .name = "gemma3", .bias = QR_BIAS_BY_CONFIG, .norm_offset = 1.0F,
-     .scaled_embedding = true, .prefixes = {"language_model."},
+    {.family = QR_FAMILY_LLAMA, .name = "llama", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_MISTRAL, .name = "mistral", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_QWEN2, .name = "qwen2", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_QWEN3, .name = "qwen3", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_GEMMA2, .name = "gemma2",
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
+    {.family = QR_FAMILY_GEMMA3, .name = "gemma3", 
+     .prefixes = {"language_model."},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},
-    {.family = QR_FAMILY_PHI3, .name = "phi3", .bias = QR_BIAS_NONE,
-     .modules = {LLAMA_FRAME, PRE_NORMS, [QR_ROLE_QKV] = LAYER "self_attn.qkv_proj",
+    {.family = QR_FAMILY_PHI3, .name = "phi3", .modules = {LLAMA_FRAME, PRE_NORMS, [QR_ROLE_QKV] = LAYER "self_attn.qkv_proj",
                  [QR_ROLE_GATE_UP] = LAYER "mlp.gate_up_proj"}},
-    {.family = QR_FAMILY_GPT2, .name = "gpt2", .bias = QR_BIAS_ALL, .layer_norm = true, .transposed = true,
+    {.family = QR_FAMILY_GPT2, .name = "gpt2", .layer_norm = true, .transposed = true,
      .prefixes = {"transformer."},
      .modules = {[QR_ROLE_EMBEDDING] = "wte", [QR_ROLE_POSITION_EMBEDDING] = "wpe", [QR_ROLE_FINAL_NORM] = "ln_f",
                  [QR_ROLE_HEAD] = "lm_head", [QR_ROLE_ATTN_NORM] = "h.%d.ln_1", [QR_ROLE_MLP_NORM] = "h.%d.ln_2",
@@ -63,16 +58,15 @@ const qr_family *qr_family_find(qr_model_family family) {
     return NULL;
 }
 
-bool qr_family_has_bias(const qr_family *family, const qr_model_config *config, qr_tensor_role role) {
-    const bool attn_in = role == QR_ROLE_Q || role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_QKV;
-    const bool attn = attn_in || role == QR_ROLE_ATTN_OUT;
-    switch (family->bias) {
-        case QR_BIAS_NONE: return false;
-        case QR_BIAS_QKV: return attn_in;
-        case QR_BIAS_BY_CONFIG: return attn ? config->attention_bias : config->mlp_bias;
-        case QR_BIAS_ALL: return true;
+bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
+    switch (role) {
+        case QR_ROLE_Q:
+        case QR_ROLE_K:
+        case QR_ROLE_V:
+        case QR_ROLE_QKV: return config->qkv_bias;
+        case QR_ROLE_ATTN_OUT: return config->o_bias;
+        default: return config->mlp_bias;
     }
-    return false;
 }
 
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,

@@ -32,13 +32,6 @@ typedef enum qr_tensor_role {
     QR_ROLE_COUNT
 } qr_tensor_role;
 
-typedef enum qr_bias_rule {
-    QR_BIAS_NONE,
-    QR_BIAS_QKV,       /* on the attention inputs (Qwen2) */
-    QR_BIAS_BY_CONFIG, /* attention_bias: all four; mlp_bias: all three (Llama, Qwen3, Gemma 3) */
-    QR_BIAS_ALL        /* GPT-2 */
-} qr_bias_rule;
-
 typedef struct qr_family {
     qr_model_family family;
     const char *name;
@@ -46,18 +39,15 @@ typedef struct qr_family {
      * put one of `prefixes` before all of them. */
     const char *modules[QR_ROLE_COUNT];
     const char *prefixes[4]; /* tried in order, NULL-terminated; "" is tried first without being listed */
-    qr_bias_rule bias;
     bool layer_norm;        /* LayerNorm with bias instead of RMSNorm */
     bool transposed;        /* linear weights are stored [in, out] (Conv1D) */
-    float norm_offset;      /* RMSNorm multiplies by weight + offset */
-    bool scaled_embedding;  /* times sqrt(hidden) */
 } qr_family;
 
 /* The description of a family; never NULL for a family that model_config accepts. */
 const qr_family *qr_family_find(qr_model_family family);
 
 /* Whether the linear layer of this role carries a bias. */
-bool qr_family_has_bias(const qr_family *family, const qr_model_config *config, qr_tensor_role role);
+bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role);
 
 /* Writes "<prefix><module>" into name. layer is ignored by roles that stand once. */
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,

@@ -300,7 +300,7 @@ static qrun_status run_norm(qr_forward *f, const qr_norm *norm, const float *src
     }
     const qr_rms_norm_args args = {.src = src, .weight = norm->weight, .dst = dst, .dst_dtype = dst_dtype, .n_rows = n,
                                    .n_groups = 1, .dim = norm->dim, .src_stride = norm->dim, .dst_stride = norm->dim,
-                                   .eps = f->model->shape.norm_eps, .weight_offset = f->model->family->norm_offset};
+                                   .eps = f->model->shape.norm_eps, .weight_offset = f->model->shape.norm_offset};
     return qr_rms_norm(f->backend, &args, f->workspace, err);
 }
 
@@ -310,7 +310,7 @@ static qrun_status run_head_norm(qr_forward *f, const qr_norm *norm, float *head
     const qr_rms_norm_args args = {.src = heads, .weight = norm->weight, .dst = heads, .dst_dtype = QR_DTYPE_F32,
                                    .n_rows = n, .n_groups = n_heads, .dim = norm->dim, .src_stride = stride,
                                    .dst_stride = stride, .eps = f->model->shape.norm_eps,
-                                   .weight_offset = f->model->family->norm_offset};
+                                   .weight_offset = f->model->shape.norm_offset};
     return qr_rms_norm(f->backend, &args, f->workspace, err);
 }
 
@@ -354,7 +354,7 @@ static qrun_status write_kv(qr_forward *f, const qr_batch *batch, const qr_layer
                                    .v_stride = stride,
                                    .token_page = f->b.token_page + layer->kv_group * batch->n_tokens,
                                    .position = f->b.position,
-                                   .pages = f->pages + (pages.pages - f->pages),
+                                   .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&pages.layout),
                                    .page_stride_bytes = f->page_bytes};
     return qr_kv_write(f->backend, &args, f->workspace, err);
 }

@@ -22,12 +22,13 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .head_dim = config->head_dim,
         .mlp = config->intermediate_size,
         .vocab = config->vocab_size,
-        .context_tokens = config->max_position_embeddings,
+        .context_tokens = qr_rope_context_tokens(config),
         .norm_eps = (float)config->norm_eps,
-        .attn_scale = (float)config->attention_scale,
+        .attn_scale = (float)(1.0 / sqrt(config->query_pre_attn_scalar)),
         .attn_softcap = (float)config->attn_logit_softcapping,
         .logit_softcap = (float)config->final_logit_softcapping,
         .embedding_scale = 1.0F,
+        .norm_offset = config->norm_adds_one ? 1.0F : 0.0F,
         .activation = config->activation == QR_ACTIVATION_SILU        ? QR_ACT_SILU
                       : config->activation == QR_ACTIVATION_GELU_TANH ? QR_ACT_GELU_TANH
                                                                       : QR_ACT_GELU_ERF,
@@ -35,7 +36,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .rope_half = qr_rope_half(config),
         .n_rope_kinds = qr_rope_kinds(config),
     };
-    if ((*family)->scaled_embedding) {
+    if (config->scale_embeddings) {
         const float scale = sqrtf((float)config->hidden_size);
         shape->embedding_scale = act_dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(qr_f32_to_bf16(scale)) : scale;
     }
@@ -170,7 +171,7 @@ static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t l
     set_format(desc, state->options->linear_format, QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
     linear->out_offset = linear_out_offset(model, role);
-    linear->has_bias = qr_family_has_bias(model->family, &model->config, role);
+    linear->has_bias = qr_family_has_bias(&model->config, role);
     qrun_status status = qr_weight_desc_check(desc, model->family->modules[role], err);
     if (status == QRUN_OK && state->source != NULL) { status = describe_from_source(state, role, layer, desc, err); }
     model->n_parameters += desc->rows * desc->cols + (linear->has_bias ? desc->rows : 0);
@@ -220,7 +221,7 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
     if (model->layers == NULL) { return qr_fail_memory(err, "the table of layers", 0); }
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        model->layers[l].window = qr_model_config_window(&model->config, l);
+        model->layers[l].window = model->config.layer_slides[l] ? (int32_t)model->config.sliding_window : 0;
         model->layers[l].rope_kind = qr_rope_kind(&model->config, l);
     }
     qrun_status status = describe_kv_groups(model, err);

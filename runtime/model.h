@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "loaders/chat_template.h"
+#include "loaders/generation_config.h"
 #include "loaders/model_config.h"
 #include "loaders/stored_weight.h"
 #include "loaders/tokenizer.h"
@@ -59,7 +60,7 @@ typedef struct qr_kv_group {
 typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, vocab;
     int64_t context_tokens;
-    float norm_eps;
+    float norm_eps, norm_offset; /* RMSNorm multiplies by weight + norm_offset */
     float attn_scale;      /* multiplies q · k */
     float attn_softcap, logit_softcap; /* 0: none */
     float embedding_scale;

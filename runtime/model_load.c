@@ -180,7 +180,7 @@ static qrun_status fill_norm(const qrun_model *model, const qr_norm *norm, qr_er
     if (norm->weight == NULL) { return QRUN_OK; }
     float *values = qr_alloc_array((size_t)norm->dim, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, "random weights", (unsigned long long)norm->dim * sizeof *values); }
-    for (int64_t i = 0; i < norm->dim; i++) { values[i] = 1.0F - model->family->norm_offset; }
+    for (int64_t i = 0; i < norm->dim; i++) { values[i] = 1.0F - model->shape.norm_offset; }
     qr_backend *backend = model->context->backend;
     const qrun_status status =
         backend->copy_in(backend, (void *)(uintptr_t)norm->weight, values, (size_t)norm->dim * sizeof *values, err);
