@@ -150,7 +150,7 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
 static qrun_status read_activation(const source *s, qr_model_config *config) {
     static const struct {
         const char *name;
-        qr_activation activation;
+        qr_mlp_activation activation;
     } known[] = {
         {"silu", QR_ACTIVATION_SILU},
         {"swish", QR_ACTIVATION_SILU},

@@ -8,7 +8,6 @@
 #include <pthread.h>
 
 #include "kernels/backend.h"
-#include "loaders/chat_template.h"
 #include "loaders/generation_config.h"
 #include "loaders/model_config.h"
 #include "loaders/stored_weight.h"
@@ -108,6 +107,7 @@ struct qrun_model {
     pthread_mutex_t lock;        /* guards adapters and n_sessions */
 };
 
+typedef struct qr_chat_template qr_chat_template;
 struct qrun_tokenizer {
     qr_tokenizer *tokenizer;
     qr_chat_template *chat_template; /* NULL: none */

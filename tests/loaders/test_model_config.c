@@ -43,7 +43,7 @@ static void test_family_defaults(void) {
         qr_model_family family;
         int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
         double eps;
-        qr_activation activation;
+        qr_mlp_activation activation;
         bool tied, qkv_bias, has_rope;
         double theta;
         int64_t bos, eos, pad, window;

@@ -1,0 +1,298 @@
+/* Opening a model: folder → config → description → memory check → weights, and the tokenizer beside them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "loaders/model_folder.h"
+#include "runtime/machine.h"
+#include "runtime/model_load.h"
+#include "runtime/model_open.h"
+
+/* ---- What to hold it in ---------------------------------------------------------------------------------------------- */
+
+static qr_weight_format format_of_quant(qrun_quant quant) {
+    switch (quant) {
+        case QRUN_QUANT_F32: return QR_WEIGHT_F32;
+        case QRUN_QUANT_F16: return QR_WEIGHT_F16;
+        case QRUN_QUANT_BF16: return QR_WEIGHT_BF16;
+        case QRUN_QUANT_INT8: return QR_WEIGHT_INT8;
+        case QRUN_QUANT_NF4: return QR_WEIGHT_NF4;
+        default: return QR_WEIGHT_NF4_DQ;
+    }
+}
+
+static qr_weight_format stored_format(const qr_quantization_config *quantization) {
+    if (quantization->stored == QR_STORED_BNB_INT8) { return QR_WEIGHT_INT8; }
+    return quantization->double_quantised ? QR_WEIGHT_NF4_DQ : QR_WEIGHT_NF4;
+}
+
+static qr_weight_format format_of_dtype(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F32 ? QR_WEIGHT_F32 : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
+}
+
+static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
+                                  qr_error *err) {
+    model->prequantized = !params->random_weights && model->config.quantization.stored != QR_STORED_PLAIN;
+    options->linear_format = format_of_quant(params->quant);
+    options->table_format = format_of_dtype(model->config.dtype);
+    options->head_int8 = params->quant_head_int8;
+    if (!model->prequantized) { return QRUN_OK; }
+    const qr_weight_format stored = stored_format(&model->config.quantization);
+    if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is stored as %s and cannot become %s; use --quant auto, or the original model", model->folder,
+                       qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
+    }
+    options->linear_format = stored;
+    return QRUN_OK;
+}
+
+/* A checkpoint may put a prefix before every name: found by where its embedding is. */
+static qrun_status find_prefix(qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    char module[QR_STORED_NAME_BYTES], name[QR_STORED_NAME_BYTES];
+    const char *prefix = "";
+    for (int i = -1; i < (int)(sizeof model->family->prefixes / sizeof model->family->prefixes[0]); i++) {
+        if (i >= 0) { prefix = model->family->prefixes[i]; }
+        if (prefix == NULL) { break; }
+        qr_family_module_name(model->family, prefix, QR_ROLE_EMBEDDING, 0, module, sizeof module);
+        (void)snprintf(name, sizeof name, "%.240s.weight", module);
+        if (qr_safetensors_find(source, name) != NULL) {
+            model->prefix = prefix;
+            return QRUN_OK;
+        }
+    }
+    qr_family_module_name(model->family, "", QR_ROLE_EMBEDDING, 0, module, sizeof module);
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: has no tensor %s.weight, which a %s model needs; is the download complete?", model->folder, module,
+                   model->family->name);
+}
+
+
+/* ---- Tensors that config.json does not explain ------------------------------------------------------------------------- */
+
+/* Buffers that old checkpoints carry and that hold nothing learned. */
+static bool is_known_buffer(const char *rest) {
+    static const char *const buffers[] = {"self_attn.rotary_emb.inv_freq", "attn.bias", "attn.masked_bias"};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
+        if (strcmp(rest, buffers[i]) == 0) { return true; }
+    }
+    return false;
+}
+
+/* The layer namespace: what stands before the number ("model.layers."), from the name of a role every family has. */
+static size_t layer_stem(const qrun_model *model, char *stem, size_t stem_bytes) {
+    const char *module = model->family->modules[QR_ROLE_ATTN_NORM];
+    (void)snprintf(stem, stem_bytes, "%s%.*s", model->prefix, (int)(strstr(module, "%d") - module), module);
+    return strlen(stem);
+}
+
+static bool is_vector(qr_tensor_role role) { return role < QR_ROLE_Q; }
+
+/* Whether `rest` (behind "model.layers.N.") is a tensor this model reads. */
+static bool is_expected(const qrun_model *model, const char *rest) {
+    for (int role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
+        const char *module = model->family->modules[role];
+        if (module == NULL) { continue; }
+        module = strstr(module, "%d") + 3;
+        const size_t length = strlen(module);
+        if (strncmp(rest, module, length) != 0 || rest[length] != '.') { continue; }
+        const char *part = rest + length + 1;
+        if (strcmp(part, "bias") != 0) { return true; } /* weight and the parts of a quantised one */
+        return is_vector((qr_tensor_role)role) ? model->family->layer_norm
+                                               : qr_family_has_bias(&model->config, (qr_tensor_role)role);
+    }
+    return is_known_buffer(rest);
+}
+
+/* A tensor inside the layers that would be left unread means that config.json and weights do not belong together: the
+ * answers would be silently wrong. Tensors elsewhere (a picture encoder) are none of our business. */
+static qrun_status refuse_unexplained(const qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    char stem[QR_STORED_NAME_BYTES];
+    const size_t length = layer_stem(model, stem, sizeof stem);
+    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
+        const char *name = qr_safetensors_get(source, i)->name;
+        if (strncmp(name, stem, length) != 0) { continue; }
+        char *end;
+        const long long layer = strtoll(name + length, &end, 10);
+        if (layer >= model->shape.n_layers) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %s, but config.json says %lld layers; do they belong together?",
+                           model->folder, name, (long long)model->shape.n_layers);
+        }
+        if (*end != '.' || !is_expected(model, end + 1)) {
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: holds %s, which a %s model with this config.json does not have; do they belong together?",
+                           model->folder, name, model->family->name);
+        }
+    }
+    return QRUN_OK;
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    if (!params->random_weights || qr_file_is_folder(params->path)) {
+        qrun_status status = qr_model_folder_resolve(params->path, &model->folder, err);
+        if (status == QRUN_OK && !params->random_weights) { status = qr_model_folder_check(model->folder, err); }
+        if (status == QRUN_OK) { status = qr_model_config_read(model->folder, &model->config, err); }
+        if (status != QRUN_OK) { return status; }
+        return qr_generation_config_read(model->folder, &model->config, &model->generation, err);
+    }
+    qr_json *root = NULL;
+    qrun_status status = QRUN_OK;
+    model->folder = qr_strdup(params->path);
+    if (model->folder == NULL) { QR_TRY(qr_fail_memory(err, "the model's path", strlen(params->path))); }
+    QR_TRY(qr_json_read(params->path, 1 << 24, &root, err));
+    QR_TRY(qr_model_config_parse(root, params->path, &model->config, err));
+    model->generation = (qr_generation_config){.eos = model->config.eos, .top_p = 1.0, .repetition_penalty = 1.0};
+out:
+    qr_json_free(root);
+    return status;
+}
+
+static qrun_status check_params(const qrun_model_params *params, qr_error *err) {
+    if (params->struct_size != sizeof *params) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "qrun_model_params has an unknown size; begin with QRUN_MODEL_PARAMS_INIT");
+    }
+    if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
+    if ((int)params->quant < QRUN_QUANT_AUTO || params->quant > QRUN_QUANT_F16) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
+                             qr_safetensors **source, qr_error *err) {
+    *model = (qrun_model){.context = context, .prefix = ""};
+    *source = NULL;
+    pthread_mutex_init(&model->lock, NULL);
+    qrun_status status = QRUN_OK;
+    QR_TRY(check_params(params, err));
+    QR_TRY(read_configs(model, params, err));
+    model->act_dtype = params->dtype == QRUN_DTYPE_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
+    QR_TRY(qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
+    struct qr_model_options options;
+    QR_TRY(choose_formats(model, params, &options, err));
+    model->linear_format = options.linear_format;
+    if (!params->random_weights) {
+        QR_TRY(qr_safetensors_open(model->folder, source, err));
+        QR_TRY(find_prefix(model, *source, err));
+        QR_TRY(refuse_unexplained(model, *source, err));
+    }
+    QR_TRY(qr_model_describe(model, &options, *source, err));
+out:
+    return status;
+}
+
+void qr_model_release(qrun_model *model) {
+    qr_backend *backend = model->context->backend;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, model->weight_bytes);
+    qr_model_free_tables(model);
+    qr_model_config_free(&model->config);
+    qr_free(model->folder);
+    pthread_mutex_destroy(&model->lock);
+}
+
+static qrun_status check_memory(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    int64_t total, available;
+    qr_machine_memory(&total, &available);
+    const int64_t limit = params->memory_bytes > 0 ? params->memory_bytes : available;
+    if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_MEMORY,
+                   "%s: its weights need %.2f GiB as %s and %s is %.2f GiB; use a smaller format (--quant nf4-dq, "
+                   "--quant-head int8) or more memory", model->folder, (double)model->weight_bytes / 0x1p30,
+                   qr_weight_format_name(model->linear_format),
+                   params->memory_bytes > 0 ? "the budget" : "what is free on this machine", (double)limit / 0x1p30);
+}
+
+static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source, qr_error *err) {
+    qr_backend *backend = model->context->backend;
+    qrun_status status = check_memory(model, params, err);
+    if (status != QRUN_OK) { return status; }
+    status = backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err);
+    if (status != QRUN_OK) { return status; }
+    (void)qr_model_place_weights(model, model->weight_memory);
+    if (source == NULL) { return qr_model_load_random(model, params->progress, params->progress_user, err); }
+    return qr_model_load_weights(model, source, params->progress, params->progress_user, err);
+}
+
+static qrun_status open_tokenizer(qrun_model *model, qr_error *err) {
+    if (!qr_file_is_folder(model->folder)) { return QRUN_OK; }
+    char *path = qr_path_join(model->folder, "tokenizer.json");
+    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(model->folder)); }
+    const bool exists = qr_file_exists(path);
+    qr_free(path);
+    return exists ? qr_text_tools_open(model->folder, &model->tokenizer, err) : QRUN_OK;
+}
+
+qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model, qrun_error *error) {
+    const double start = qr_now_seconds();
+    *model = NULL;
+    qrun_model *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(error, "the model", sizeof *made); }
+    qr_safetensors *source = NULL;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_model_prepare(context, params, made, &source, error));
+    QR_TRY(open_tokenizer(made, error));
+    pthread_mutex_lock(&context->compute_lock);
+    status = load(made, params, source, error);
+    pthread_mutex_unlock(&context->compute_lock);
+out:
+    qr_safetensors_close(source);
+    if (status != QRUN_OK) {
+        qrun_model_destroy(made);
+        return status;
+    }
+    made->load_seconds = qr_now_seconds() - start;
+    *model = made;
+    return QRUN_OK;
+}
+
+void qrun_model_destroy(qrun_model *model) {
+    if (model == NULL) { return; }
+    qrun_tokenizer_destroy(model->tokenizer);
+    qr_model_release(model);
+    qr_free(model);
+}
+
+static int32_t smallest_window(const qrun_model *model) {
+    int32_t window = 0;
+    for (int32_t g = 0; g < model->n_kv_groups; g++) {
+        if (model->kv_groups[g].window > 0) { window = model->kv_groups[g].window; }
+    }
+    return window;
+}
+
+qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
+    if (info->struct_size != sizeof *info) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "qrun_model_info has an unknown size; begin with QRUN_MODEL_INFO_INIT");
+    }
+    const qr_model_shape *shape = &model->shape;
+    *info = (qrun_model_info){
+        .struct_size = sizeof *info,
+        .folder = model->folder,
+        .family = model->family->name,
+        .quant = qr_weight_format_name(model->linear_format),
+        .head_format = qr_weight_format_name(model->head.desc.format),
+        .dtype = model->act_dtype == QR_DTYPE_F32 ? "f32" : "bf16",
+        .n_parameters = model->n_parameters,
+        .n_quantized_parameters = model->n_quantized_parameters,
+        .weight_bytes = (int64_t)model->weight_bytes,
+        .n_layers = (int32_t)shape->n_layers,
+        .hidden_size = (int32_t)shape->hidden,
+        .intermediate_size = (int32_t)shape->mlp,
+        .n_heads = (int32_t)shape->n_heads,
+        .n_kv_heads = (int32_t)shape->n_kv_heads,
+        .head_dim = (int32_t)shape->head_dim,
+        .vocab_size = (int32_t)shape->vocab,
+        .context_tokens = (int32_t)shape->context_tokens,
+        .sliding_window = smallest_window(model),
+        .load_seconds = model->load_seconds,
+        .has_tokenizer = model->tokenizer != NULL,
+        .has_chat_template = model->tokenizer != NULL && model->tokenizer->chat_template != NULL,
+    };
+    return QRUN_OK;
+}
+
+const qrun_tokenizer *qrun_model_tokenizer(const qrun_model *model) { return model->tokenizer; }
