@@ -1,0 +1,64 @@
+/* activation, gate, add, softcap. */
+#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vector_ops.h"
+
+/* A transcendental function costs as much as several elements moved. */
+enum { FUNCTION_COST = 4 };
+
+static void activation_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_activation_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = a->x + i * a->x_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec y = qr_vec_act(a->fn, qr_vec_load_n(x + j, a->dim - j));
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, y, a->dim - j);
+        }
+    }
+}
+
+static void gate_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_gate_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const float *g = a->g + i * a->g_stride, *u = a->u + i * a->u_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec y = qr_vec_act(a->fn, qr_vec_load_n(g + j, a->dim - j));
+            const qr_vec product = qr_vec_mul(y, qr_vec_load_n(u + j, a->dim - j));
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, product, a->dim - j);
+        }
+    }
+}
+
+static void add_range(const void *args, int64_t begin, int64_t end) {
+    const qr_add_args *a = args;
+    for (int64_t i = begin; i < end; i += QR_VEC) {
+        const qr_vec sum = qr_vec_add(qr_vec_load_n(a->x + i, end - i), qr_vec_load_n(a->y + i, end - i));
+        qr_vec_store_n(a->x + i, sum, end - i);
+    }
+}
+
+static void softcap_range(const void *args, int64_t begin, int64_t end) {
+    const qr_softcap_args *a = args;
+    for (int64_t i = begin; i < end; i += QR_VEC) {
+        qr_vec_store_n(a->x + i, qr_vec_softcap(qr_vec_load_n(a->x + i, end - i), a->cap), end - i);
+    }
+}
+
+void QR_ISA(qr_cpu_activation)(const qr_backend *backend, const qr_activation_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_rows, args);
+}
+
+void QR_ISA(qr_cpu_gate)(const qr_backend *backend, const qr_gate_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_rows, args);
+}
+
+void QR_ISA(qr_cpu_add)(const qr_backend *backend, const qr_add_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n, 1, add_range, args);
+}
+
+void QR_ISA(qr_cpu_softcap)(const qr_backend *backend, const qr_softcap_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n, FUNCTION_COST, softcap_range, args);
+}

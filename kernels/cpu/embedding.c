@@ -1,0 +1,59 @@
+/* embedding, gather_rows. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vector_ops.h"
+
+struct embedding {
+    const qr_embedding_args *args;
+    qr_cpu_layout layout;
+};
+
+/* Elements [j, j + n) of a row of the table, dequantised as quant/int8.h does. */
+QR_INLINE qr_vec load_elements(const struct embedding *e, const void *row, qr_vec row_absmax, int64_t j, int64_t n) {
+    switch (e->args->table->desc.format) {
+    case QR_WEIGHT_F16: return qr_vec_load_f16_n((const uint16_t *)row + j, n);
+    case QR_WEIGHT_BF16: return qr_vec_load_bf16_n((const uint16_t *)row + j, n);
+    case QR_WEIGHT_INT8: {
+        const qr_vec scaled = qr_vec_mul(qr_vec_load_i8_n((const int8_t *)row + j, n), row_absmax);
+        return qr_vec_mul(scaled, qr_vec_set1(1.0F / 127.0F));
+    }
+    default: return qr_vec_load_n((const float *)row + j, n);
+    }
+}
+
+static void embedding_rows(const void *args, int64_t begin, int64_t end) {
+    const struct embedding *e = args;
+    const qr_embedding_args *a = e->args;
+    const int64_t dim = a->table->desc.cols;
+    const bool is_int8 = a->table->desc.format == QR_WEIGHT_INT8;
+    for (int64_t i = begin; i < end; i++) {
+        const int32_t id = a->ids[i];
+        const void *row = qr_cpu_row(a->table, &e->layout, id);
+        const qr_vec row_absmax = qr_vec_set1(is_int8 ? qr_cpu_scales(a->table, &e->layout)[id] : 0.0F);
+        float *dst = a->dst + i * dim;
+        for (int64_t j = 0; j < dim; j += QR_VEC) {
+            const qr_vec x = qr_vec_mul(load_elements(e, row, row_absmax, j, dim - j), qr_vec_set1(a->scale));
+            const qr_vec y = a->accumulate ? qr_vec_add(qr_vec_load_n(dst + j, dim - j), x) : x;
+            qr_vec_store_n(dst + j, y, dim - j);
+        }
+    }
+}
+
+static void gather_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_gather_rows_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        memcpy(a->dst + i * a->dim, a->src + a->rows[i] * a->dim, (size_t)a->dim * sizeof *a->dst);
+    }
+}
+
+void QR_ISA(qr_cpu_embedding)(const qr_backend *backend, const qr_embedding_args *args, void *workspace) {
+    (void)workspace;
+    struct embedding e = {.args = args};
+    qr_cpu_layout_of(&args->table->desc, &e.layout);
+    qr_cpu_run_ranges(backend, args->n_tokens, args->table->desc.cols, embedding_rows, &e);
+}
+
+void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim, gather_rows, args);
+}

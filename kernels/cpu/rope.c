@@ -1,0 +1,48 @@
+/* rope_table, rope. The table is made once a step and shared by all layers, so libm's functions do: they reduce
+ * arguments of any size exactly. */
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vector_ops.h"
+
+static void rope_table_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_rope_table_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const float position = (float)a->position[i], factor = a->factor[a->token_slot[i]];
+        const float *inv_freq = a->inv_freq + a->token_slot[i] * a->half;
+        for (int64_t j = 0; j < a->half; j++) {
+            const float angle = position * inv_freq[j];
+            a->cos_table[i * a->half + j] = cosf(angle) * factor;
+            a->sin_table[i * a->half + j] = sinf(angle) * factor;
+        }
+    }
+}
+
+static void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half) {
+    for (int64_t j = 0; j < half; j += QR_VEC) {
+        const int64_t n = half - j;
+        const qr_vec c = qr_vec_load_n(cos_row + j, n), s = qr_vec_load_n(sin_row + j, n);
+        const qr_vec first = qr_vec_load_n(x + j, n), second = qr_vec_load_n(x + half + j, n);
+        qr_vec_store_n(x + j, qr_vec_sub(qr_vec_mul(first, c), qr_vec_mul(second, s)), n);
+        qr_vec_store_n(x + half + j, qr_vec_add(qr_vec_mul(second, c), qr_vec_mul(first, s)), n);
+    }
+}
+
+static void rope_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_rope_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        for (int64_t head = 0; head < a->n_heads; head++) {
+            rotate_head(a->x + i * a->x_stride + head * a->head_dim, a->cos_table + i * a->half, a->sin_table + i * a->half,
+                        a->half);
+        }
+    }
+}
+
+void QR_ISA(qr_cpu_rope_table)(const qr_backend *backend, const qr_rope_table_args *args, void *workspace) {
+    (void)workspace;
+    enum { LIBM_COST = 32 };
+    qr_cpu_run_ranges(backend, args->n_tokens, args->half * LIBM_COST, rope_table_rows, args);
+}
+
+void QR_ISA(qr_cpu_rope)(const qr_backend *backend, const qr_rope_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_rows, args);
+}

@@ -1,0 +1,109 @@
+/* qr_vec in portable C: what a processor without AVX2 runs. The vector extension of GCC and Clang is used because it
+ * becomes the 128-bit vectors that nearly every processor has, which loops over arrays do not do reliably. */
+#ifndef QR_KERNELS_CPU_VEC_C_H
+#define QR_KERNELS_CPU_VEC_C_H
+
+#define QR_VEC 4
+typedef float qr_vec __attribute__((vector_size(16)));
+typedef int32_t qr_vec_mask __attribute__((vector_size(16)));
+
+QR_INLINE size_t qr_vec_count(int64_t n) { return n >= QR_VEC ? QR_VEC : (size_t)n; }
+
+QR_INLINE qr_vec qr_vec_set1(float x) { return (qr_vec){x, x, x, x}; }
+QR_INLINE qr_vec qr_vec_zero(void) { return qr_vec_set1(0.0F); }
+QR_INLINE qr_vec qr_vec_load(const float *p) {
+    qr_vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+QR_INLINE qr_vec qr_vec_load_n(const float *p, int64_t n) {
+    qr_vec v = qr_vec_zero();
+    memcpy(&v, p, qr_vec_count(n) * sizeof *p);
+    return v;
+}
+QR_INLINE void qr_vec_store(float *p, qr_vec v) { memcpy(p, &v, sizeof v); }
+QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) { memcpy(p, &v, qr_vec_count(n) * sizeof *p); }
+
+QR_INLINE qr_vec qr_vec_where(qr_vec_mask mask, qr_vec x, qr_vec y) {
+    return (qr_vec)((mask & (qr_vec_mask)x) | (~mask & (qr_vec_mask)y));
+}
+QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return a + b; }
+QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return a - b; }
+QR_INLINE qr_vec qr_vec_mul(qr_vec a, qr_vec b) { return a * b; }
+QR_INLINE qr_vec qr_vec_div(qr_vec a, qr_vec b) { return a / b; }
+QR_INLINE qr_vec qr_vec_fma(qr_vec a, qr_vec b, qr_vec c) { return a * b + c; }
+/* a² − square, where square is a² rounded: exact. */
+QR_INLINE qr_vec qr_vec_square_rest(qr_vec a, qr_vec square) {
+    for (int i = 0; i < QR_VEC; i++) { a[i] = (float)((double)a[i] * (double)a[i] - (double)square[i]); }
+    return a;
+}
+QR_INLINE qr_vec qr_vec_max(qr_vec a, qr_vec b) { return qr_vec_where(a > b, a, b); }
+QR_INLINE qr_vec qr_vec_min(qr_vec a, qr_vec b) { return qr_vec_where(a < b, a, b); }
+QR_INLINE qr_vec qr_vec_abs(qr_vec a) { return (qr_vec)((qr_vec_mask)a & 0x7FFFFFFF); }
+QR_INLINE qr_vec qr_vec_copysign(qr_vec magnitude, qr_vec sign) {
+    return (qr_vec)(((qr_vec_mask)magnitude & 0x7FFFFFFF) | ((qr_vec_mask)sign & INT32_MIN));
+}
+/* a < b ? x : y */
+QR_INLINE qr_vec qr_vec_select_less(qr_vec a, qr_vec b, qr_vec x, qr_vec y) { return qr_vec_where(a < b, x, y); }
+/* Lane i is inside[i] where begin ≤ i < end, else outside[i]. */
+QR_INLINE qr_vec qr_vec_select_range(qr_vec inside, qr_vec outside, int begin, int end) {
+    const qr_vec_mask lane = {0, 1, 2, 3};
+    return qr_vec_where((lane >= begin) & (lane < end), inside, outside);
+}
+QR_INLINE qr_vec qr_vec_round(qr_vec a) {
+    for (int i = 0; i < QR_VEC; i++) { a[i] = rintf(a[i]); }
+    return a;
+}
+/* a · 2^n for integral n, rounded once: the first of two factors never leaves the normal range for n in [-160, 160]. */
+QR_INLINE qr_vec qr_vec_scale2(qr_vec a, qr_vec n) {
+    qr_vec_mask whole;
+    for (int i = 0; i < QR_VEC; i++) { whole[i] = n[i] >= -160.0F && n[i] <= 160.0F ? (int32_t)n[i] : 0; }
+    const qr_vec_mask half = whole >> 1;
+    return a * (qr_vec)((half + 127) << 23) * (qr_vec)((whole - half + 127) << 23);
+}
+
+QR_INLINE float qr_vec_get(qr_vec v) { return v[0]; } /* lane 0 */
+QR_INLINE float qr_vec_sum(qr_vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+QR_INLINE float qr_vec_highest(qr_vec v) {
+    float highest = v[0];
+    for (int i = 1; i < QR_VEC; i++) { highest = highest > v[i] ? highest : v[i]; }
+    return highest;
+}
+
+/* One lane at a time through a scalar conversion. */
+#define QR_VEC_LOAD(name, type, convert)                                                  \
+    QR_INLINE qr_vec name(const type *p, int64_t n) {                                     \
+        qr_vec v = qr_vec_zero();                                                         \
+        for (size_t i = 0; i < qr_vec_count(n); i++) { v[i] = convert(p[i]); }            \
+        return v;                                                                         \
+    }
+#define QR_VEC_STORE(name, type, convert)                                                 \
+    QR_INLINE void name(type *p, qr_vec v, int64_t n) {                                   \
+        for (size_t i = 0; i < qr_vec_count(n); i++) { p[i] = convert(v[i]); }            \
+    }
+
+QR_INLINE float qr_vec_i8_to_f32(int8_t code) { return (float)code; }
+/* Rounded to the nearest even integer and held to int8; NaN gives 0. */
+QR_INLINE int8_t qr_vec_f32_to_i8(float x) {
+    const float whole = rintf(x);
+    if (!(whole > -128.0F)) { return isnan(x) ? 0 : INT8_MIN; }
+    return whole < 127.0F ? (int8_t)whole : INT8_MAX;
+}
+
+QR_VEC_LOAD(qr_vec_load_bf16_n, uint16_t, qr_bf16_to_f32)
+QR_VEC_LOAD(qr_vec_load_f16_n, uint16_t, qr_f16_to_f32)
+QR_VEC_LOAD(qr_vec_load_i8_n, int8_t, qr_vec_i8_to_f32)
+QR_VEC_STORE(qr_vec_store_bf16_n, uint16_t, qr_f32_to_bf16)
+QR_VEC_STORE(qr_vec_store_f16_n, uint16_t, qr_f32_to_f16)
+QR_VEC_STORE(qr_vec_store_i8_n, int8_t, qr_vec_f32_to_i8)
+#undef QR_VEC_LOAD
+#undef QR_VEC_STORE
+
+QR_INLINE qr_vec qr_vec_load_bf16(const uint16_t *p) { return qr_vec_load_bf16_n(p, QR_VEC); }
+/* Each lane rounded to the nearest binary16 value. */
+QR_INLINE qr_vec qr_vec_round_f16(qr_vec v) {
+    for (int i = 0; i < QR_VEC; i++) { v[i] = qr_f16_to_f32(qr_f32_to_f16(v[i])); }
+    return v;
+}
+
+#endif

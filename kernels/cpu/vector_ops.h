@@ -1,0 +1,43 @@
+/* The ops that are written once on qr_vec (vec.h) and compiled for each instruction set, and the table of what one
+ * instruction set has. Sources: attention.c, elementwise.c, embedding.c, kv.c, nll.c, norm.c, quantize.c, rope.c.
+ * cpu_ops.c makes the backend's ops of them. None of them can fail once qr_check_<op> accepts the arguments. */
+#ifndef QR_KERNELS_CPU_VECTOR_OPS_H
+#define QR_KERNELS_CPU_VECTOR_OPS_H
+
+#include "kernels/backend.h"
+
+#define QR_CPU_VECTOR_OPS(X) \
+    X(quantize)              \
+    X(embedding)             \
+    X(gather_rows)           \
+    X(rms_norm)              \
+    X(layer_norm)            \
+    X(rope_table)            \
+    X(rope)                  \
+    X(kv_write)              \
+    X(attention)             \
+    X(activation)            \
+    X(gate)                  \
+    X(add)                   \
+    X(softcap)               \
+    X(nll)
+
+typedef struct qr_cpu_vector_ops {
+#define QR_X(name) void (*name)(const qr_backend *backend, const qr_##name##_args *args, void *workspace);
+    QR_CPU_VECTOR_OPS(QR_X)
+#undef QR_X
+} qr_cpu_vector_ops;
+
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_c;
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx2;
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx512;
+
+/* Scratch of qr_<op>_args; ops not named here need none. */
+size_t qr_cpu_attention_workspace(const qr_backend *backend, const qr_attention_args *args);
+
+/* Calls fn(args, begin, end) over [0, n) cut into ranges, in parallel where n · cost is worth it. cost is that of one
+ * index, in elements that an elementwise op touches. fn's results must not depend on the cuts. */
+typedef void (*qr_range_fn)(const void *args, int64_t begin, int64_t end);
+void qr_cpu_run_ranges(const qr_backend *backend, int64_t n, int64_t cost, qr_range_fn fn, const void *args);
+
+#endif
