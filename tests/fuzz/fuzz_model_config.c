@@ -1,0 +1,58 @@
+/* An accepted config keeps the promises that forward relies on. */
+#include <math.h>
+
+#include "fuzz.h"
+#include "loaders/generation_config.h"
+#include "loaders/model_config.h"
+
+static void check_rope(const qr_model_config *c, const qr_rope_config *rope) {
+    FUZZ_CHECK((unsigned)rope->type < QR_ROPE_TYPE_COUNT);
+    FUZZ_CHECK(rope->rotary_dim >= 2 && rope->rotary_dim % 2 == 0 && rope->rotary_dim <= c->head_dim);
+    FUZZ_CHECK(rope->theta >= 1 && isfinite(rope->theta));
+    FUZZ_CHECK(rope->factor > 0 && isfinite(rope->factor) && rope->original_max_position_embeddings > 0);
+    FUZZ_CHECK((rope->type == QR_ROPE_LONGROPE) == (rope->short_factors != NULL));
+    FUZZ_CHECK((rope->type == QR_ROPE_LONGROPE) == (rope->long_factors != NULL));
+    for (int64_t i = 0; rope->short_factors != NULL && i < rope->rotary_dim / 2; i++) {
+        FUZZ_CHECK(rope->short_factors[i] > 0 && rope->long_factors[i] > 0);
+    }
+}
+
+static void check_config(const qr_model_config *c) {
+    FUZZ_CHECK((unsigned)c->family < QR_FAMILY_COUNT);
+    FUZZ_CHECK(c->vocab_size > 0 && c->hidden_size > 0 && c->intermediate_size > 0 && c->n_layers > 0);
+    FUZZ_CHECK(c->n_kv_heads > 0 && c->n_heads % c->n_kv_heads == 0 && c->head_dim > 0);
+    FUZZ_CHECK(c->max_position_embeddings > 0 && c->norm_eps >= 0 && c->query_pre_attn_scalar > 0);
+    FUZZ_CHECK(c->attn_logit_softcapping >= 0 && c->final_logit_softcapping >= 0);
+    bool any_slides = false;
+    for (int64_t i = 0; i < c->n_layers; i++) { any_slides |= c->layer_slides[i]; }
+    FUZZ_CHECK(any_slides == (c->sliding_window > 0));
+    FUZZ_CHECK(c->has_rope == (c->family != QR_FAMILY_GPT2));
+    if (c->has_rope) {
+        check_rope(c, &c->rope);
+        check_rope(c, &c->rope_local);
+    }
+    for (int i = 0; i < c->eos.n; i++) { FUZZ_CHECK(c->eos.ids[i] >= 0); }
+    FUZZ_CHECK(c->bos_token_id >= -1 && c->pad_token_id >= -1);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    qr_json *root;
+    if (qr_json_parse((const char *)data, size, "fuzz", &root, NULL) != QRUN_OK) { return 0; }
+    qr_model_config config;
+    qr_error err = {0};
+    const qrun_status status = qr_model_config_parse(root, "fuzz", &config, &err);
+    if (status == QRUN_OK) {
+        check_config(&config);
+    } else {
+        FUZZ_CHECK(err.message[0] != '\0' && config.layer_slides == NULL);
+    }
+    qr_generation_config generation;
+    if (qr_generation_config_parse(root, "fuzz", &config, &generation, NULL) == QRUN_OK) {
+        FUZZ_CHECK(generation.temperature > 0 && generation.top_k >= 0 && generation.repetition_penalty > 0);
+        FUZZ_CHECK(generation.top_p >= 0 && generation.top_p <= 1 && generation.min_p >= 0 && generation.min_p <= 1);
+    }
+    qr_model_config_free(&config);
+    qr_json_free(root);
+    return 0;
+}
