@@ -176,7 +176,9 @@ typedef struct qrun_model_info {
     const char *dtype;        /* "bf16" or "f32" */
     int64_t n_parameters;
     int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
+    int64_t n_linear_parameters;    /* in linear layers, the head excluded: what every prompt token is multiplied by */
     int64_t weight_bytes;
+    int64_t step_weight_bytes;      /* what a decode step reads: all but an embedding table that is not the head too */
     int32_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim, vocab_size;
     int32_t context_tokens;   /* the longest sequence the model is made for */
     int32_t sliding_window;   /* of its windowed layers; 0: none */
@@ -291,8 +293,9 @@ typedef struct qrun_event {
     const char *text;   /* TOKEN: what this token adds to the answer, whole characters only, NUL-terminated;
                            DONE: what was held back until the end. Text of a matched stop string never appears */
     size_t text_bytes;
+    bool has_logprob;   /* TOKEN: the request asked for logprobs: */
     float logprob;      /* TOKEN: log p of the token under the model's own distribution (before temperature and
-                           penalties); valid when the request asked for logprobs */
+                           penalties) */
     const qrun_top_logprob *top; /* TOKEN: [n_top], best first */
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
