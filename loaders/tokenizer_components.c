@@ -9,6 +9,13 @@
 static const char gpt2_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* The Whitespace pre-tokeniser's, which the library gives to another engine than the rest: runs of \w as Unicode TR 18
+ * defines it, and runs of what is neither that nor White_Space. */
+#define WORD_MEMBERS \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+static const char whitespace_regex[] = "[" WORD_MEMBERS "]+|[^" WORD_MEMBERS "\\s]+";
+
 /* Where a component is read into, and what messages name. */
 typedef struct component_reader {
     qr_tokenizer *tokenizer;
@@ -234,7 +241,7 @@ static qrun_status read_pretokenizer(component_reader *reader, const char *type,
     if (strcmp(type, "Whitespace") == 0) {
         step->behavior = QR_SPLIT_REMOVED;
         step->invert = true;
-        return qr_pattern_regex(&step->pattern, &tokenizer->regex, "\\w+|[^\\w\\s]+", reader->what, reader->err);
+        return qr_pattern_regex(&step->pattern, &tokenizer->regex, whitespace_regex, reader->what, reader->err);
     }
     return refuse(reader, "pre_tokenizer", type);
 }

@@ -3,10 +3,11 @@
  * classes), and refused where there is no equivalent. */
 #include <string.h>
 
+#include "base/sizes.h"
 #include "loaders/tokenizer_internal.h"
 
 #define SPACE_CLASS "\\p{Z}\\t-\\r\\x{85}"
-#define WORD_CLASS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}" \
+#define WORD_CLASS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}" \
                    "\\x{1F170}-\\x{1F189}"
 #define HEX_CLASS "0-9A-Fa-f"
 
@@ -67,6 +68,24 @@ static const char *class_escape(char letter, bool *complement) {
 
 static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
+/* \p{Han} means the script itself in Oniguruma, and in PCRE2 since 10.40 also what the script borrows: the length of
+ * "\p{" before a script's name that needs saying so, else 0. */
+static size_t script_escape(const char *regex) {
+#if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
+    static const char *const scripts[] = {"Han}", "Hiragana}", "Katakana}", "Hangul}", "Latin}", "Greek}", "Cyrillic}",
+                                          "Arabic}", "Hebrew}", "Thai}", "Devanagari}", "Bengali}", "Tamil}", "Armenian}"};
+    if ((regex[1] == 'p' || regex[1] == 'P') && regex[2] == '{') {
+        const size_t n = regex[3] == '^' ? 4 : 3;
+        for (size_t i = 0; i < QR_COUNT_OF(scripts); i++) {
+            if (strncmp(regex + n, scripts[i], strlen(scripts[i])) == 0) { return n; }
+        }
+    }
+#else
+    (void)regex;
+#endif
+    return 0;
+}
+
 /* Translates the escape at regex[0] == '\\'; returns the characters read. */
 static size_t translate_escape(const char *regex, bool in_class, qr_buffer *out) {
     bool complement;
@@ -87,8 +106,10 @@ static size_t translate_escape(const char *regex, bool in_class, qr_buffer *out)
         qr_buffer_append_format(out, "\\x{%.4s}", regex + 2);
         return 6;
     }
-    qr_buffer_append(out, regex, 2);
-    return 2;
+    const size_t n_script = script_escape(regex);
+    qr_buffer_append(out, regex, n_script > 0 ? n_script : 2);
+    if (n_script > 0) { qr_buffer_append_text(out, "sc:"); }
+    return n_script > 0 ? n_script : 2;
 }
 
 /* "(?imx-imx:" or "(?imx)": Oniguruma's m is PCRE2's s. Returns the characters read, 1 where it is something else. */
@@ -107,8 +128,17 @@ static size_t translate_in_class(const char *regex, qr_buffer *out) {
     if (regex[0] == '\\') { return translate_escape(regex, true, out); }
     if (regex[0] == '&' && regex[1] == '&') { return 0; }
     if (regex[0] == '[') {
+        static const char space[] = "[:space:]", punct[] = "[:punct:]";
         const char *end = regex[1] == ':' ? strstr(regex, ":]") : NULL;
         if (end == NULL) { return 0; }
+        if (strncmp(regex, space, sizeof space - 1) == 0) {
+            qr_buffer_append_text(out, SPACE_CLASS);
+            return sizeof space - 1;
+        }
+        if (strncmp(regex, punct, sizeof punct - 1) == 0) {
+            qr_buffer_append_text(out, "\\p{P}\\p{S}");
+            return sizeof punct - 1;
+        }
         qr_buffer_append(out, regex, (size_t)(end + 2 - regex));
         return (size_t)(end + 2 - regex);
     }
