@@ -7,7 +7,6 @@
  * it. Text is copied out of the input once, unescaped. */
 #include "loaders/json.h"
 
-#include <errno.h>
 #include <float.h>
 #include <limits.h>
 #include <locale.h>
@@ -311,10 +310,10 @@ static int compare_keys(const void *a, const void *b) {
 
 /* Looks for a repeated key in keys[first, n_keys) and takes them off the stack. */
 static qrun_status close_keys(parser *p, size_t first) {
-    key_entry *keys = p->keys + first;
     const size_t n = p->n_keys - first;
     p->n_keys = first;
     if (n < 2) { return QRUN_OK; }
+    key_entry *keys = p->keys + first;
     qsort(keys, n, sizeof *keys, compare_keys);
     for (size_t i = 1; i < n; i++) {
         if (keys[i].hash == keys[i - 1].hash && strcmp(keys[i].name, keys[i - 1].name) == 0) {

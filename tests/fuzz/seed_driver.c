@@ -37,7 +37,7 @@ static void run_damaged(char *bytes, size_t n_bytes) {
         const char kept = bytes[at];
         static const char likely[] = "\"{}[],:0129-e\\\n\x00\xFF\x7F.";
         const uint32_t pick = next_random(&state);
-        bytes[at] = i % 2 == 0 ? likely[pick % sizeof likely] : (char)(kept ^ (1 << pick % 8));
+        bytes[at] = (char)(i % 2 == 0 ? likely[pick % sizeof likely] : kept ^ (1 << pick % 8));
         run(bytes, n_bytes);
         bytes[at] = kept;
     }
