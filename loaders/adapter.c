@@ -6,11 +6,19 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/suffix.h"
 
 static const char PREFIX[] = "base_model.model.";
 
 /* What the end of a tensor's name says about it. */
-typedef enum tensor_role { ROLE_A, ROLE_B, ROLE_EMBEDDING_A, ROLE_EMBEDDING_B, ROLE_MAGNITUDE, ROLE_PARAMETER } tensor_role;
+typedef enum tensor_role {
+    ROLE_A,
+    ROLE_B,
+    ROLE_EMBEDDING_A,
+    ROLE_EMBEDDING_B,
+    ROLE_MAGNITUDE,
+    ROLE_PARAMETER
+} tensor_role;
 
 static const struct {
     const char *suffix;
@@ -22,11 +30,6 @@ static const struct {
     {".lora_embedding_B", ROLE_EMBEDDING_B},
     {".lora_magnitude_vector", ROLE_MAGNITUDE},
 };
-
-static bool ends_with(const char *text, const char *ending) {
-    const size_t n = strlen(text), n_ending = strlen(ending);
-    return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
-}
 
 static qrun_status fail_tensor(const qr_adapter *adapter, const qr_safetensors_tensor *tensor, const char *problem,
                                qr_error *err) {
@@ -47,7 +50,7 @@ static qrun_status split_name(const qr_adapter *adapter, const qr_safetensors_te
     size_t length = strlen(rest);
     *role = ROLE_PARAMETER;
     for (size_t i = 0; i < QR_COUNT_OF(suffixes); i++) {
-        if (!ends_with(rest, suffixes[i].suffix)) { continue; }
+        if (!qr_ends_with(rest, suffixes[i].suffix)) { continue; }
         *role = suffixes[i].role;
         length -= strlen(suffixes[i].suffix);
     }
@@ -68,11 +71,7 @@ static void drop_wrapper(char *parameter) {
 static bool is_embedding_weight(const char *parameter) {
     static const char *const names[] = {"lm_head.weight", "embed_tokens.weight", "wte.weight"};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
-        const size_t n = strlen(parameter), n_name = strlen(names[i]);
-        if (n >= n_name && strcmp(parameter + n - n_name, names[i]) == 0 &&
-            (n == n_name || parameter[n - n_name - 1] == '.')) {
-            return true;
-        }
+        if (qr_is_last_part(parameter, names[i])) { return true; }
     }
     return false;
 }
@@ -144,8 +143,8 @@ static qrun_status merge_piece(const qr_adapter *adapter, qr_adapter_module *mod
                                qr_error *err) {
     const bool clash = (module->a != NULL && piece->a != NULL) || (module->b != NULL && piece->b != NULL);
     if (clash) {
-        return fail_tensor(adapter, piece->a != NULL ? piece->a : piece->b, "is there as lora_… and as lora_embedding_…",
-                           err);
+        return fail_tensor(adapter, piece->a != NULL ? piece->a : piece->b,
+                           "is there as lora_… and as lora_embedding_…", err);
     }
     module->is_embedding |= piece->is_embedding;
     if (piece->a != NULL) { module->a = piece->a; }
@@ -251,8 +250,10 @@ static qrun_status open_tensors(const char *folder, qr_adapter *adapter, qr_erro
     if (path == NULL || pickle == NULL) {
         status = qr_fail_memory(err, folder, strlen(folder));
     } else if (!qr_file_exists(path) && qr_file_exists(pickle)) {
-        status = qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is a PyTorch pickle, which can run code and is not read; save the "
-                         "adapter once with PEFT's save_pretrained, which writes adapter_model.safetensors", pickle);
+        status = qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                         "%s: is a PyTorch pickle, which can run code and is not read; save the "
+                         "adapter once with PEFT's save_pretrained, which writes adapter_model.safetensors",
+                         pickle);
     } else {
         status = qr_safetensors_open(path, &adapter->file, err);
     }
@@ -293,17 +294,11 @@ void qr_adapter_close(qr_adapter *adapter) {
     qr_free(adapter);
 }
 
+static int compare_with_name(const void *name, const void *module) {
+    return strcmp(name, ((const qr_adapter_module *)module)->name);
+}
+
 const qr_adapter_module *qr_adapter_find(const qr_adapter *adapter, const char *module) {
-    size_t low = 0, high = adapter->n_modules;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = strcmp(module, adapter->modules[middle].name);
-        if (order == 0) { return &adapter->modules[middle]; }
-        if (order < 0) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return NULL;
+    if (adapter->n_modules == 0) { return NULL; }
+    return bsearch(module, adapter->modules, adapter->n_modules, sizeof *adapter->modules, compare_with_name);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "loaders/suffix.h"
 
 static const size_t MAX_CONFIG_BYTES = 16 << 20;
 enum { MAX_PATTERNS = 10000 };
@@ -47,7 +48,8 @@ static void free_patterns(qr_module_pattern **patterns, size_t n) {
     qr_free(patterns);
 }
 
-static qrun_status read_names(const qr_json *list, const char *key, const char *what, qr_module_set *set, qr_error *err) {
+static qrun_status read_names(const qr_json *list, const char *key, const char *what, qr_module_set *set,
+                              qr_error *err) {
     const size_t n = count_items(list);
     if (n > MAX_PATTERNS) { return fail_list(what, key, "a shorter list", err); }
     set->names = qr_alloc_array_zeroed(n, sizeof *set->names);
@@ -79,16 +81,12 @@ static void free_module_set(qr_module_set *set) {
     qr_module_pattern_destroy(set->pattern);
 }
 
-static bool ends_with_part(const char *module, const char *name) {
-    const size_t n = strlen(module), n_name = strlen(name);
-    return n > n_name && module[n - n_name - 1] == '.' && strcmp(module + n - n_name, name) == 0;
-}
-
-/* *exact: a regular expression, or a name that is the whole path; PEFT does not restrict these to layers_to_transform. */
+/* *exact: a regular expression, or a name that is the whole path; PEFT does not restrict these to layers_to_transform.
+ */
 static qrun_status set_holds(const qr_module_set *set, const char *module, bool *holds, bool *exact, qr_error *err) {
     *holds = *exact = false;
     if (set->all_linear) {
-        *holds = strcmp(module, "lm_head") != 0 && !ends_with_part(module, "lm_head");
+        *holds = !qr_is_last_part(module, "lm_head");
         return QRUN_OK;
     }
     if (set->pattern != NULL) {
@@ -97,7 +95,7 @@ static qrun_status set_holds(const qr_module_set *set, const char *module, bool 
     }
     for (size_t i = 0; i < set->n_names; i++) {
         *exact |= strcmp(module, set->names[i]) == 0;
-        *holds |= *exact || ends_with_part(module, set->names[i]);
+        *holds |= qr_is_last_part(module, set->names[i]);
     }
     return QRUN_OK;
 }
@@ -112,15 +110,16 @@ static qrun_status read_pattern_values(const qr_json *root, const char *key, dou
     for (const qr_json *item = qr_json_first(object); item != NULL; item = item->next) {
         const double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
         if (!(value >= low && value <= high) || (whole && value != floor(value))) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" gives \"%.200s\" something else than %s from %g to %g", what,
-                           key, item->string, whole ? "an integer" : "a number", low, high);
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" gives \"%.200s\" something else than %s from %g to %g",
+                           what, key, item->string, whole ? "an integer" : "a number", low, high);
         }
         if (values->n == MAX_PATTERNS) { return fail_list(what, key, "a smaller object", err); }
         if (!qr_array_reserve(&values->items, &values->capacity, values->n + 1, sizeof *values->items)) {
             return qr_fail_memory(err, what, values->n * sizeof *values->items);
         }
         qr_pattern_value *entry = &values->items[values->n];
-        const qrun_status status = qr_module_pattern_create(QR_PATTERN_SUFFIX, item->string, what, &entry->pattern, err);
+        const qrun_status status =
+            qr_module_pattern_create(QR_PATTERN_SUFFIX, item->string, what, &entry->pattern, err);
         if (status != QRUN_OK) { return status; }
         entry->value = value;
         values->n++;
@@ -153,15 +152,16 @@ static qrun_status check_kind(const qr_json *root, const char *what, qr_error *e
     if (status == QRUN_OK) { status = qr_json_get_string(root, "bias", &bias, what, err); }
     if (status != QRUN_OK) { return status; }
     if (type == NULL) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has no \"peft_type\"; is this the adapter_config.json of an adapter?",
-                       what);
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: has no \"peft_type\"; is this the adapter_config.json of an adapter?", what);
     }
     if (strcmp(type, "LORA") != 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: adapters of type \"%.60s\" are not supported, only LORA", what, type);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: adapters of type \"%.60s\" are not supported, only LORA", what,
+                       type);
     }
     if (strcmp(bias, "none") == 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: an adapter with trained biases (\"bias\": \"%.60s\") is not supported",
-                   what, bias);
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: an adapter with trained biases (\"bias\": \"%.60s\") is not supported", what, bias);
 }
 
 /* Null, false, and an empty list or object mean that a feature is not used. */
@@ -177,7 +177,8 @@ static qrun_status check_features(const qr_json *root, const char *what, qr_erro
         "kasa_config", "ensure_weight_tying"};
     for (size_t i = 0; i < QR_COUNT_OF(unsupported); i++) {
         if (is_off(qr_json_get(root, unsupported[i]))) { continue; }
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: an adapter with \"%s\" is not supported", what, unsupported[i]);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: an adapter with \"%s\" is not supported", what,
+                       unsupported[i]);
     }
     return QRUN_OK;
 }
@@ -189,8 +190,10 @@ static qrun_status check_initialisation(const qr_json *root, const char *what, q
     if (!cJSON_IsString(value)) { return QRUN_OK; }
     for (size_t i = 0; i < QR_COUNT_OF(changing); i++) {
         if (strncasecmp(value->valuestring, changing[i], strlen(changing[i])) != 0) { continue; }
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: an adapter initialised by \"%.60s\" fits only its own changed base "
-                       "model; save it in PEFT with path_initial_model_for_weight_conversion", what, value->valuestring);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: an adapter initialised by \"%.60s\" fits only its own changed base "
+                       "model; save it in PEFT with path_initial_model_for_weight_conversion",
+                       what, value->valuestring);
     }
     return QRUN_OK;
 }
@@ -213,8 +216,8 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
         }
         config->layers[config->n_layers++] = (int64_t)layer;
     }
-    qrun_status status = read_patterns(qr_json_get(root, "layers_pattern"), "layers_pattern", QR_PATTERN_LAYER_INDEX, what,
-                                       &config->layer_patterns, &config->n_layer_patterns, err);
+    qrun_status status = read_patterns(qr_json_get(root, "layers_pattern"), "layers_pattern", QR_PATTERN_LAYER_INDEX,
+                                       what, &config->layer_patterns, &config->n_layer_patterns, err);
     if (status != QRUN_OK || config->n_layer_patterns > 0) { return status; }
     config->layer_patterns = qr_alloc_array_zeroed(1, sizeof *config->layer_patterns);
     if (config->layer_patterns == NULL) { return qr_fail_memory(err, what, sizeof *config->layer_patterns); }

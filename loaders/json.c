@@ -260,8 +260,8 @@ static qrun_status scan_number(const parser *p, size_t *end, bool *is_integer) {
     return QRUN_OK;
 }
 
-/* True when the integer written in `digits` is exactly `value`: 10^30 as Python prints it, which stands for "no limit" in
- * many a tokenizer_config.json, is such a number beyond 2^53. */
+/* True when the integer written in `digits` is exactly `value`: 10^30 as Python prints it, which stands for "no limit"
+ * in many a tokenizer_config.json, is such a number beyond 2^53. */
 static bool is_exact(const char *digits, double value) {
     char exact[DBL_MAX_10_EXP + 3]; /* sign, digits, NUL */
     return isfinite(value) && snprintf(exact, sizeof exact, "%.0f", value) > 0 && strcmp(exact, digits) == 0;

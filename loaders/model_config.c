@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/suffix.h"
 
 static const size_t MAX_CONFIG_BYTES = 16 << 20;
 
@@ -47,22 +48,29 @@ typedef struct family_row {
 } family_row;
 
 static const family_row families[QR_FAMILY_COUNT] = {
-    [QR_FAMILY_LLAMA] = {&usual_names, 32000, 4096, 11008, 32, 32, FROM_N_HEADS, FROM_HIDDEN, 2048, 1e-6, "silu", false,
-                         1e4, 1, 2, -1, WINDOW_NEVER, NO_WINDOW, 0, 0, 0},
-    [QR_FAMILY_MISTRAL] = {&usual_names, 32000, 4096, 14336, 32, 32, 8, FROM_HIDDEN, 131072, 1e-6, "silu", false, 1e4, 1,
-                           2, -1, WINDOW_ALL, 4096, 0, 0, 0},
-    [QR_FAMILY_QWEN2] = {&usual_names, 151936, 4096, 22016, 32, 32, 32, FROM_HIDDEN, 32768, 1e-6, "silu", false, 1e4, -1,
-                         -1, -1, WINDOW_FROM_LAYER, 4096, 0, 0, 0},
-    [QR_FAMILY_QWEN3] = {&usual_names, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, "silu", false, 1e4, -1, -1, -1,
-                         WINDOW_FROM_LAYER, 4096, 0, 0, 0},
-    [QR_FAMILY_GEMMA2] = {&gemma_names, 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, "gelu_pytorch_tanh", true, 1e4, 2,
-                          1, 0, WINDOW_PATTERN, 4096, 2, 50, 30},
-    [QR_FAMILY_GEMMA3] = {&gemma_names, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, "gelu_pytorch_tanh", true, 1e6,
-                          2, 1, 0, WINDOW_PATTERN, 4096, 6, 0, 0},
-    [QR_FAMILY_PHI3] = {&usual_names, 32064, 3072, 8192, 32, 32, FROM_N_HEADS, FROM_HIDDEN, 4096, 1e-5, "silu", false,
-                        1e4, 1, 32000, 32000, WINDOW_ALL, NO_WINDOW, 0, 0, 0},
-    [QR_FAMILY_GPT2] = {&gpt2_names, 50257, 768, FROM_HIDDEN, 12, 12, FROM_N_HEADS, FROM_HIDDEN, 1024, 1e-5, "gelu_new",
-                        true, 0, 50256, 50256, -1, WINDOW_NEVER, NO_WINDOW, 0, 0, 0},
+    [QR_FAMILY_LLAMA] =
+        {&usual_names, 32000, 4096, 11008, 32, 32,           FROM_N_HEADS, FROM_HIDDEN, 2048, 1e-6, "silu",
+         false,        1e4,   1,    2,     -1, WINDOW_NEVER, NO_WINDOW,    0,           0,    0},
+    [QR_FAMILY_MISTRAL] = {&usual_names, 32000, 4096, 14336, 32, 32,         8,    FROM_HIDDEN, 131072, 1e-6, "silu",
+                           false,        1e4,   1,    2,     -1, WINDOW_ALL, 4096, 0,           0,      0},
+    [QR_FAMILY_QWEN2] =
+        {&usual_names,      151936, 4096, 22016, 32, 32, 32, FROM_HIDDEN, 32768, 1e-6, "silu", false, 1e4, -1, -1, -1,
+         WINDOW_FROM_LAYER, 4096,   0,    0,     0},
+    [QR_FAMILY_QWEN3] =
+        {&usual_names,      151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, "silu", false, 1e4, -1, -1, -1,
+         WINDOW_FROM_LAYER, 4096,   0,    0,     0},
+    [QR_FAMILY_GEMMA2] =
+        {&gemma_names,   256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, "gelu_pytorch_tanh", true, 1e4, 2, 1, 0,
+         WINDOW_PATTERN, 4096,   2,    50,   30},
+    [QR_FAMILY_GEMMA3] =
+        {&gemma_names,   262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, "gelu_pytorch_tanh", true, 1e6, 2, 1, 0,
+         WINDOW_PATTERN, 4096,   6,    0,    0},
+    [QR_FAMILY_PHI3] = {&usual_names, 32064, 3072,       8192,      32,    32,  FROM_N_HEADS,
+                        FROM_HIDDEN,  4096,  1e-5,       "silu",    false, 1e4, 1,
+                        32000,        32000, WINDOW_ALL, NO_WINDOW, 0,     0,   0},
+    [QR_FAMILY_GPT2] = {&gpt2_names, 50257, 768,          FROM_HIDDEN, 12,   12, FROM_N_HEADS,
+                        FROM_HIDDEN, 1024,  1e-5,         "gelu_new",  true, 0,  50256,
+                        50256,       -1,    WINDOW_NEVER, NO_WINDOW,   0,    0,  0},
 };
 
 const char *qr_model_family_name(qr_model_family family) {
@@ -132,7 +140,8 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
         {row->names->max_positions, INT64_C(1) << 31, &config->max_position_embeddings},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
-        const qrun_status status = qr_json_get_int(s->json, sizes[i].key, 1, sizes[i].high, sizes[i].value, s->what, s->err);
+        const qrun_status status =
+            qr_json_get_int(s->json, sizes[i].key, 1, sizes[i].high, sizes[i].value, s->what, s->err);
         if (status != QRUN_OK) { return status; }
     }
     config->intermediate_size = intermediate == FROM_HIDDEN ? 4 * config->hidden_size : intermediate;
@@ -336,7 +345,8 @@ out:
 
 /* ---- types, ids, quantisation ---- */
 
-static qrun_status read_dtype(const qr_json *object, const char *key, const char *what, qr_dtype *dtype, qr_error *err) {
+static qrun_status read_dtype(const qr_json *object, const char *key, const char *what, qr_dtype *dtype,
+                              qr_error *err) {
     static const struct {
         const char *name;
         qr_dtype dtype;
@@ -376,16 +386,11 @@ out:
     return status;
 }
 
-static bool ends_with(const char *text, const char *ending) {
-    const size_t n = strlen(text), n_ending = strlen(ending);
-    return n >= n_ending && strcmp(text + n - n_ending, ending) == 0;
-}
-
 /* A classifier of a supported family has no language-model head. */
 static qrun_status check_architecture(const source *s) {
     const qr_json *name = qr_json_first(qr_json_get(s->root, "architectures"));
-    if (!cJSON_IsString(name) || ends_with(name->valuestring, "ForCausalLM") ||
-        ends_with(name->valuestring, "LMHeadModel") || ends_with(name->valuestring, "ForConditionalGeneration")) {
+    if (!cJSON_IsString(name) || qr_ends_with(name->valuestring, "ForCausalLM") ||
+        qr_ends_with(name->valuestring, "LMHeadModel") || qr_ends_with(name->valuestring, "ForConditionalGeneration")) {
         return QRUN_OK;
     }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: architecture \"%.100s\" does not generate text; a model "
@@ -418,8 +423,10 @@ static qrun_status check_bnb_4bit(const qr_json *object, const source *s) {
     const char *type = "fp4";
     const qrun_status status = qr_json_get_string(object, "bnb_4bit_quant_type", &type, s->what, s->err);
     if (status != QRUN_OK || strcmp(type, "nf4") == 0) { return status; }
-    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: is quantised as bitsandbytes \"%.20s\", and only \"nf4\" can be "
-                   "read; use the original model instead", s->what, type);
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is quantised as bitsandbytes \"%.20s\", and only \"nf4\" can be "
+                   "read; use the original model instead",
+                   s->what, type);
 }
 
 static qrun_status read_quantization(const source *s, qr_model_config *config) {
@@ -438,7 +445,8 @@ static qrun_status read_quantization(const source *s, qr_model_config *config) {
     if (method == NULL || strcmp(method, "bitsandbytes") != 0) {
         status = qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
                          "%s: the model is stored in the %.40s format, which is not supported; use the original 16-bit "
-                         "model instead, qrun quantises it while loading", s->what, method != NULL ? method : "unknown");
+                         "model instead, qrun quantises it while loading",
+                         s->what, method != NULL ? method : "unknown");
         goto out;
     }
     if (in_4bit == in_8bit) {
@@ -462,7 +470,8 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     qrun_status status;
     QR_TRY(qr_json_get_string(s->root, "model_type", &model_type, s->what, s->err));
     if (model_type == NULL) {
-        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: has no \"model_type\"; is this the config.json of a model?", s->what);
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: has no \"model_type\"; is this the config.json of a model?",
+                       s->what);
     }
     if (strcmp(model_type, "gemma3") == 0) {
         config->is_multimodal = true;

@@ -28,7 +28,11 @@ typedef enum qr_model_family {
         QR_FAMILY_COUNT
 } qr_model_family;
 
-typedef enum qr_mlp_activation { QR_ACTIVATION_SILU, QR_ACTIVATION_GELU_TANH, QR_ACTIVATION_GELU_ERF } qr_mlp_activation;
+typedef enum qr_mlp_activation {
+    QR_ACTIVATION_SILU,
+    QR_ACTIVATION_GELU_TANH,
+    QR_ACTIVATION_GELU_ERF
+} qr_mlp_activation;
 
 /* How the folder stores its linear weights. */
 typedef enum qr_stored_quantization { QR_STORED_PLAIN, QR_STORED_BNB_NF4, QR_STORED_BNB_INT8 } qr_stored_quantization;

@@ -8,15 +8,13 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
-
-static bool ends_with(const char *text, const char *ending) {
-    const size_t n = strlen(text), n_ending = strlen(ending);
-    return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
-}
+#include "loaders/suffix.h"
 
 static qrun_status fail_gguf(const char *path, qr_error *err) {
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: GGUF files are not supported; give the folder of the original model "
-                   "with config.json and safetensors, it is quantised while loading", path);
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: GGUF files are not supported; give the folder of the original model "
+                   "with config.json and safetensors, it is quantised while loading",
+                   path);
 }
 
 /* ---- what is in a folder ---- */
@@ -37,7 +35,7 @@ static bool has_file_ending(const char *folder, const char *ending) {
     DIR *listing = opendir(folder);
     bool found = false;
     for (const struct dirent *entry; listing != NULL && !found && (entry = readdir(listing)) != NULL;) {
-        found = ends_with(entry->d_name, ending);
+        found = qr_ends_with(entry->d_name, ending);
     }
     if (listing != NULL) { closedir(listing); }
     return found;
@@ -47,23 +45,30 @@ static bool has_file_ending(const char *folder, const char *ending) {
 static qrun_status explain_missing_weights(const char *folder, qr_error *err) {
     if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
     if (has_file_ending(folder, ".bin") || has_file_ending(folder, ".pt") || has_file_ending(folder, ".pth")) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: has its weights only as PyTorch pickles (pytorch_model.bin), which "
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: has its weights only as PyTorch pickles (pytorch_model.bin), which "
                        "can run code and are not read; save it once with transformers' save_pretrained, which writes "
-                       "safetensors, or download a safetensors revision", folder);
+                       "safetensors, or download a safetensors revision",
+                       folder);
     }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: has no model.safetensors and no model.safetensors.index.json; check that "
-                   "the download is whole", folder);
+    return qr_fail(err, QRUN_ERROR_NOT_FOUND,
+                   "%s: has no model.safetensors and no model.safetensors.index.json; check that "
+                   "the download is whole",
+                   folder);
 }
 
 static qrun_status explain_missing_config(const char *folder, qr_error *err) {
     qrun_status status = QRUN_OK;
     if (has_file(folder, "adapter_config.json", &status, err)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: is an adapter, not a model; give the folder of its base model, and "
-                       "this as the adapter", folder);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is an adapter, not a model; give the folder of its base model, and "
+                       "this as the adapter",
+                       folder);
     }
     if (status != QRUN_OK) { return status; }
     if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: has no config.json, so it is not a Hugging Face model folder", folder);
+    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: has no config.json, so it is not a Hugging Face model folder",
+                   folder);
 }
 
 qrun_status qr_model_folder_check(const char *folder, qr_error *err) {
@@ -189,9 +194,10 @@ static qrun_status resolve_cached(const char *id, char **folder, qr_error *err) 
     if (repository == NULL) {
         status = qr_fail_memory(err, id, strlen(id));
     } else if (!qr_file_is_folder(repository)) {
-        status = qr_fail(err, QRUN_ERROR_NOT_FOUND,
-                         "\"%s\" is neither a folder nor a model in the cache %s; give a path, or get it with: hf download %s",
-                         id, cache, id);
+        status = qr_fail(
+            err, QRUN_ERROR_NOT_FOUND,
+            "\"%s\" is neither a folder nor a model in the cache %s; give a path, or get it with: hf download %s", id,
+            cache, id);
     } else {
         status = resolve_snapshot(repository, folder, err);
     }
@@ -206,11 +212,11 @@ qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_
     if (qr_file_is_folder(name_or_path)) {
         *folder = qr_strdup(name_or_path);
         status = *folder != NULL ? QRUN_OK : qr_fail_memory(err, name_or_path, strlen(name_or_path));
-    } else if (ends_with(name_or_path, ".gguf")) {
+    } else if (qr_ends_with(name_or_path, ".gguf")) {
         status = fail_gguf(name_or_path, err);
     } else if (qr_file_exists(name_or_path)) {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: is a file; give the folder that holds config.json and the weights",
-                         name_or_path);
+        status = qr_fail(err, QRUN_ERROR_ARGUMENT,
+                         "%s: is a file; give the folder that holds config.json and the weights", name_or_path);
     } else if (is_hub_id(name_or_path)) {
         status = resolve_cached(name_or_path, folder, err);
     } else {

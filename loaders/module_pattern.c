@@ -132,8 +132,10 @@ qrun_status qr_module_pattern_match(const qr_module_pattern *p, const char *modu
     } else if (result == PCRE2_ERROR_NOMEMORY) {
         status = qr_fail_memory(err, module, strlen(module));
     } else if (result != PCRE2_ERROR_NOMATCH) {
-        status = qr_fail(err, QRUN_ERROR_INPUT, "the regular expression \"%.200s\" cannot be matched against \"%.200s\" "
-                         "within %d steps; write a simpler one", p->text != NULL ? p->text : "", module, MAX_MATCH_STEPS);
+        status = qr_fail(err, QRUN_ERROR_INPUT,
+                         "the regular expression \"%.200s\" cannot be matched against \"%.200s\" "
+                         "within %d steps; write a simpler one",
+                         p->text != NULL ? p->text : "", module, MAX_MATCH_STEPS);
     }
     pcre2_match_data_free(match);
     return status;

@@ -125,14 +125,15 @@ static qrun_status read_factors(const qr_json *parameters, const char *key, cons
     int64_t n = 0;
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
         if (!cJSON_IsNumber(item) || !(item->valuedouble > 0)) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something else than positive numbers", context->what,
-                           key);
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something else than positive numbers",
+                           context->what, key);
         }
         if (n < n_expected) { (*factors)[n] = item->valuedouble; }
     }
     if (n == n_expected) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" has %lld numbers and should have %lld, half of the dimensions rotated",
-                   context->what, key, (long long)n, (long long)n_expected);
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: \"%s\" has %lld numbers and should have %lld, half of the dimensions rotated", context->what,
+                   key, (long long)n, (long long)n_expected);
 }
 
 qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,

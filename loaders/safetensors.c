@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/json.h"
+#include "loaders/suffix.h"
 
 enum { LENGTH_BYTES = 8 };
 static const size_t MAX_INDEX_BYTES = 100000000;
@@ -54,7 +55,8 @@ static qrun_status fail_tensor(const mapped_shard *s, const char *name, const ch
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" %s", s->path, name, problem);
 }
 
-static qrun_status read_shape(const mapped_shard *s, const qr_json *shape, qr_safetensors_tensor *tensor, qr_error *err) {
+static qrun_status read_shape(const mapped_shard *s, const qr_json *shape, qr_safetensors_tensor *tensor,
+                              qr_error *err) {
     if (!cJSON_IsArray(shape)) { return fail_tensor(s, tensor->name, "has no list \"shape\"", err); }
     for (const qr_json *item = qr_json_first(shape); item != NULL; item = item->next) {
         if (tensor->n_dims == QR_MAX_DIMS) { return fail_tensor(s, tensor->name, "has more than 8 dimensions", err); }
@@ -67,7 +69,8 @@ static qrun_status read_shape(const mapped_shard *s, const qr_json *shape, qr_sa
 }
 
 /* Places the tensor in the data; the ranges of all of them together are checked later. */
-static qrun_status read_offsets(const mapped_shard *s, const qr_json *offsets, qr_safetensors_tensor *tensor, qr_error *err) {
+static qrun_status read_offsets(const mapped_shard *s, const qr_json *offsets, qr_safetensors_tensor *tensor,
+                                qr_error *err) {
     const qr_json *first = cJSON_IsArray(offsets) ? qr_json_first(offsets) : NULL;
     const qr_json *second = first != NULL ? first->next : NULL;
     int64_t begin, end;
@@ -84,14 +87,15 @@ static qrun_status read_offsets(const mapped_shard *s, const qr_json *offsets, q
         return fail_tensor(s, tensor->name, "has a shape whose size overflows or does not fill whole bytes", err);
     }
     if (tensor->n_bytes != (size_t)(end - begin)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" needs %zu bytes by its shape and has %lld", s->path,
-                       tensor->name, tensor->n_bytes, (long long)(end - begin));
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" needs %zu bytes by its shape and has %lld",
+                       s->path, tensor->name, tensor->n_bytes, (long long)(end - begin));
     }
     tensor->data = s->data + begin;
     return QRUN_OK;
 }
 
-static qrun_status read_tensor(const mapped_shard *s, const qr_json *item, qr_safetensors_tensor *tensor, qr_error *err) {
+static qrun_status read_tensor(const mapped_shard *s, const qr_json *item, qr_safetensors_tensor *tensor,
+                               qr_error *err) {
     tensor->name = item->string;
     if (!cJSON_IsObject(item)) { return fail_tensor(s, tensor->name, "is not described by an object", err); }
     const qr_json *dtype = qr_json_get(item, "dtype");
@@ -115,7 +119,8 @@ static int compare_places(const void *a, const void *b) {
 }
 
 /* Tensors in the order of their bytes must follow each other without a gap and end where the file ends. */
-static qrun_status check_coverage(const mapped_shard *s, const qr_safetensors_tensor *tensors, size_t n, qr_error *err) {
+static qrun_status check_coverage(const mapped_shard *s, const qr_safetensors_tensor *tensors, size_t n,
+                                  qr_error *err) {
     const unsigned char *expected = s->data;
     for (size_t i = 0; i < n; i++) {
         if (tensors[i].data != expected) {
@@ -149,15 +154,19 @@ static qrun_status read_header(mapped_shard *s, qr_error *err) {
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) { length = length << 8 | s->map.data[i]; }
     if (length > QR_SAFETENSORS_MAX_HEADER_BYTES) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: says that its header has %llu bytes, more than the %d allowed; is "
-                       "this a safetensors file?", s->path, (unsigned long long)length, QR_SAFETENSORS_MAX_HEADER_BYTES);
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: says that its header has %llu bytes, more than the %d allowed; is "
+                       "this a safetensors file?",
+                       s->path, (unsigned long long)length, QR_SAFETENSORS_MAX_HEADER_BYTES);
     }
     if (length > s->map.size - LENGTH_BYTES) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: ends inside its header; the file is cut short, fetch it again", s->path);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: ends inside its header; the file is cut short, fetch it again",
+                       s->path);
     }
     s->data = s->map.data + LENGTH_BYTES + length;
     s->data_bytes = s->map.size - LENGTH_BYTES - (size_t)length;
-    qrun_status status = qr_json_parse((const char *)s->map.data + LENGTH_BYTES, (size_t)length, "header", &s->header, err);
+    qrun_status status =
+        qr_json_parse((const char *)s->map.data + LENGTH_BYTES, (size_t)length, "header", &s->header, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, s->path);
         return status;
@@ -170,7 +179,8 @@ static qrun_status read_header(mapped_shard *s, qr_error *err) {
 
 /* Maps a file and appends its tensors. Takes over `path`. */
 static qrun_status add_shard(qr_safetensors *file, char *path, qr_error *err) {
-    if (path == NULL || !qr_array_reserve(&file->shards, &file->shards_capacity, file->n_shards + 1, sizeof(mapped_shard))) {
+    if (path == NULL ||
+        !qr_array_reserve(&file->shards, &file->shards_capacity, file->n_shards + 1, sizeof(mapped_shard))) {
         qr_free(path);
         return qr_fail_memory(err, file->path, sizeof(mapped_shard));
     }
@@ -222,10 +232,7 @@ static qrun_status sort_names(qr_safetensors *file, qr_error *err) {
 
 /* A shard must lie beside its index, whatever the index says. */
 static bool is_plain_file_name(const char *name) {
-    static const char suffix[] = ".safetensors";
-    const size_t length = strlen(name);
-    return length > sizeof suffix - 1 && length < 256 && strpbrk(name, "/\\") == NULL && name[0] != '.' &&
-           strcmp(name + length - (sizeof suffix - 1), suffix) == 0;
+    return strlen(name) < 256 && strpbrk(name, "/\\") == NULL && name[0] != '.' && qr_ends_with(name, ".safetensors");
 }
 
 static const char *file_name(const char *path) {
@@ -243,8 +250,8 @@ static qrun_status shard_number(qr_safetensors *file, const char *folder, const 
         }
     }
     if (!is_plain_file_name(name)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%.200s\" is not the name of a .safetensors file in the same folder",
-                       file->path, name);
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: \"%.200s\" is not the name of a .safetensors file in the same folder", file->path, name);
     }
     if (file->n_shards == QR_SAFETENSORS_MAX_SHARDS) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: names more than %d shards", file->path, QR_SAFETENSORS_MAX_SHARDS);
@@ -260,7 +267,8 @@ static qrun_status weight_map_of(const qr_safetensors *file, const qr_json *inde
     }
     for (const qr_json *item = qr_json_first(*map); item != NULL; item = item->next) {
         if (cJSON_IsString(item)) { continue; }
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: weight_map gives no file name for \"%.200s\"", file->path, item->string);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: weight_map gives no file name for \"%.200s\"", file->path,
+                       item->string);
     }
     return QRUN_OK;
 }
@@ -280,8 +288,8 @@ static qrun_status open_shards(qr_safetensors *file, const char *folder, qr_erro
         QR_TRY(shard_number(file, folder, item->valuestring, &number, err));
         const qr_safetensors_tensor *tensor = qr_safetensors_find(file, item->string);
         if (tensor == NULL || (size_t)tensor->shard != number) {
-            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: says that %s holds tensor \"%.200s\", and it does not", file->path,
-                             item->valuestring, item->string);
+            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: says that %s holds tensor \"%.200s\", and it does not",
+                             file->path, item->valuestring, item->string);
             goto out;
         }
     }
@@ -304,9 +312,9 @@ static qrun_status open_folder(qr_safetensors *file, const char *folder, qr_erro
     file->path = qr_path_join(folder, "model.safetensors.index.json");
     if (file->path == NULL) { return qr_fail_memory(err, folder, strlen(folder)); }
     if (qr_file_exists(file->path)) { return open_shards(file, folder, err); }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND,
-                   "%s: has neither model.safetensors nor model.safetensors.index.json; check that the download is whole",
-                   folder);
+    return qr_fail(
+        err, QRUN_ERROR_NOT_FOUND,
+        "%s: has neither model.safetensors nor model.safetensors.index.json; check that the download is whole", folder);
 }
 
 qrun_status qr_safetensors_open(const char *path, qr_safetensors **out, qr_error *err) {
@@ -350,19 +358,15 @@ const qr_safetensors_tensor *qr_safetensors_get(const qr_safetensors *file, size
     return i < file->n_tensors ? &file->tensors[i] : NULL;
 }
 
+static int compare_with_name(const void *name, const void *tensor) {
+    return strcmp(name, (*(const qr_safetensors_tensor *const *)tensor)->name);
+}
+
 const qr_safetensors_tensor *qr_safetensors_find(const qr_safetensors *file, const char *name) {
-    size_t low = 0, high = file->n_tensors;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = strcmp(name, file->by_name[middle]->name);
-        if (order == 0) { return file->by_name[middle]; }
-        if (order < 0) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return NULL;
+    if (file->n_tensors == 0) { return NULL; }
+    const qr_safetensors_tensor **found =
+        bsearch(name, file->by_name, file->n_tensors, sizeof *file->by_name, compare_with_name);
+    return found != NULL ? *found : NULL;
 }
 
 static const char *describe_shape(qr_buffer *text, int n_dims, const int64_t *dims) {

@@ -36,10 +36,10 @@ struct qr_safetensors_writer {
 
 /* Rising alignment, as the format's library orders its types. */
 static int dtype_rank(qr_dtype dtype) {
-    static const qr_dtype order[] = {
-        QR_DTYPE_BOOL,    QR_DTYPE_F4,      QR_DTYPE_F6_E2M3, QR_DTYPE_F6_E3M2, QR_DTYPE_U8,  QR_DTYPE_I8,  QR_DTYPE_F8_E5M2,
-        QR_DTYPE_F8_E4M3, QR_DTYPE_F8_E8M0, QR_DTYPE_I16,     QR_DTYPE_U16,     QR_DTYPE_F16, QR_DTYPE_BF16, QR_DTYPE_I32,
-        QR_DTYPE_U32,     QR_DTYPE_F32,     QR_DTYPE_C64,     QR_DTYPE_F64,     QR_DTYPE_I64, QR_DTYPE_U64};
+    static const qr_dtype order[] = {QR_DTYPE_BOOL, QR_DTYPE_F4,      QR_DTYPE_F6_E2M3, QR_DTYPE_F6_E3M2, QR_DTYPE_U8,
+                                     QR_DTYPE_I8,   QR_DTYPE_F8_E5M2, QR_DTYPE_F8_E4M3, QR_DTYPE_F8_E8M0, QR_DTYPE_I16,
+                                     QR_DTYPE_U16,  QR_DTYPE_F16,     QR_DTYPE_BF16,    QR_DTYPE_I32,     QR_DTYPE_U32,
+                                     QR_DTYPE_F32,  QR_DTYPE_C64,     QR_DTYPE_F64,     QR_DTYPE_I64,     QR_DTYPE_U64};
     _Static_assert(sizeof order / sizeof order[0] == QR_DTYPE_COUNT, "a dtype has no place in the order");
     for (int i = 0; i < (int)QR_COUNT_OF(order); i++) {
         if (order[i] == dtype) { return i; }
@@ -68,7 +68,8 @@ static qrun_status check_spec(const qr_safetensors_spec *spec, size_t *n_bytes, 
     }
     if ((unsigned)spec->dtype >= QR_DTYPE_COUNT || spec->n_dims < 0 || spec->n_dims > QR_MAX_DIMS ||
         !qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, n_bytes)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "tensor \"%s\" has a type or shape that cannot be written", spec->name);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "tensor \"%s\" has a type or shape that cannot be written",
+                       spec->name);
     }
     return QRUN_OK;
 }

@@ -36,7 +36,8 @@ const qr_safetensors_spec *qr_safetensors_writer_next(const qr_safetensors_write
 
 /* Appends bytes of the next tensor, in as many pieces as is convenient; at its last byte the writer moves on. More
  * bytes than the tensor has left is QRUN_ERROR_ARGUMENT. */
-qrun_status qr_safetensors_writer_write(qr_safetensors_writer *writer, const void *bytes, size_t n_bytes, qr_error *err);
+qrun_status qr_safetensors_writer_write(qr_safetensors_writer *writer, const void *bytes, size_t n_bytes,
+                                        qr_error *err);
 
 /* Puts everything in place and frees the writer, also on failure. QRUN_ERROR_ARGUMENT when tensors are incomplete. */
 qrun_status qr_safetensors_writer_commit(qr_safetensors_writer *writer, qr_error *err);

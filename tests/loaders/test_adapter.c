@@ -58,7 +58,8 @@ static void test_targets(void) {
         {"{'peft_type':'LORA','target_modules':['q_proj','up_proj'],'layers_to_transform':1}", {0, 1, 0, 0, 0, 1}},
         {"{'peft_type':'LORA','target_modules':['q_proj','up_proj'],'layers_to_transform':[0,11]}", {1, 0, 1, 0, 0, 1}},
         {"{'peft_type':'LORA','target_modules':['q_proj','up_proj'],'layers_to_transform':[]}", {1, 1, 1, 0, 0, 1}},
-        {"{'peft_type':'LORA','target_modules':['q_proj','up_proj'],'layers_to_transform':[1],'layers_pattern':'layers'}",
+        {"{'peft_type':'LORA','target_modules':['q_proj','up_proj'],'layers_to_transform':[1],'layers_pattern':'layers'"
+         "}",
          {0, 1, 0, 0, 0, 1}},
         {"{'peft_type':'LORA','target_modules':['q_proj'],'layers_to_transform':[1],'layers_pattern':['blocks','h']}",
          {0, 0, 0, 0, 0, 1}},
@@ -84,9 +85,10 @@ static void test_scales(void) {
         {"{'peft_type':'LORA','r':4,'rank_pattern':{'q_proj':2}}", "a.xq_proj", 4, 8, 2},
         {"{'peft_type':'LORA','r':4,'rank_pattern':{'q_proj':2}}", "q_proj", 2, 8, 4},
         {"{'peft_type':'LORA','r':4,'rank_pattern':{'q_proj':2}}", "a.q_proj.b", 4, 8, 2},
-        {"{'peft_type':'LORA','r':4,'rank_pattern':{'layers\\\\.[0-4]\\\\..*':2,'q_proj':16}}", "m.layers.3.q_proj", 2, 8, 4},
-        {"{'peft_type':'LORA','r':4,'rank_pattern':{'layers\\\\.[0-4]\\\\..*':2,'q_proj':16}}", "m.layers.5.q_proj", 16, 8,
-         0.5},
+        {"{'peft_type':'LORA','r':4,'rank_pattern':{'layers\\\\.[0-4]\\\\..*':2,'q_proj':16}}", "m.layers.3.q_proj", 2,
+         8, 4},
+        {"{'peft_type':'LORA','r':4,'rank_pattern':{'layers\\\\.[0-4]\\\\..*':2,'q_proj':16}}", "m.layers.5.q_proj", 16,
+         8, 0.5},
         {"{'peft_type':'LORA','r':4,'rank_pattern':{'q_proj|k_proj':2}}", "a.k_proj", 2, 8, 4},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -97,7 +99,8 @@ static void test_scales(void) {
         double alpha, scale;
         CHECK_INT(qr_adapter_config_scale(&config, cases[i].module, &rank, &alpha, &scale, &err), QRUN_OK);
         CHECK_MSG(rank == cases[i].rank && alpha == cases[i].alpha && scale == cases[i].scale,
-                  "%s, %s: rank %lld, alpha %g, scale %g", cases[i].text, cases[i].module, (long long)rank, alpha, scale);
+                  "%s, %s: rank %lld, alpha %g, scale %g", cases[i].text, cases[i].module, (long long)rank, alpha,
+                  scale);
         qr_adapter_config_free(&config);
     }
 }
@@ -123,9 +126,12 @@ static void test_config_refusals(void) {
         {"{'peft_type':'LORA','rank_pattern':[1]}", QRUN_ERROR_INPUT, "\"rank_pattern\" should be an object"},
         {"{'peft_type':'LORA','rank_pattern':{'(q':1}}", QRUN_ERROR_INPUT, "\"(q\" is not a valid regular expression"},
         {"{'peft_type':'LORA','alpha_pattern':{'q':'x'}}", QRUN_ERROR_INPUT, "something else than a number"},
-        {"{'peft_type':'LORA','target_modules':3}", QRUN_ERROR_INPUT, "\"target_modules\" should be a list of names or"},
-        {"{'peft_type':'LORA','target_modules':[3]}", QRUN_ERROR_INPUT, "\"target_modules\" should be a list of names or"},
-        {"{'peft_type':'LORA','modules_to_save':{}}", QRUN_ERROR_INPUT, "\"modules_to_save\" should be a list of names"},
+        {"{'peft_type':'LORA','target_modules':3}", QRUN_ERROR_INPUT,
+         "\"target_modules\" should be a list of names or"},
+        {"{'peft_type':'LORA','target_modules':[3]}", QRUN_ERROR_INPUT,
+         "\"target_modules\" should be a list of names or"},
+        {"{'peft_type':'LORA','modules_to_save':{}}", QRUN_ERROR_INPUT,
+         "\"modules_to_save\" should be a list of names"},
         {"{'peft_type':'LORA','layers_to_transform':['a']}", QRUN_ERROR_INPUT, "should be a layer or a list of layers"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -143,8 +149,9 @@ static void test_hostile_pattern_ends(void) {
     REQUIRE(parse("{'peft_type':'LORA','rank_pattern':{'(a|aa)+c':2}}", &config, NULL) == QRUN_OK);
     int64_t rank;
     double alpha, scale;
-    CHECK_INT(qr_adapter_config_scale(&config, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc", &rank, &alpha, &scale,
-                                      &err), QRUN_ERROR_INPUT);
+    CHECK_INT(qr_adapter_config_scale(&config, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc", &rank, &alpha,
+                                      &scale, &err),
+              QRUN_ERROR_INPUT);
     CHECK_MSG(strstr(err.message, "write a simpler one") != NULL, "%s", err.message);
     qr_adapter_config_free(&config);
 }
@@ -153,7 +160,8 @@ static void test_hostile_pattern_ends(void) {
 
 #define Q "base_model.model.model.layers.0.self_attn.q_proj"
 
-static void write_adapter(const temporary_folder *folder, const char *config, const qr_safetensors_spec *specs, size_t n) {
+static void write_adapter(const temporary_folder *folder, const char *config, const qr_safetensors_spec *specs,
+                          size_t n) {
     temporary_text(folder, "adapter_config.json", quoted(config));
     qr_safetensors_writer *writer;
     qr_error err = {0};
@@ -229,7 +237,10 @@ static void test_tensor_refusals(void) {
         {dora, {a, b, {Q ".lora_magnitude_vector", QR_DTYPE_F32, 1, {5}}}, 3, "has shape [5] and should have [4]"},
         {plain, {a, b, {"base_model.model.x.lora_A.weight", QR_DTYPE_F32, 2, {2, 6}}}, 3, "\"x\" has no tensor lora_B"},
         {plain, {a, b, {"base_model.model.x.weight", QR_DTYPE_F32, 1, {2}}}, 3, "\"modules_to_save\" does not name"},
-        {plain, {a, b, {Q ".lora_C.weight", QR_DTYPE_F32, 1, {2}}}, 3, "is not one that a LoRA adapter is known to have"},
+        {plain,
+         {a, b, {Q ".lora_C.weight", QR_DTYPE_F32, 1, {2}}},
+         3,
+         "is not one that a LoRA adapter is known to have"},
         {plain, {a, b, {"x.lora_A.weight", QR_DTYPE_F32, 1, {2}}}, 3, "does not begin with \"base_model.model.\""},
         {plain, {a, b, {Q ".lora_embedding_A", QR_DTYPE_F32, 2, {2, 6}}}, 3, "is there as lora_"},
         {"{'peft_type':'LORA','r':2,'target_modules':['k_proj']}", {a, b}, 2, "adapter_config.json does not target it"},

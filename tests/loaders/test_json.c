@@ -20,7 +20,8 @@ static qr_json *parse(const char *text, qr_error *err) {
 
 static void test_values(void) {
     qr_error err = {0};
-    qr_json *root = parse("{\"a\": [1, -2.5e1, true, false, null], \"text\": \"x\\n\\u20ac\\ud83d\\ude00\\/\", \"\": {}}", &err);
+    qr_json *root =
+        parse("{\"a\": [1, -2.5e1, true, false, null], \"text\": \"x\\n\\u20ac\\ud83d\\ude00\\/\", \"\": {}}", &err);
     REQUIRE(root != NULL);
     const qr_json *item = qr_json_first(qr_json_get(root, "a"));
     CHECK(cJSON_IsNumber(item) && item->valuedouble == 1 && item->valueint == 1);
@@ -156,8 +157,8 @@ static void test_large_objects_are_quick(void) {
     qr_buffer text = {0};
     qr_buffer_append_char(&text, '{');
     for (int i = 0; i < 130000; i++) {
-        qr_buffer_append_format(&text, "%s\"token %d with some length to it, as in a vocabulary\": %d", i > 0 ? ", " : "",
-                                i * 7919 % 130000, i);
+        qr_buffer_append_format(&text, "%s\"token %d with some length to it, as in a vocabulary\": %d",
+                                i > 0 ? ", " : "", i * 7919 % 130000, i);
     }
     qr_buffer_append_char(&text, '}');
     REQUIRE(qr_buffer_ok(&text));

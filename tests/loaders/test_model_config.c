@@ -49,22 +49,98 @@ static void test_family_defaults(void) {
         int64_t bos, eos, pad, window;
         int n_sliding;
     } rows[] = {
-        {"{'model_type':'llama'}", QR_FAMILY_LLAMA, 32000, 4096, 11008, 32, 32, 32, 128, 2048, 1e-6, QR_ACTIVATION_SILU,
-         false, false, true, 1e4, 1, 2, -1, 0, 0},
-        {"{'model_type':'mistral'}", QR_FAMILY_MISTRAL, 32000, 4096, 14336, 32, 32, 8, 128, 131072, 1e-6,
-         QR_ACTIVATION_SILU, false, false, true, 1e4, 1, 2, -1, 4096, 32},
+        {"{'model_type':'llama'}", QR_FAMILY_LLAMA, 32000, 4096, 11008, 32, 32, 32, 128, 2048, 1e-6,
+         QR_ACTIVATION_SILU,       false,           false, true, 1e4,   1,  2,  -1, 0,   0},
+        {"{'model_type':'mistral'}",
+         QR_FAMILY_MISTRAL,
+         32000,
+         4096,
+         14336,
+         32,
+         32,
+         8,
+         128,
+         131072,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         false,
+         false,
+         true,
+         1e4,
+         1,
+         2,
+         -1,
+         4096,
+         32},
         {"{'model_type':'qwen2'}", QR_FAMILY_QWEN2, 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6,
-         QR_ACTIVATION_SILU, false, true, true, 1e4, -1, -1, -1, 0, 0},
-        {"{'model_type':'qwen3','hidden_size':1024}", QR_FAMILY_QWEN3, 151936, 1024, 22016, 32, 32, 32, 128, 32768, 1e-6,
-         QR_ACTIVATION_SILU, false, false, true, 1e4, -1, -1, -1, 0, 0},
-        {"{'model_type':'gemma2'}", QR_FAMILY_GEMMA2, 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6,
-         QR_ACTIVATION_GELU_TANH, true, false, true, 1e4, 2, 1, 0, 4096, 13},
-        {"{'model_type':'gemma3_text'}", QR_FAMILY_GEMMA3, 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6,
-         QR_ACTIVATION_GELU_TANH, true, false, true, 1e6, 2, 1, 0, 4096, 22},
-        {"{'model_type':'phi3'}", QR_FAMILY_PHI3, 32064, 3072, 8192, 32, 32, 32, 96, 4096, 1e-5, QR_ACTIVATION_SILU,
-         false, false, true, 1e4, 1, 32000, 32000, 0, 0},
-        {"{'model_type':'gpt2'}", QR_FAMILY_GPT2, 50257, 768, 3072, 12, 12, 12, 64, 1024, 1e-5, QR_ACTIVATION_GELU_TANH,
-         true, true, false, 0, 50256, 50256, -1, 0, 0},
+         QR_ACTIVATION_SILU,       false,           true,   true, 1e4,   -1, -1, -1, 0,   0},
+        {"{'model_type':'qwen3','hidden_size':1024}",
+         QR_FAMILY_QWEN3,
+         151936,
+         1024,
+         22016,
+         32,
+         32,
+         32,
+         128,
+         32768,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         false,
+         false,
+         true,
+         1e4,
+         -1,
+         -1,
+         -1,
+         0,
+         0},
+        {"{'model_type':'gemma2'}",
+         QR_FAMILY_GEMMA2,
+         256000,
+         2304,
+         9216,
+         26,
+         8,
+         4,
+         256,
+         8192,
+         1e-6,
+         QR_ACTIVATION_GELU_TANH,
+         true,
+         false,
+         true,
+         1e4,
+         2,
+         1,
+         0,
+         4096,
+         13},
+        {"{'model_type':'gemma3_text'}",
+         QR_FAMILY_GEMMA3,
+         262208,
+         2304,
+         9216,
+         26,
+         8,
+         4,
+         256,
+         131072,
+         1e-6,
+         QR_ACTIVATION_GELU_TANH,
+         true,
+         false,
+         true,
+         1e6,
+         2,
+         1,
+         0,
+         4096,
+         22},
+        {"{'model_type':'phi3'}", QR_FAMILY_PHI3, 32064, 3072, 8192, 32, 32,    32,    96, 4096, 1e-5,
+         QR_ACTIVATION_SILU,      false,          false, true, 1e4,  1,  32000, 32000, 0,  0},
+        {"{'model_type':'gpt2'}", QR_FAMILY_GPT2, 50257, 768,   3072, 12,    12,    12, 64, 1024, 1e-5,
+         QR_ACTIVATION_GELU_TANH, true,           true,  false, 0,    50256, 50256, -1, 0,  0},
     };
     for (size_t i = 0; i < QR_COUNT_OF(rows); i++) {
         PARSE(rows[i].text);
@@ -105,9 +181,10 @@ static void test_gemma(void) {
 }
 
 static void test_gemma3_wrapper(void) {
-    PARSE("{'model_type':'gemma3','architectures':['Gemma3ForConditionalGeneration'],'eos_token_id':[1,106],"
-          "'torch_dtype':'bfloat16','text_config':{'num_hidden_layers':7,'sliding_window':512,'sliding_window_pattern':3,"
-          "'rope_scaling':{'rope_type':'linear','factor':8.0}}}");
+    PARSE(
+        "{'model_type':'gemma3','architectures':['Gemma3ForConditionalGeneration'],'eos_token_id':[1,106],"
+        "'torch_dtype':'bfloat16','text_config':{'num_hidden_layers':7,'sliding_window':512,'sliding_window_pattern':3,"
+        "'rope_scaling':{'rope_type':'linear','factor':8.0}}}");
     CHECK(c.is_multimodal && c.family == QR_FAMILY_GEMMA3);
     CHECK_INT(c.n_layers, 7);
     CHECK_INT(c.eos.n, 2);
@@ -134,7 +211,8 @@ static void test_gemma3_nested_rope(void) {
 /* The same numbers in the form of transformers 4 and of 5. */
 static void test_llama3_rope(void) {
     static const char *const texts[] = {
-        "{'model_type':'llama','rope_theta':500000.0,'max_position_embeddings':131072,'rope_scaling':{'rope_type':'llama3',"
+        "{'model_type':'llama','rope_theta':500000.0,'max_position_embeddings':131072,'rope_scaling':{'rope_type':'"
+        "llama3',"
         "'factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,'original_max_position_embeddings':8192}}",
         "{'model_type':'llama','max_position_embeddings':131072,'rope_parameters':{'rope_type':'llama3','factor':8.0,"
         "'low_freq_factor':1.0,'high_freq_factor':4.0,'original_max_position_embeddings':8192,'rope_theta':500000.0}}"};
@@ -157,8 +235,9 @@ static void test_yarn(void) {
 }
 
 static void test_longrope(void) {
-    PARSE("{'model_type':'phi3','hidden_size':32,'num_attention_heads':4,'max_position_embeddings':131072,"
-          "'partial_rotary_factor':0.75,'rope_scaling':{'type':'su','short_factor':[1,1.5,2],'long_factor':[3,4.5,6]}}");
+    PARSE(
+        "{'model_type':'phi3','hidden_size':32,'num_attention_heads':4,'max_position_embeddings':131072,"
+        "'partial_rotary_factor':0.75,'rope_scaling':{'type':'su','short_factor':[1,1.5,2],'long_factor':[3,4.5,6]}}");
     CHECK(c.rope.type == QR_ROPE_LONGROPE);
     CHECK_INT(c.rope.rotary_dim, 6);
     CHECK(c.rope.factor == 32 && c.rope.original_max_position_embeddings == 4096);
@@ -224,7 +303,8 @@ static void test_refusals(void) {
          "does not generate text"},
         {"{'model_type':'llama','quantization_config':{'quant_method':'gptq','bits':4}}", QRUN_ERROR_UNSUPPORTED,
          "stored in the gptq format"},
-        {"{'model_type':'llama','quantization_config':{'quant_method':'awq'}}", QRUN_ERROR_UNSUPPORTED, "the awq format"},
+        {"{'model_type':'llama','quantization_config':{'quant_method':'awq'}}", QRUN_ERROR_UNSUPPORTED,
+         "the awq format"},
         {"{'model_type':'llama','quantization_config':{'load_in_4bit':true}}", QRUN_ERROR_UNSUPPORTED, "\"fp4\""},
         {"{'model_type':'llama','quantization_config':{'load_in_4bit':true,'load_in_8bit':true}}", QRUN_ERROR_INPUT,
          "either load_in_4bit or load_in_8bit"},
@@ -243,8 +323,8 @@ static void test_refusals(void) {
         {"{'model_type':'llama','rope_parameters':{'full_attention':{}}}", QRUN_ERROR_UNSUPPORTED, "by layer type"},
         {"{'model_type':'gemma3_text','rope_parameters':{'rope_type':'default'}}", QRUN_ERROR_INPUT,
          "should have \"full_attention\""},
-        {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':[1],'long_factor':[1]}}", QRUN_ERROR_INPUT,
-         "\"short_factor\" has 1 numbers and should have 48"},
+        {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':[1],'long_factor':[1]}}",
+         QRUN_ERROR_INPUT, "\"short_factor\" has 1 numbers and should have 48"},
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':['a'],'long_factor':[1]}}",
          QRUN_ERROR_INPUT, "something else than positive numbers"},
         {"{'model_type':'gemma2','layer_types':['full_attention']}", QRUN_ERROR_INPUT, "a list of 26 layers"},
@@ -252,7 +332,8 @@ static void test_refusals(void) {
          "layers of type \"linear_attention\""},
         {"{'model_type':'gemma2','use_bidirectional_attention':true}", QRUN_ERROR_UNSUPPORTED, "bidirectional"},
         {"{'model_type':'gpt2','scale_attn_by_inverse_layer_idx':true}", QRUN_ERROR_UNSUPPORTED, "inverse_layer"},
-        {"{'model_type':'llama','eos_token_id':'</s>'}", QRUN_ERROR_INPUT, "\"eos_token_id\" holds something that is not"},
+        {"{'model_type':'llama','eos_token_id':'</s>'}", QRUN_ERROR_INPUT,
+         "\"eos_token_id\" holds something that is not"},
         {"{'model_type':'llama','bos_token_id':[1,2]}", QRUN_ERROR_INPUT, "should be one token id"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -291,7 +372,8 @@ static void test_generation_config(void) {
     CHECK(!config.do_sample && config.temperature == 1);
     temporary_text(&folder, "generation_config.json", "{\"top_p\": 1.5}");
     CHECK_INT(qr_generation_config_read(folder.path, &model, &config, &err), QRUN_ERROR_INPUT);
-    CHECK_MSG(strstr(err.message, "generation_config.json: \"top_p\" is 1.5, outside 0 to 1") != NULL, "%s", err.message);
+    CHECK_MSG(strstr(err.message, "generation_config.json: \"top_p\" is 1.5, outside 0 to 1") != NULL, "%s",
+              err.message);
     qr_model_config_free(&model);
     temporary_remove(&folder);
 }
@@ -305,10 +387,11 @@ static qrun_status attempt_read(void *context, qr_error *err) {
 
 static void test_any_allocation_may_fail(void) {
     temporary_folder folder = temporary_create();
-    temporary_text(&folder, "config.json",
-                   "{\"model_type\":\"phi3\",\"hidden_size\":8,\"num_attention_heads\":2,\"rope_scaling\":{\"type\":\"su\","
-                   "\"short_factor\":[1,2],\"long_factor\":[3,4]},\"quantization_config\":{\"load_in_8bit\":true,"
-                   "\"llm_int8_skip_modules\":[\"lm_head\",\"a\"]}}");
+    temporary_text(
+        &folder, "config.json",
+        "{\"model_type\":\"phi3\",\"hidden_size\":8,\"num_attention_heads\":2,\"rope_scaling\":{\"type\":\"su\","
+        "\"short_factor\":[1,2],\"long_factor\":[3,4]},\"quantization_config\":{\"load_in_8bit\":true,"
+        "\"llm_int8_skip_modules\":[\"lm_head\",\"a\"]}}");
     check_failing_allocations(attempt_read, folder.path, false);
     temporary_remove(&folder);
 }
@@ -364,13 +447,15 @@ static void test_public_configs(void) {
         if (files[i].refused != NULL) {
             char expected[128];
             snprintf(expected, sizeof expected, "model_type \"%s\" is not supported", files[i].refused);
-            CHECK_MSG(status == QRUN_ERROR_UNSUPPORTED && strstr(err.message, expected) != NULL, "%s: %s", name, err.message);
+            CHECK_MSG(status == QRUN_ERROR_UNSUPPORTED && strstr(err.message, expected) != NULL, "%s: %s", name,
+                      err.message);
             continue;
         }
         CHECK_MSG(status == QRUN_OK, "%s", err.message);
         if (status != QRUN_OK) { continue; }
         CHECK_INT(c.family, files[i].family);
-        CHECK_MSG(files[i].n_layers < 0 || c.n_layers == files[i].n_layers, "%s: %lld layers", name, (long long)c.n_layers);
+        CHECK_MSG(files[i].n_layers < 0 || c.n_layers == files[i].n_layers, "%s: %lld layers", name,
+                  (long long)c.n_layers);
         CHECK_MSG(files[i].n_kv_heads < 0 || c.n_kv_heads == files[i].n_kv_heads, "%s: %lld kv heads", name,
                   (long long)c.n_kv_heads);
         CHECK_MSG(c.head_dim == files[i].head_dim, "%s: head_dim %lld", name, (long long)c.head_dim);

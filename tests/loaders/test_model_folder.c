@@ -2,7 +2,10 @@
 #include "check.h"
 
 #include "base/sizes.h"
+#include "loaders/generation_config.h"
+#include "loaders/model_config.h"
 #include "loaders/model_folder.h"
+#include "loaders/safetensors.h"
 #include "temporary.h"
 
 static const char *const variables[] = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"};
@@ -142,11 +145,67 @@ static void test_any_allocation_may_fail(void) {
     temporary_remove(&base);
 }
 
+/* Folders that transformers saved: everything opens, and config and tensors agree. */
+static void test_saved_models(void) {
+    static const struct {
+        const char *name, *embedding;
+        qr_model_family family;
+        qr_rope_type rope;
+        qr_stored_quantization stored;
+    } models[] = {
+        {"llama", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"llama-linear", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_LINEAR, QR_STORED_PLAIN},
+        {"llama-dynamic", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_DYNAMIC, QR_STORED_PLAIN},
+        {"llama-llama3", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_LLAMA3, QR_STORED_PLAIN},
+        {"llama-yarn", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_YARN, QR_STORED_PLAIN},
+        {"llama-longrope", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_LONGROPE, QR_STORED_PLAIN},
+        {"llama-nf4", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_DEFAULT, QR_STORED_BNB_NF4},
+        {"llama-nf4-dq", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_DEFAULT, QR_STORED_BNB_NF4},
+        {"llama-int8", "model.embed_tokens.weight", QR_FAMILY_LLAMA, QR_ROPE_DEFAULT, QR_STORED_BNB_INT8},
+        {"mistral", "model.embed_tokens.weight", QR_FAMILY_MISTRAL, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"qwen2", "model.embed_tokens.weight", QR_FAMILY_QWEN2, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"qwen2-window", "model.embed_tokens.weight", QR_FAMILY_QWEN2, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"qwen3", "model.embed_tokens.weight", QR_FAMILY_QWEN3, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"gemma2", "model.embed_tokens.weight", QR_FAMILY_GEMMA2, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"gemma3", "model.embed_tokens.weight", QR_FAMILY_GEMMA3, QR_ROPE_LINEAR, QR_STORED_PLAIN},
+        {"phi3", "model.embed_tokens.weight", QR_FAMILY_PHI3, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"phi3-longrope", "model.embed_tokens.weight", QR_FAMILY_PHI3, QR_ROPE_LONGROPE, QR_STORED_PLAIN},
+        {"gpt2", "transformer.wte.weight", QR_FAMILY_GPT2, QR_ROPE_DEFAULT, QR_STORED_PLAIN},
+        {"gpt2-nf4", "transformer.wte.weight", QR_FAMILY_GPT2, QR_ROPE_DEFAULT, QR_STORED_BNB_NF4},
+        {"gpt2-int8", "transformer.wte.weight", QR_FAMILY_GPT2, QR_ROPE_DEFAULT, QR_STORED_BNB_INT8},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        char path[512], *folder;
+        snprintf(path, sizeof path, "%s/tests/fixtures/models/%s", QRUN_SOURCE_DIR, models[i].name);
+        qr_error err = {0};
+        qr_model_config config;
+        qr_generation_config generation;
+        qr_safetensors *file;
+        CHECK_MSG(qr_model_folder_resolve(path, &folder, &err) == QRUN_OK, "%s", err.message);
+        REQUIRE(folder != NULL);
+        CHECK_MSG(qr_model_config_read(folder, &config, &err) == QRUN_OK, "%s", err.message);
+        CHECK_MSG(qr_generation_config_read(folder, &config, &generation, &err) == QRUN_OK, "%s", err.message);
+        CHECK_MSG(qr_safetensors_open(folder, &file, &err) == QRUN_OK, "%s", err.message);
+        REQUIRE(err.status == QRUN_OK);
+        CHECK_MSG(config.family == models[i].family && config.rope.type == models[i].rope &&
+                      config.quantization.stored == models[i].stored, "%s: wrong description", models[i].name);
+        CHECK_MSG(config.quantization.double_quantised == (strstr(path, "-dq") != NULL), "%s", models[i].name);
+        const int64_t dims[2] = {config.vocab_size, config.hidden_size};
+        const qr_safetensors_tensor *embedding;
+        CHECK_MSG(qr_safetensors_require(file, models[i].embedding, QR_DTYPES_FLOAT, 2, dims, &embedding, &err) == QRUN_OK,
+                  "%s", err.message);
+        qr_safetensors_close(file);
+        qr_model_config_free(&config);
+        qr_free(folder);
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_folders);
     CHECK_RUN(test_cache_variables);
     CHECK_RUN(test_damaged_cache);
     CHECK_RUN(test_any_allocation_may_fail);
+    CHECK_RUN(test_saved_models);
     return check_end();
 }

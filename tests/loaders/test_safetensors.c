@@ -45,7 +45,8 @@ static void test_require(void) {
     REQUIRE(qr_safetensors_open(folder.path, &file, NULL) == QRUN_OK);
     const qr_safetensors_tensor *tensor;
     const int64_t fits[] = {2, 3}, any[] = {-1, 3}, other[] = {3, -1};
-    CHECK(qr_safetensors_require(file, "w", QR_DTYPES_FLOAT, 2, fits, &tensor, NULL) == QRUN_OK && tensor->n_bytes == 12);
+    CHECK(qr_safetensors_require(file, "w", QR_DTYPES_FLOAT, 2, fits, &tensor, NULL) == QRUN_OK &&
+          tensor->n_bytes == 12);
     CHECK_INT(qr_safetensors_require(file, "w", QR_DTYPES_FLOAT, 2, any, &tensor, NULL), QRUN_OK);
     const struct {
         const char *name;
@@ -81,11 +82,14 @@ static void test_refusals(void) {
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 3, "outside the 3 bytes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 5, "the last 1 bytes belong to no tensor"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "\"b\" overlaps another tensor"},
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+         3, "\"b\" overlaps another tensor"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 4, "\"b\" begins behind bytes"},
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}",
+         4, "\"b\" begins behind bytes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}", 4, "key \"a\" is there twice"},
+         "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+         4, "key \"a\" is there twice"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,0]}}", 2, "data_offsets [2, 0]"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "needs 8 bytes by its shape and has 4"},
         {"{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "overflows"},
@@ -93,7 +97,8 @@ static void test_refusals(void) {
         {"{\"a\":{\"dtype\":\"Q8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "unknown dtype \"Q8\""},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, "not a non-negative integer"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.5],\"data_offsets\":[0,1]}}", 1, "not a non-negative integer"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, "more than 8 dimensions"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1,
+         "more than 8 dimensions"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,1]}}", 1, "two non-negative integers"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1e300,1e300]}}", 1, "two non-negative integers"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "no list \"shape\""},
@@ -279,7 +284,8 @@ static void test_writer_shards(void) {
     check_written(folder.path, 4);
     char *bytes;
     size_t n_bytes;
-    REQUIRE(qr_file_read(temporary_path(&folder, "model.safetensors.index.json"), 10000, &bytes, &n_bytes, NULL) == QRUN_OK);
+    REQUIRE(qr_file_read(temporary_path(&folder, "model.safetensors.index.json"), 10000, &bytes, &n_bytes, NULL) ==
+            QRUN_OK);
     CHECK_STR(bytes, "{\n  \"metadata\": {\n    \"total_size\": 37\n  },\n  \"weight_map\": {\n"
                      "    \"a.half\": \"model-00003-of-00004.safetensors\",\n"
                      "    \"a.long\": \"model-00004-of-00004.safetensors\",\n"
@@ -306,7 +312,8 @@ static void test_writer_leaves_nothing_behind(void) {
     qr_safetensors_writer *writer;
     qr_error err = {0};
     for (size_t n_tensors = 0; n_tensors < 4; n_tensors++) {
-        REQUIRE(qr_safetensors_writer_create(folder.path, "model", specs, QR_COUNT_OF(specs), 8, &writer, NULL) == QRUN_OK);
+        REQUIRE(qr_safetensors_writer_create(folder.path, "model", specs, QR_COUNT_OF(specs), 8, &writer, NULL) ==
+                QRUN_OK);
         for (size_t i = 0; i < n_tensors; i++) {
             const unsigned char zeros[16] = {0};
             const qr_safetensors_spec *spec = qr_safetensors_writer_next(writer);
@@ -415,8 +422,9 @@ static void test_real_models(void) {
         CHECK_MSG(qr_safetensors_open(path, &file, &err) == QRUN_OK, "%s", err.message);
         REQUIRE(file != NULL);
         const qr_safetensors_tensor *tensor;
-        CHECK_MSG(qr_safetensors_require(file, models[i].tensor, QR_DTYPE_BIT(models[i].dtype), 2, models[i].dims, &tensor,
-                                         &err) == QRUN_OK, "%s", err.message);
+        CHECK_MSG(qr_safetensors_require(file, models[i].tensor, QR_DTYPE_BIT(models[i].dtype), 2, models[i].dims,
+                                         &tensor, &err) == QRUN_OK,
+                  "%s", err.message);
         qr_safetensors_close(file);
     }
 }
