@@ -335,6 +335,9 @@ static void test_writer_leaves_nothing_behind(void) {
     CHECK_INT(qr_safetensors_writer_create(folder.path, "model", twice, 2, 0, &writer, NULL), QRUN_ERROR_ARGUMENT);
     CHECK_INT(qr_safetensors_writer_create(folder.path, "model", reserved, 1, 0, &writer, NULL), QRUN_ERROR_ARGUMENT);
     CHECK_INT(qr_safetensors_writer_create(folder.path, "model", negative, 1, 0, &writer, NULL), QRUN_ERROR_ARGUMENT);
+    CHECK_INT(qr_safetensors_writer_create(temporary_path(&folder, "absent"), "model", specs, 6, 0, &writer, NULL),
+              QRUN_ERROR_NOT_FOUND);
+    CHECK(writer == NULL);
     temporary_text(&folder, "model.safetensors", "old");
     CHECK_INT(qr_safetensors_writer_create(folder.path, "model", specs, 6, 8, &writer, NULL), QRUN_ERROR_ARGUMENT);
     REQUIRE(qr_safetensors_writer_create(folder.path, "model", NULL, 0, 8, &writer, NULL) == QRUN_OK);
