@@ -1,15 +1,8 @@
 /* A tokenizer.json and, after the first NUL, a text for it. What is accepted must mean something: every id a token, the
  * decoded text UTF-8, the same whole and streamed, the same ids a second time. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/utf8.h"
+#include "fuzz.h"
 #include "loaders/tokenizer.h"
-
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
 
 static void check_decode(const qr_tokenizer *tokenizer, const qr_tokens *tokens, bool skip_special) {
     qr_error err = {0};
@@ -22,12 +15,12 @@ static void check_decode(const qr_tokenizer *tokenizer, const qr_tokens *tokens,
         status = i < tokens->n ? qr_token_stream_push(&stream, tokens->ids[i], &streamed, &err)
                                : qr_token_stream_finish(&stream, &streamed, &err);
         const size_t n_new = streamed.size - before;
-        require(n_new == 0 || qr_utf8_valid_prefix(streamed.data + before, n_new) == n_new);
+        FUZZ_CHECK(n_new == 0 || qr_utf8_valid_prefix(streamed.data + before, n_new) == n_new);
     }
-    require((status == QRUN_OK) == (err.message[0] == '\0'));
+    FUZZ_CHECK((status == QRUN_OK) == (err.message[0] == '\0'));
     if (status == QRUN_OK) {
-        require(whole.size == streamed.size);
-        require(whole.size == 0 || memcmp(whole.data, streamed.data, whole.size) == 0);
+        FUZZ_CHECK(whole.size == streamed.size);
+        FUZZ_CHECK(whole.size == 0 || memcmp(whole.data, streamed.data, whole.size) == 0);
     }
     qr_token_stream_free(&stream);
     qr_buffer_free(&whole);
@@ -38,17 +31,17 @@ static void check_text(const qr_tokenizer *tokenizer, const char *text, size_t n
     qr_error err = {0};
     qr_tokens tokens = {0}, again = {0};
     const qrun_status status = qr_tokenizer_encode(tokenizer, text, n_bytes, &options, &tokens, &err);
-    require((status == QRUN_OK) == (err.message[0] == '\0'));
+    FUZZ_CHECK((status == QRUN_OK) == (err.message[0] == '\0'));
     if (status == QRUN_OK) {
         for (size_t i = 0; i < tokens.n; i++) {
             size_t n;
-            require(qr_tokenizer_token(tokenizer, tokens.ids[i], &n) != NULL);
+            FUZZ_CHECK(qr_tokenizer_token(tokenizer, tokens.ids[i], &n) != NULL);
         }
-        require(qr_tokenizer_encode(tokenizer, text, n_bytes, &options, &again, &err) == QRUN_OK);
-        require(again.n == tokens.n && (again.n == 0 || memcmp(again.ids, tokens.ids, again.n * sizeof *again.ids) == 0));
+        FUZZ_CHECK(qr_tokenizer_encode(tokenizer, text, n_bytes, &options, &again, &err) == QRUN_OK);
+        FUZZ_CHECK(again.n == tokens.n && (again.n == 0 || memcmp(again.ids, tokens.ids, again.n * sizeof *again.ids) == 0));
         check_decode(tokenizer, &tokens, options.parse_special);
     } else {
-        require(tokens.n == 0);
+        FUZZ_CHECK(tokens.n == 0);
     }
     qr_tokens_free(&tokens);
     qr_tokens_free(&again);
@@ -63,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     qr_error err = {0};
     qr_tokenizer *tokenizer = NULL;
     const qrun_status status = qr_tokenizer_parse((const char *)data, n_json, "fuzz", &tokenizer, &err);
-    require((status == QRUN_OK) == (tokenizer != NULL) && (status == QRUN_OK) == (err.message[0] == '\0'));
+    FUZZ_CHECK((status == QRUN_OK) == (tokenizer != NULL) && (status == QRUN_OK) == (err.message[0] == '\0'));
     if (status != QRUN_OK) { return 0; }
     check_text(tokenizer, text, n_text, (qr_encode_options){false, false});
     check_text(tokenizer, text, n_text, (qr_encode_options){true, true});
