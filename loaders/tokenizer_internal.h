@@ -40,7 +40,7 @@ qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n
                          qr_error *err);
 int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes); /* −1 where there is none */
 const char *qr_vocab_text(const qr_vocab *vocab, int32_t id, size_t *n_bytes);  /* NULL where there is none */
-uint64_t qr_hash_bytes(const char *bytes, size_t n_bytes);
+uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes);
 
 /* --- tokenizer_trie.c: longest and all prefixes over bytes ------------------------------------------------------- */
 
