@@ -191,6 +191,7 @@ static void test_hostile_templates(void) {
     expect_refusal("{{ (-9223372036854775807 - 1) // -1 }}", "64 bits");
     expect_refusal("{{ (-9223372036854775807 - 1)|abs }}", "64 bits");
     expect_refusal("{{ 10 ** 400 }}", "64 bits");
+    expect_refusal("{{ '%d' % 1e300 }}", "64 bits");
     CHECK_STR(rendered("{{ (-9223372036854775807 - 1) % -1 }}"), "0");
     CHECK_STR(rendered("{{ 'abc'[-9223372036854775807:9223372036854775807:9223372036854775807] }}"), "a");
     CHECK_STR(rendered("{{ 10.0 ** 400 }}{{ '1e999'|float }}"), "infinf");
