@@ -46,6 +46,10 @@ static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (
  * refused with the list of those that would do. */
 qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err);
 
+/* Zeroed memory at a 64-byte boundary, in huge pages where it is large enough; NULL when there is none. Not counted. */
+void *qr_cpu_map(size_t n_bytes);
+void qr_cpu_unmap(void *memory, size_t n_bytes);
+
 /* The ops; those of qr_cpu_op_linear and qr_cpu_op_lora are in linear.c and lora.c. */
 #define QR_X(name) extern const qr_op_impl qr_cpu_op_##name;
 QR_OPS(QR_X)

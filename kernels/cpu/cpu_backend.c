@@ -20,29 +20,33 @@ static void count_held(qr_cpu_backend *cpu, size_t n_bytes) {
     while (now > peak && !atomic_compare_exchange_weak(&cpu->peak_bytes, &peak, now)) {}
 }
 
-/* Maps n_bytes of zeros at a huge-page boundary when they are worth one, by mapping a page more and giving back the
- * ends. */
-static void *map_zeroed(size_t n_bytes) {
-    const size_t slack = n_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
-    size_t mapped_bytes;
-    if (!qr_size_add(n_bytes, slack, &mapped_bytes)) { return NULL; }
+/* Whole pages, of whatever size up to 64 KiB; untouched ones cost nothing. */
+static bool page_round(size_t n_bytes, size_t *rounded) { return qr_size_align(n_bytes > 0 ? n_bytes : 1, 65536, rounded); }
+
+/* Maps a huge page more than is needed and gives back the ends, so that huge pages fit from the first byte on. */
+void *qr_cpu_map(size_t n_bytes) {
+    size_t rounded, mapped_bytes;
+    if (!page_round(n_bytes, &rounded)) { return NULL; }
+    const size_t slack = rounded >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
+    if (!qr_size_add(rounded, slack, &mapped_bytes)) { return NULL; }
     unsigned char *mapped = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) { return NULL; }
     if (slack == 0) { return mapped; }
     const size_t head = (size_t)(-(uintptr_t)mapped & (HUGE_PAGE_BYTES - 1));
     if (head > 0) { munmap(mapped, head); }
-    if (slack > head) { munmap(mapped + head + n_bytes, slack - head); }
-    madvise(mapped + head, n_bytes, MADV_HUGEPAGE);
+    if (slack > head) { munmap(mapped + head + rounded, slack - head); }
+    madvise(mapped + head, rounded, MADV_HUGEPAGE);
     return mapped + head;
 }
 
-/* Whole pages, of whatever size up to 64 KiB; untouched ones cost nothing. */
-static bool page_round(size_t n_bytes, size_t *rounded) { return qr_size_align(n_bytes > 0 ? n_bytes : 1, 65536, rounded); }
+void qr_cpu_unmap(void *memory, size_t n_bytes) {
+    size_t rounded;
+    if (memory != NULL && page_round(n_bytes, &rounded)) { munmap(memory, rounded); }
+}
 
 static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory, qr_error *err) {
     (void)kind; /* host memory is device memory here */
-    size_t rounded;
-    *memory = page_round(n_bytes, &rounded) ? map_zeroed(rounded) : NULL;
+    *memory = qr_cpu_map(n_bytes);
     if (*memory == NULL) { return qr_fail_memory(err, "a buffer of the cpu backend", n_bytes); }
     count_held(own(backend), n_bytes);
     return QRUN_OK;
@@ -50,9 +54,8 @@ static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_
 
 static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes) {
     (void)kind;
-    size_t rounded;
-    if (memory == NULL || !page_round(n_bytes, &rounded)) { return; }
-    munmap(memory, rounded);
+    if (memory == NULL) { return; }
+    qr_cpu_unmap(memory, n_bytes);
     atomic_fetch_sub(&own(backend)->held_bytes, n_bytes);
 }
 

@@ -17,8 +17,11 @@
 enum {
     QR_CPU_PANEL_ROWS = 64,   /* weight rows of a task; a multiple of the NF4 group */
     QR_CPU_CHUNK_ROWS = 256,  /* rows of x of a task: the dequantisation of a panel costs 2 % of its products then */
+    QR_CPU_DECODE_ROWS = 4,   /* of x, at most, for kernels that work from the codes */
+    QR_CPU_FEW_ROWS = 24,     /* of x: a task then goes through its panel in pieces that stay in L1 */
     QR_CPU_VECTOR_BYTES = 64, /* the widest: operands are filled up to it with zeros */
     QR_CPU_TILE_COLS = 16,    /* rows of x in a tile */
+    QR_CPU_EXERCISE_ROUNDS = 100000,
 };
 
 /* Rows [row, row + n_rows) and columns [k, k + n_k) of a matrix, to be written to dst as [n_rows, dst_stride] elements,
@@ -27,6 +30,7 @@ typedef struct qr_cpu_panel {
     const qr_weight *weight;
     const qr_cpu_layout *layout;
     int64_t row, n_rows, k, n_k, n_k_padded;
+    int64_t k_block; /* in which the matrix is walked */
     void *dst;
     int64_t dst_stride;
 } qr_cpu_panel;
@@ -47,16 +51,19 @@ typedef struct qr_cpu_product {
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
+    int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
     bool tiles;           /* x is packed in tiles and sums are transposed */
     bool rounds_bf16;     /* x and the weights are BF16 values (held in F32 when element_bytes is 4) */
     void (*fetch)(const qr_cpu_panel *panel);
     void (*multiply)(const qr_cpu_product *product);
-    /* Whole K at once from the codes, for x of up to decode_rows rows: product->w, w_stride and first are not used.
-     * NULL: none. */
-    void (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
-    int64_t decode_rows;
+    /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
+     * used. False: there is none for this format. NULL: for no format. */
+    bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
     void (*combine)(const float *rows, const float *factors, int64_t n, float *sums);
+    /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. */
+    void (*exercise)(int64_t n_rounds);
+    double exercise_flops;
 } qr_cpu_matmul;
 
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_c, qr_cpu_matmul_f32_c;

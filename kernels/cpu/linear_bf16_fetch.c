@@ -3,25 +3,72 @@
 #include "kernels/cpu/linear_bf16_fetch.h"
 
 #include <immintrin.h>
-#include <string.h>
 
 #include "base/sizes.h"
 #include "kernels/cpu/nf4_avx512_bf16.h"
 
-static void fetch_nf4_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst) {
-    enum { SCALES_AT_ONCE = 32 };
-    float scales[SCALES_AT_ONCE];
+enum { GROUP = QR_CPU_NF4_GROUP_ROWS };
+
+/* 128 columns of n_rows rows of a group. */
+static void fetch_nf4_run(const uint8_t *codes, const uint8_t *next, const float *scales, int64_t scale_stride,
+                          int64_t n_rows, uint16_t *dst, int64_t dst_stride) {
     const __m512 code = _mm512_loadu_ps(qr_nf4_code);
-    for (int64_t k = 0; k < p->n_k; k += 64 * SCALES_AT_ONCE) {
-        const int64_t n_k = qr_min(p->n_k - k, 64 * SCALES_AT_ONCE);
-        qr_cpu_nf4_scales(p->weight, p->layout, row, p->k + k, n_k / 64, scales);
-        for (int64_t j = 0; j < n_k; j += 128) {
-            const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k + j);
-            const bool half = n_k - j < 128;
-            __m512i v[4];
-            nf4_values(half ? nf4_words_half(codes) : nf4_words(codes), code, scales[j / 64], scales[j / 64 + !half], v);
-            for (int q = 0; q < (half ? 2 : 4); q++) { _mm512_storeu_si512(dst + k + j + 32 * q, v[q]); }
+    for (int64_t r = 0; r < n_rows; r++) {
+        __m512i v[4];
+        _mm_prefetch(next + r * 64, _MM_HINT_T0);
+        nf4_values(nf4_words(codes + r * 64), code, scales[r * scale_stride], scales[r * scale_stride + 1], v);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) { _mm512_storeu_si512(dst + r * dst_stride + 32 * j, v[j]); }
+    }
+}
+
+/* The last 64 columns where cols % 128 == 64. */
+static void fetch_nf4_half_run(const uint8_t *codes, const float *scales, int64_t scale_stride, int64_t n_rows,
+                               uint16_t *dst, int64_t dst_stride) {
+    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
+    for (int64_t r = 0; r < n_rows; r++) {
+        const __m512i words = nf4_words_half(codes + r * 32), table = nf4_table(code, scales[r * scale_stride]);
+        _mm512_storeu_si512(dst + r * dst_stride, _mm512_permutexvar_epi16(words, table));
+        _mm512_storeu_si512(dst + r * dst_stride + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table));
+    }
+}
+
+/* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then its K
+ * blocks, then the next panel. The processor's own prefetcher does not see this order; without the hint three quarters of
+ * the time went into waiting for codes. */
+static void place_ahead(const qr_cpu_panel *p, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k) {
+    int64_t in_block = row - p->row + n_ahead;
+    *ahead_row = p->row;
+    *ahead_k = p->k;
+    while (in_block >= p->n_rows) {
+        in_block -= p->n_rows;
+        *ahead_k += p->k_block;
+        if (*ahead_k >= p->weight->desc.cols) {
+            *ahead_k = 0;
+            *ahead_row += p->n_rows;
         }
+    }
+    *ahead_row += in_block;
+}
+
+/* Up to 16 rows of one group, in the order in which their codes lie. */
+static void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, uint16_t *dst) {
+    enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
+    float scales[GROUP * MAX_SCALES];
+    for (int64_t r = 0; r < n_rows; r++) {
+        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
+    }
+    int64_t next_row, next_k;
+    place_ahead(p, row, n_rows, &next_row, &next_k);
+    const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k);
+    const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
+    int64_t k = 0;
+    for (; k + 128 <= p->n_k; k += 128) {
+        const int64_t offset = k / 2 * GROUP;
+        fetch_nf4_run(codes + offset, next + offset, scales + k / 64, MAX_SCALES, n_rows, dst + k, p->dst_stride);
+    }
+    if (k < p->n_k) {
+        fetch_nf4_half_run(qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k), scales + k / 64, MAX_SCALES, n_rows, dst + k, p->dst_stride);
     }
 }
 
@@ -47,22 +94,30 @@ static __m512i element_vector(qr_weight_format format, const unsigned char *src,
 }
 
 static void fetch_element_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst) {
+    enum { ROWS_AHEAD = 6 };
+    int64_t next_row, next_k;
+    place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
     const qr_weight_format format = p->weight->desc.format;
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     const unsigned char *src = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + p->k * bytes;
+    const unsigned char *next = (const unsigned char *)qr_cpu_row(p->weight, p->layout, next_row) + next_k * bytes;
     for (int64_t j = 0; j < p->n_k; j += 32) {
+        _mm_prefetch(next + j * bytes, _MM_HINT_T0);
         _mm512_storeu_si512(dst + j, element_vector(format, src + j * bytes, p->n_k - j));
     }
 }
 
 void qr_cpu_fetch_bf16(const qr_cpu_panel *p) {
-    for (int64_t r = 0; r < p->n_rows; r++) {
+    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
+    for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
+        const int64_t row = p->row + r;
+        if (groups) { n = qr_min(p->n_rows - r, GROUP - row % GROUP); }
         uint16_t *dst = (uint16_t *)p->dst + r * p->dst_stride;
         switch (p->layout->kind) {
-        case QR_CPU_ROWS: fetch_element_row(p, p->row + r, dst); break;
-        case QR_CPU_NF4_GROUPS: fetch_nf4_row(p, p->row + r, dst); break;
-        case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_bf16(p, p->row + r, dst); break;
+        case QR_CPU_ROWS: fetch_element_row(p, row, dst); break;
+        case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, row, n, dst); break;
+        case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_bf16(p, row, dst); break;
         }
-        memset(dst + p->n_k, 0, (size_t)(p->n_k_padded - p->n_k) * sizeof *dst);
+        for (int64_t k = p->n_k; k < p->n_k_padded; k++) { dst[k] = 0; }
     }
 }

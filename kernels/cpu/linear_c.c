@@ -7,15 +7,21 @@
 const qr_cpu_matmul qr_cpu_matmul_f32_c = {
     .element_bytes = 4,
     .k_block = K_BLOCK,
+    .piece_rows = LANES_TILE_ROWS,
     .fetch = fetch_f32,
     .multiply = multiply,
+    .exercise = exercise,
+    .exercise_flops = EXERCISE_FLOPS,
     .combine = combine,
 };
 
 const qr_cpu_matmul qr_cpu_matmul_bf16_c = {
     .element_bytes = 4,
     .k_block = K_BLOCK,
+    .piece_rows = LANES_TILE_ROWS,
     .rounds_bf16 = true,
     .fetch = fetch_rounded_to_bf16,
     .multiply = multiply,
+    .exercise = exercise,
+    .exercise_flops = EXERCISE_FLOPS,
 };

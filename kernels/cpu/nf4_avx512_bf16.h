@@ -14,7 +14,8 @@ static inline __m512i nf4_words_half(const uint8_t *run) {
 
 /* bf16(code · scale) for the 16 codes, in both halves. */
 static inline __m512i nf4_table(__m512 code, float scale) {
-    return _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(code, _mm512_set1_ps(scale))));
+    const __m512 values = _mm512_mul_ps(code, _mm512_set1_ps(scale));
+    return (__m512i)_mm512_cvtne2ps_pbh(values, values);
 }
 
 /* Columns [32j, 32j + 32) of a run in v[j]; the first two of the block of scale0, the others of that of scale1. vpermw

@@ -1,0 +1,180 @@
+/* How fast linear is, beside what the machine can do: for each weight format and number of rows of x, weights a second,
+ * bytes of weights read a second (against the measured read bandwidth) and operations a second (against the measured
+ * peak of the instruction set). Weights are cycled through a set larger than the caches.
+ *
+ *     bench_linear [--shape OUTxIN] [--rows 1,16,512] [--formats nf4-dq,int8] [--isa NAME] [--threads N] [--f32] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/random.h"
+#include "base/sizes.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_limits.h"
+
+enum { MAX_LIST = 16, WORKING_SET_BYTES = 192 << 20, MAX_COPIES = 256 };
+
+typedef struct options {
+    int64_t out, in;
+    int64_t rows[MAX_LIST];
+    int n_rows;
+    const char *formats;
+    const char *isa;
+    int n_threads;
+    qr_dtype dtype;
+} options;
+
+typedef struct bench {
+    const options *options;
+    qr_backend *backend;
+    double read_bytes, peak_flops; /* a second */
+} bench;
+
+/* One thread's own time where there is one, so that other processes matter little. */
+static double seconds_now(const options *o) {
+    struct timespec now;
+    clock_gettime(o->n_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void *checked(qrun_status status, const qr_error *err, void *result) {
+    if (status != QRUN_OK) {
+        fprintf(stderr, "bench_linear: %s\n", err->message);
+        exit(1);
+    }
+    return result;
+}
+
+static void *memory(qr_backend *backend, size_t n_bytes) {
+    qr_error err = {0};
+    void *memory = NULL;
+    const qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &memory, &err);
+    return checked(status, &err, memory);
+}
+
+/* Random codes and plausible scales: speed does not depend on values as long as they are ordinary numbers. */
+static void fill_weight(qr_weight *weight, size_t n_bytes) {
+    uint64_t *words = weight->data;
+    uint64_t state = 0x9E3779B97F4A7C15U;
+    for (size_t i = 0; i < n_bytes / 8; i++) {
+        state = state * 6364136223846793005U + 1442695040888963407U;
+        words[i] = weight->desc.format == QR_WEIGHT_NF4_DQ || weight->desc.format == QR_WEIGHT_INT8
+                       ? state ^ state >> 29
+                       : 0x3C003C003C003C00U | (state >> 12 & 0x00FF00FF00FF00FFU); /* ordinary in F32, F16 and BF16 */
+    }
+}
+
+typedef struct measured { int64_t n_rows; double seconds; } measured;
+
+/* Best of many calls, each on the next copy of the weights. */
+static double best_seconds(const bench *b, qr_weight *weights, int n_copies, const qr_linear_args *shape, void *workspace) {
+    double best = 1e30, begin = seconds_now(b->options);
+    for (int call = 0; call < 8 || seconds_now(b->options) - begin < 1.0; call++) {
+        qr_linear_args args = *shape;
+        const int per_call = shape->n_rows > 32 ? 1 : (int)qr_max(1, n_copies / 4);
+        const double t = seconds_now(b->options);
+        for (int j = 0; j < per_call; j++) {
+            args.weight = &weights[(call * per_call + j) % n_copies];
+            qr_linear(b->backend, &args, workspace, NULL);
+        }
+        const double taken = (seconds_now(b->options) - t) / per_call;
+        if (taken < best) { best = taken; }
+    }
+    return best;
+}
+
+static void print_row(const bench *b, const char *format, int64_t n_rows, double seconds, size_t weight_bytes) {
+    const options *o = b->options;
+    const double n_weights = (double)o->out * (double)o->in;
+    const double bytes = (double)weight_bytes / seconds, flops = 2.0 * n_weights * (double)n_rows / seconds;
+    printf("%-7s M %4lld  %9.1f us  %7.2f G weights/s  %6.1f GB/s (%3.0f %%)  %7.3f TFLOP/s (%3.0f %%)\n", format,
+           (long long)n_rows, seconds * 1e6, n_weights / seconds * 1e-9, bytes * 1e-9, 100.0 * bytes / b->read_bytes,
+           flops * 1e-12, 100.0 * flops / b->peak_flops);
+}
+
+static void bench_format(const bench *b, qr_weight_format format) {
+    const options *o = b->options;
+    qr_backend *backend = b->backend;
+    const qr_weight_desc desc = {format, qr_weight_is_nf4(format) ? QR_NF4_BLOCK : 0, o->out, o->in};
+    const size_t n_bytes = backend->weight_bytes(backend, &desc);
+    const int n_copies = (int)qr_min(MAX_COPIES, qr_max(1, (int64_t)(WORKING_SET_BYTES / n_bytes)));
+    qr_weight weights[MAX_COPIES];
+    for (int i = 0; i < n_copies; i++) {
+        weights[i] = (qr_weight){.desc = desc, .data = memory(backend, n_bytes), .nested_offset = 0.01F};
+        fill_weight(&weights[i], n_bytes);
+    }
+    for (int i = 0; i < o->n_rows; i++) {
+        const int64_t m = o->rows[i];
+        const size_t x_bytes = (size_t)(m * o->in) * qr_dtype_bytes(o->dtype), y_bytes = (size_t)(m * o->out) * sizeof(float);
+        qr_weight x_like = {.desc = {QR_WEIGHT_BF16, 0, m, o->in}, .data = memory(backend, x_bytes)};
+        fill_weight(&x_like, x_bytes);
+        const qr_linear_args args = {.weight = weights, .x = x_like.data, .x_dtype = o->dtype, .y = memory(backend, y_bytes),
+                                     .n_rows = m, .x_stride = o->in, .y_stride = o->out};
+        const size_t workspace_bytes = qr_linear_workspace(backend, &args);
+        void *workspace = memory(backend, workspace_bytes);
+        print_row(b, qr_weight_format_name(format), m, best_seconds(b, weights, n_copies, &args, workspace), n_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, args.y, y_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, x_like.data, x_bytes);
+    }
+    for (int i = 0; i < n_copies; i++) { backend->memory_destroy(backend, QR_MEMORY_DEVICE, weights[i].data, n_bytes); }
+}
+
+static int usage(const char *argument) {
+    fprintf(stderr, "bench_linear: %s? Options: --shape OUTxIN --rows 1,16,512 --formats nf4-dq,int8 --isa NAME --threads N "
+                    "--f32\n", argument);
+    return 2;
+}
+
+static void parse_rows(options *o, const char *text) {
+    o->n_rows = 0;
+    for (char *end; o->n_rows < MAX_LIST && *text != '\0'; text = *end == ',' ? end + 1 : end) {
+        o->rows[o->n_rows++] = strtoll(text, &end, 10);
+        if (end == text || o->rows[o->n_rows - 1] <= 0) { o->n_rows = 0; return; }
+    }
+}
+
+int main(int argc, char **argv) {
+    options o = {.out = 2048, .in = 2048, .rows = {1, 2, 4, 8, 16, 64, 512}, .n_rows = 7,
+                 .formats = "nf4-dq,nf4,int8,bf16,f16,f32", .dtype = QR_DTYPE_BF16};
+    for (int i = 1; i < argc; i++) {
+        long long out, in;
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--f32") == 0) { o.dtype = QR_DTYPE_F32; continue; }
+        if (strcmp(argv[i], "--shape") == 0 && sscanf(value, "%lldx%lld", &out, &in) == 2 && out > 0 && in > 0) {
+            o.out = out, o.in = in;
+        } else if (strcmp(argv[i], "--rows") == 0) {
+            parse_rows(&o, value);
+        } else if (strcmp(argv[i], "--formats") == 0) {
+            o.formats = value;
+        } else if (strcmp(argv[i], "--isa") == 0) {
+            o.isa = value;
+        } else if (strcmp(argv[i], "--threads") == 0) {
+            o.n_threads = atoi(value);
+        } else {
+            return usage(argv[i]);
+        }
+        i++;
+    }
+    qr_error err = {0};
+    qr_threads *threads = NULL;
+    bench b = {.options = &o};
+    checked(qr_threads_create(o.n_threads, &threads, &err), &err, NULL);
+    checked(qr_backend_cpu_create(o.isa, threads, &b.backend, &err), &err, NULL);
+    checked(qr_cpu_measure_read_bandwidth(threads, &b.read_bytes, &err), &err, NULL);
+    checked(qr_cpu_measure_matrix_peak(threads, b.backend->isa, o.dtype, &b.peak_flops, &err), &err, NULL);
+    printf("%s, %d threads: read bandwidth %.1f GB/s, matrix peak %.3f TFLOP/s (%s); weights [%lld, %lld]\n", b.backend->isa,
+           qr_threads_count(threads), b.read_bytes * 1e-9, b.peak_flops * 1e-12, qr_dtype_name(o.dtype), (long long)o.out,
+           (long long)o.in);
+    for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
+        const char *name = qr_weight_format_name((qr_weight_format)format), *found = strstr(o.formats, name);
+        for (; found != NULL; found = strstr(found + 1, name)) {
+            const char after = found[strlen(name)], before = found == o.formats ? ',' : found[-1];
+            if (before == ',' && (after == ',' || after == '\0')) { bench_format(&b, (qr_weight_format)format); }
+        }
+    }
+    qr_backend_destroy(b.backend);
+    qr_threads_destroy(threads);
+    return 0;
+}
