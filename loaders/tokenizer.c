@@ -10,12 +10,14 @@
 
 enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
 
-static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const char *what, qr_error *err) {
+static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const qr_json *config, const char *what,
+                        qr_error *err) {
     qrun_status status;
     if (!cJSON_IsObject(root)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: not a JSON object", what); }
     QR_TRY(qr_regex_context_create(&tokenizer->regex, err));
     QR_TRY(qr_tokenizer_load_model(tokenizer, qr_json_get(root, "model"), what, err));
-    QR_TRY(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"), what, err));
+    QR_TRY(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"),
+                                   qr_json_get(config, "added_tokens_decoder"), what, err));
     QR_TRY(qr_tokenizer_load_components(tokenizer, root, what, err));
     QR_TRY(qr_tokenizer_load_post_processor(tokenizer, qr_json_get(root, "post_processor"), what, err));
     QR_TRY(qr_tokenizer_index_added(tokenizer, err));
@@ -24,12 +26,14 @@ out:
     return status;
 }
 
-static qrun_status create(const qr_json *root, const char *what, qr_tokenizer **tokenizer, qr_error *err) {
+/* config: the root of tokenizer_config.json, or NULL. */
+static qrun_status create(const qr_json *root, const qr_json *config, const char *what, qr_tokenizer **tokenizer,
+                          qr_error *err) {
     *tokenizer = NULL;
     qr_tokenizer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
     made->bos_id = made->eos_id = made->pad_id = made->unk_id = -1;
-    const qrun_status status = load(made, root, what, err);
+    const qrun_status status = load(made, root, config, what, err);
     if (status != QRUN_OK) {
         qr_tokenizer_destroy(made);
         return status;
@@ -43,7 +47,7 @@ qrun_status qr_tokenizer_parse(const char *text, size_t n_bytes, const char *wha
     qr_json *root = NULL;
     *tokenizer = NULL;
     qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
-    if (status == QRUN_OK) { status = create(root, what, tokenizer, err); }
+    if (status == QRUN_OK) { status = create(root, NULL, what, tokenizer, err); }
     qr_json_free(root);
     return status;
 }
@@ -85,27 +89,24 @@ out:
     return status;
 }
 
-static qrun_status read_config(qr_tokenizer *tokenizer, const char *folder, const char *name, qr_error *err) {
-    qr_json *config = NULL;
+static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {
+    read_named_token(tokenizer, config, "bos_token", &tokenizer->bos_id);
+    read_named_token(tokenizer, config, "eos_token", &tokenizer->eos_id);
+    read_named_token(tokenizer, config, "pad_token", &tokenizer->pad_id);
+    read_named_token(tokenizer, config, "unk_token", &tokenizer->unk_id);
+}
+
+/* *root stays NULL where the folder has no such file. */
+static qrun_status read_optional(const char *folder, const char *name, qr_json **root, qr_error *err) {
     char *path = qr_path_join(folder, name);
     if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
-    qrun_status status = QRUN_OK;
-    if (qr_file_exists(path)) {
-        QR_TRY(qr_json_read(path, MAX_CONFIG_BYTES, &config, err));
-        read_named_token(tokenizer, config, "bos_token", &tokenizer->bos_id);
-        read_named_token(tokenizer, config, "eos_token", &tokenizer->eos_id);
-        read_named_token(tokenizer, config, "pad_token", &tokenizer->pad_id);
-        read_named_token(tokenizer, config, "unk_token", &tokenizer->unk_id);
-        QR_TRY(read_add_bos_eos(tokenizer, config, path, err));
-    }
-out:
-    qr_json_free(config);
+    const qrun_status status = qr_file_exists(path) ? qr_json_read(path, MAX_CONFIG_BYTES, root, err) : QRUN_OK;
     qr_free(path);
     return status;
 }
 
 qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err) {
-    qr_json *root = NULL;
+    qr_json *root = NULL, *specials = NULL, *config = NULL;
     qrun_status status;
     *tokenizer = NULL;
     char *path = qr_path_join(folder, "tokenizer.json");
@@ -115,15 +116,20 @@ qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_e
                        "tokenizer.model alone is not read: save the tokenizer with transformers to get one)", path));
     }
     QR_TRY(qr_json_read(path, MAX_FILE_BYTES, &root, err));
-    QR_TRY(create(root, path, tokenizer, err));
-    QR_TRY(read_config(*tokenizer, folder, "special_tokens_map.json", err));
-    QR_TRY(read_config(*tokenizer, folder, "tokenizer_config.json", err));
+    QR_TRY(read_optional(folder, "special_tokens_map.json", &specials, err));
+    QR_TRY(read_optional(folder, "tokenizer_config.json", &config, err));
+    QR_TRY(create(root, config, path, tokenizer, err));
+    read_named_tokens(*tokenizer, specials);
+    read_named_tokens(*tokenizer, config);
+    QR_TRY(read_add_bos_eos(*tokenizer, config, "tokenizer_config.json", err));
 out:
     if (status != QRUN_OK) {
         qr_tokenizer_destroy(*tokenizer);
         *tokenizer = NULL;
     }
     qr_json_free(root);
+    qr_json_free(specials);
+    qr_json_free(config);
     qr_free(path);
     return status;
 }

@@ -23,9 +23,10 @@
 
 typedef struct qr_tokenizer qr_tokenizer;
 
-/* Reads <folder>/tokenizer.json and, where they exist, tokenizer_config.json and special_tokens_map.json for the
- * bos, eos, pad and unk tokens. As in transformers, an explicit add_bos_token or add_eos_token in
- * tokenizer_config.json decides what `add_special` adds; otherwise the post-processor of tokenizer.json does. */
+/* Reads <folder>/tokenizer.json and, where they exist, special_tokens_map.json and tokenizer_config.json: for the bos,
+ * eos, pad and unk tokens, and for added_tokens_decoder, which may add tokens and has the last word on their flags. As
+ * in transformers, an explicit add_bos_token or add_eos_token in tokenizer_config.json decides what `add_special` adds;
+ * otherwise the post-processor of tokenizer.json does. */
 qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err);
 
 /* The same from the text of a tokenizer.json alone; `what` names it in messages. */

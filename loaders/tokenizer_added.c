@@ -1,4 +1,5 @@
 /* Added tokens: text that becomes one id before, or right after, normalisation. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/sizes.h"
@@ -34,15 +35,12 @@ out:
 
 /* The id is the vocabulary's where the vocabulary has the text, the file's otherwise. Of several added tokens with one
  * text the first gives the id and the last the flags. */
-static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int64_t largest_id, const char *what,
+static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_t id, const char *what,
                             qr_error *err) {
     const char *content = NULL;
-    qr_added_token token = {0};
+    qr_added_token token = {.id = id};
     qrun_status status = qr_json_get_string(item, "content", &content, what, err);
     if (status == QRUN_OK) { status = read_flags(item, &token, what, err); }
-    if (status == QRUN_OK) {
-        status = qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &token.id, what, err);
-    }
     if (status != QRUN_OK) { return status; }
     if (content == NULL) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: an added token has no content", what); }
     if (content[0] == '\0') { return QRUN_OK; }
@@ -91,20 +89,46 @@ static qrun_status map_ids(qr_tokenizer *tokenizer, const char *what, qr_error *
     return QRUN_OK;
 }
 
-qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const char *what, qr_error *err) {
+/* Counts the tokens of a list or object and the bytes of their texts. */
+static void measure(const qr_json *tokens, size_t *n_bytes, int64_t *n_tokens) {
+    for (const qr_json *item = qr_json_first(tokens); item != NULL; item = item->next) {
+        const qr_json *content = qr_json_get(item, "content");
+        *n_bytes += cJSON_IsString(content) ? strlen(content->valuestring) : 0;
+        ++*n_tokens;
+    }
+}
+
+/* The key of added_tokens_decoder as an id. */
+static qrun_status read_key(const char *key, int64_t largest_id, int32_t *id, const char *what, qr_error *err) {
+    const size_t n = strspn(key, "0123456789");
+    const long long value = n > 0 && n < 10 && key[n] == '\0' ? strtoll(key, NULL, 10) : -1;
+    if (value < 0 || value > largest_id) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: added_tokens_decoder: \"%.64s\" is not an id from 0 to %lld", what,
+                       key, (long long)largest_id);
+    }
+    *id = (int32_t)value;
+    return QRUN_OK;
+}
+
+qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const qr_json *by_id,
+                                    const char *what, qr_error *err) {
     if (!qr_json_is_null(list) && !cJSON_IsArray(list)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: added_tokens is not a list", what);
     }
     size_t n_bytes = 0;
     int64_t n_tokens = tokenizer->vocab.n_ids;
-    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
-        const qr_json *content = qr_json_get(item, "content");
-        n_bytes += cJSON_IsString(content) ? strlen(content->valuestring) : 0;
-        n_tokens++;
-    }
+    measure(list, &n_bytes, &n_tokens);
+    measure(by_id, &n_bytes, &n_tokens);
+    const int64_t largest_id = 4 * n_tokens + 65536;
+    int32_t id = 0;
     qrun_status status = qr_trie_create(&tokenizer->added_contents, n_bytes, err);
     for (const qr_json *item = qr_json_first(list); status == QRUN_OK && item != NULL; item = item->next) {
-        status = load_one(tokenizer, item, 4 * n_tokens + 65536, what, err);
+        status = qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &id, what, err);
+        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
+    }
+    for (const qr_json *item = qr_json_first(by_id); status == QRUN_OK && item != NULL; item = item->next) {
+        status = read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err);
+        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
     }
     return status == QRUN_OK ? map_ids(tokenizer, what, err) : status;
 }

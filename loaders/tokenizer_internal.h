@@ -271,8 +271,10 @@ struct qr_tokenizer {
 /* tokenizer_model.c */
 qrun_status qr_tokenizer_load_model(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err);
 void qr_tokenizer_free_model(qr_tokenizer *tokenizer);
-/* tokenizer_added.c */
-qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const char *what, qr_error *err);
+/* tokenizer_added.c: the list of tokenizer.json, then the added_tokens_decoder of tokenizer_config.json (an object by
+ * id; NULL where there is none), which has the last word on a token's flags. */
+qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const qr_json *by_id,
+                                    const char *what, qr_error *err);
 /* After the normalisers were loaded: the forms that are searched for. */
 qrun_status qr_tokenizer_index_added(qr_tokenizer *tokenizer, qr_error *err);
 int32_t qr_tokenizer_find_added(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes); /* index or −1 */

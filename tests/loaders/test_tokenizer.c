@@ -211,7 +211,55 @@ static void test_lookups(void) {
     qr_tokenizer_destroy(tokenizer);
 }
 
-/* tokenizer_config.json: named tokens, and add_bos_token against the template of tokenizer.json. */
+/* A folder with the tokenizer.json of a fixture and this tokenizer_config.json. */
+static qr_tokenizer *open_with_config(const char *config, qr_error *err) {
+    char folder[] = "/tmp/qrun_test_tokenizer_XXXXXX", path[128];
+    char *json = NULL;
+    size_t n_bytes = 0;
+    qr_tokenizer *tokenizer = NULL;
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK(qr_file_read(FIXTURES "/llama3/tokenizer.json", 1 << 20, &json, &n_bytes, NULL) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    CHECK(qr_file_write(path, json, n_bytes, err) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    CHECK(qr_file_write(path, config, strlen(config), err) == QRUN_OK);
+    (void)qr_tokenizer_open(folder, &tokenizer, err);
+    remove(path);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    remove(path);
+    remove(folder);
+    qr_free(json);
+    return tokenizer;
+}
+
+static void test_config(void) {
+    const qr_encode_options with_special = {.add_special = true, .parse_special = true};
+    qr_error err = {0};
+    qr_tokenizer *tokenizer = open_with_config(
+        "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":\"<|tool|>\",\"unk_token\":null,"
+        "\"add_eos_token\":true,\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{"
+        "\"700\":{\"content\":\"<|tool|>\",\"special\":true,\"normalized\":false},"
+        "\"640\":{\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"rstrip\":true}}}", &err);
+    REQUIRE(tokenizer != NULL);
+    const int32_t bos = qr_tokenizer_bos_id(tokenizer), eos = qr_tokenizer_eos_id(tokenizer);
+    CHECK(bos == qr_tokenizer_id(tokenizer, "<s>", 3) && eos == qr_tokenizer_id(tokenizer, "</s>", 4) && bos != eos);
+    CHECK_INT(qr_tokenizer_pad_id(tokenizer), 700);
+    CHECK_INT(qr_tokenizer_unk_id(tokenizer), -1);
+    CHECK_INT(qr_tokenizer_vocab_size(tokenizer), 701);
+    /* The template of tokenizer.json would put <s> in front; the config says </s> behind and no more. */
+    qr_tokens tokens = encode(tokenizer, "<|tool|><s>  ", 13, &with_special);
+    CHECK(tokens.n == 3 && tokens.ids[0] == 700 && tokens.ids[1] == bos && tokens.ids[2] == eos);
+    qr_tokens_free(&tokens);
+    qr_tokenizer_destroy(tokenizer);
+
+    CHECK(open_with_config("{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}", &err) == NULL);
+    CHECK_MSG(strstr(err.message, "\"x\" is not an id") != NULL, "%s", err.message);
+    qr_error_clear(&err);
+    CHECK(open_with_config("{\"add_bos_token\":1}", &err) == NULL);
+    CHECK_MSG(strstr(err.message, "add_bos_token") != NULL, "%s", err.message);
+}
+
+/* tokenizer_config.json of real folders: named tokens, and add_bos_token against the template of tokenizer.json. */
 static void test_config_of_real_folders(void) {
     qr_tokenizer *llama = open_shared("llama-3.2");
     if (llama == NULL) { return; }
@@ -240,6 +288,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_json_llama_2);
     CHECK_RUN(test_fixtures);
     CHECK_RUN(test_lookups);
+    CHECK_RUN(test_config);
     CHECK_RUN(test_config_of_real_folders);
     return check_end();
 }
