@@ -1,0 +1,226 @@
+/* activation, gate, add, softcap and nll. */
+#include "op_harness.h"
+
+#include "check.h"
+
+#include "base/alloc.h"
+
+enum { N_ROWS = 65, GAP = 3, N_FNS = 3 };
+
+/* Below every normal result: where exp has underflowed, zero is as right as a denormal number. */
+#define TINY 1e-30
+
+typedef struct act_case {
+    qr_act_fn fn;
+    int64_t dim;
+    const float *x, *u; /* [N_ROWS, dim + GAP] */
+} act_case;
+
+static double act_value(qr_act_fn fn, double x) {
+    switch (fn) {
+    case QR_ACT_SILU: return x / (1.0 + exp(-x));
+    case QR_ACT_GELU_TANH: return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case QR_ACT_GELU_ERF: return 0.5 * x * erfc(-x * sqrt(0.5));
+    }
+    return NAN;
+}
+
+/* silu has no cancellation: a few roundings of itself (exp errs by 4 u). gelu computes 1 + tanh or 1 + erf, which
+ * err by a few u of 1, so its error is relative to x. */
+static double act_bound(qr_act_fn fn, double x) {
+    return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU ? fabs(act_value(fn, x)) : fabs(x));
+}
+
+static void exec_activation(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    const act_case *c = data;
+    const int64_t stride = c->dim + GAP;
+    const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
+    const qr_activation_args args = {
+        .fn = c->fn,
+        .x = op_input(run, c->x + first * stride, (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float)),
+        .dst = op_output(run, NULL, n_rows, row_bytes, row_bytes),
+        .dst_dtype = dtype,
+        .n_rows = n_rows,
+        .dim = c->dim,
+        .x_stride = stride,
+    };
+    op_call(run, QR_OP_activation, &args);
+    op_read(run, args.dst, out);
+}
+
+static void exec_gate(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    const act_case *c = data;
+    const int64_t stride = c->dim + GAP;
+    const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
+    const size_t src_bytes = (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float);
+    const qr_gate_args args = {
+        .fn = c->fn,
+        .g = op_input(run, c->x + first * stride, src_bytes),
+        .u = op_input(run, c->u + first * stride, src_bytes),
+        .dst = op_output(run, NULL, n_rows, row_bytes, row_bytes),
+        .dst_dtype = dtype,
+        .n_rows = n_rows,
+        .dim = c->dim,
+        .g_stride = stride,
+        .u_stride = stride,
+    };
+    op_call(run, QR_OP_gate, &args);
+    op_read(run, args.dst, out);
+}
+
+/* Normal numbers, and in every fifth place one that takes exp, tanh and erf to their ends. */
+static float *act_inputs(int64_t n, uint64_t stream) {
+    static const float ends[] = {0.0F, -0.0F, 20.0F, -20.0F, 88.5F, -88.5F, 1e4F, -1e4F, 1e-20F, -6.0F, 3.4e38F, -3.4e38F};
+    float *x = op_normals(n, stream, 3.0);
+    for (int64_t i = 0; i < n; i += 5) { x[i] = ends[i / 5 % (int64_t)QR_COUNT_OF(ends)]; }
+    return x;
+}
+
+static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
+    const int64_t stride = dim + GAP;
+    float *x = act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
+    double *bound = op_doubles(N_ROWS * dim);
+    const act_case data = {.fn = fn, .dim = dim, .x = x, .u = u};
+    op_case c = {.n_rows = N_ROWS, .row = dim, .exec = gated ? exec_gate : exec_activation, .data = &data, .bound = bound};
+    snprintf(c.label, sizeof c.label, "%s fn %d dim %lld", gated ? "gate" : "activation", (int)fn, (long long)dim);
+    for (int64_t i = 0; i < N_ROWS * dim; i++) {
+        const int64_t at = i / dim * stride + i % dim;
+        const double factor = gated ? fabs((double)u[at]) : 1.0;
+        bound[i] = factor * (act_bound(fn, (double)x[at]) + OP_U * fabs(act_value(fn, (double)x[at])));
+    }
+    op_check_case(&c, QR_DTYPE_F32);
+    op_check_case(&c, QR_DTYPE_BF16);
+    qr_free(x);
+    qr_free(u);
+    qr_free(bound);
+}
+
+static const int64_t dims[] = {1, 3, 15, 16, 31, 64, 172, 321};
+
+void test_op_activation(void) {
+    for (size_t i = 0; i < N_FNS * QR_COUNT_OF(dims); i++) { check_act((qr_act_fn)(i % N_FNS), dims[i / N_FNS], false); }
+}
+
+void test_op_gate(void) {
+    for (size_t i = 0; i < N_FNS * QR_COUNT_OF(dims); i++) { check_act((qr_act_fn)(i % N_FNS), dims[i / N_FNS], true); }
+}
+
+/* The flat ops are cases of rows of one element, so that parts of the range are run alone. */
+typedef struct flat_case {
+    const float *x, *y;
+    float cap;
+} flat_case;
+
+static void exec_add(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const flat_case *c = data;
+    const size_t n_bytes = (size_t)n * sizeof(float);
+    const qr_add_args args = {
+        .x = op_output(run, c->x + first, 1, n_bytes, n_bytes),
+        .y = op_input(run, c->y + first, n_bytes),
+        .n = n,
+    };
+    op_call(run, QR_OP_add, &args);
+    op_read(run, args.x, out);
+}
+
+static void exec_softcap(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const flat_case *c = data;
+    const size_t n_bytes = (size_t)n * sizeof(float);
+    const qr_softcap_args args = {.x = op_output(run, c->x + first, 1, n_bytes, n_bytes), .n = n, .cap = c->cap};
+    op_call(run, QR_OP_softcap, &args);
+    op_read(run, args.x, out);
+}
+
+static const int64_t flat_sizes[] = {1, 2, 15, 16, 17, 63, 1000, 4099};
+
+void test_op_add(void) {
+    for (size_t s = 0; s < QR_COUNT_OF(flat_sizes); s++) {
+        const int64_t n = flat_sizes[s];
+        float *x = op_normals(n, 3, 1.0), *y = op_normals(n, 4, 1e-3);
+        if (n > 20) {
+            x[3] = INFINITY;
+            x[17] = NAN;
+            y[18] = -INFINITY;
+        }
+        const flat_case data = {.x = x, .y = y};
+        op_case c = {.n_rows = n, .row = 1, .exec = exec_add, .data = &data};
+        snprintf(c.label, sizeof c.label, "add of %lld", (long long)n);
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(x);
+        qr_free(y);
+    }
+}
+
+/* tanh errs by at most 4 u of 1 near its ends and where it is computed from exp; then two roundings. */
+void test_op_softcap(void) {
+    for (size_t s = 0; s < QR_COUNT_OF(flat_sizes); s++) {
+        const int64_t n = flat_sizes[s];
+        float *x = op_normals(n, 5, 40.0);
+        double *bound = op_doubles(n);
+        if (n > 20) {
+            x[7] = 1e30F;
+            x[8] = -1e30F;
+            x[18] = 0.0F;
+        }
+        const flat_case data = {.x = x, .cap = s % 2 == 0 ? 30.0F : 50.0F};
+        for (int64_t i = 0; i < n; i++) {
+            const double value = (double)data.cap * tanh((double)x[i] / (double)data.cap);
+            bound[i] = 4.0 * OP_U * (double)data.cap + 4.0 * OP_U * fabs(value);
+        }
+        op_case c = {.n_rows = n, .row = 1, .exec = exec_softcap, .data = &data, .bound = bound};
+        snprintf(c.label, sizeof c.label, "softcap of %lld at %g", (long long)n, (double)data.cap);
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(x);
+        qr_free(bound);
+    }
+}
+
+typedef struct nll_case {
+    int64_t vocab;
+    const float *logits;
+    const int32_t *target;
+} nll_case;
+
+static void exec_nll(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const nll_case *c = data;
+    const qr_nll_args args = {
+        .logits = op_input(run, c->logits + first * c->vocab, (size_t)(n_rows * c->vocab) * sizeof(float)),
+        .target = op_input(run, c->target + first, (size_t)n_rows * sizeof(int32_t)),
+        .dst = op_output(run, NULL, n_rows, sizeof(float), sizeof(float)),
+        .n_rows = n_rows,
+        .vocab = c->vocab,
+    };
+    op_call(run, QR_OP_nll, &args);
+    op_read(run, args.dst, out);
+}
+
+/* F64 inside: what is left is the rounding of the result, and of sums of F64 numbers about the size of the logits. */
+static void check_nll(int64_t vocab, double magnitude) {
+    float *logits = op_normals(N_ROWS * vocab, 6, magnitude);
+    int32_t target[N_ROWS];
+    double bound[N_ROWS];
+    for (int64_t i = 0; i < N_ROWS; i++) {
+        double largest = -INFINITY, sum = 0.0;
+        target[i] = (int32_t)op_below(7, i, vocab);
+        for (int64_t v = 0; v < vocab; v++) { largest = fmax(largest, fabs((double)logits[i * vocab + v])); }
+        for (int64_t v = 0; v < vocab; v++) { sum += exp((double)logits[i * vocab + v] - largest); }
+        const double value = largest + log(sum) - (double)logits[i * vocab + target[i]];
+        bound[i] = OP_U * fabs(value) + (double)(vocab + 8) * 0x1p-52 * (largest + 1.0);
+    }
+    const nll_case data = {.vocab = vocab, .logits = logits, .target = target};
+    op_case c = {.n_rows = N_ROWS, .row = 1, .exec = exec_nll, .data = &data, .bound = bound};
+    snprintf(c.label, sizeof c.label, "nll vocabulary %lld, logits about %g", (long long)vocab, magnitude);
+    op_check_case(&c, QR_DTYPE_F32);
+    qr_free(logits);
+}
+
+void test_op_nll(void) {
+    static const int64_t vocabularies[] = {2, 31, 512, 1003, 4099};
+    for (size_t i = 0; i < QR_COUNT_OF(vocabularies); i++) {
+        check_nll(vocabularies[i], 1.0);
+        check_nll(vocabularies[i], 200.0); /* exp overflows F64 without the shift */
+    }
+}

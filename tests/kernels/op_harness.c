@@ -1,0 +1,303 @@
+#include "op_harness.h"
+
+#include <assert.h>
+
+#include "check.h"
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/random.h"
+
+enum { GUARD_BYTES = 64, GUARD = 0xA5, UNSET = 0xFF };
+
+op_world op_everything;
+
+/* --- Numbers --- */
+
+float op_normal(uint64_t stream, int64_t index) { return (float)qr_random_normal(OP_SEED, stream, (uint64_t)index); }
+
+int64_t op_below(uint64_t stream, int64_t index, int64_t n) {
+    return (int64_t)(qr_random_uniform(OP_SEED, stream, (uint64_t)index) * (double)n);
+}
+
+float *op_normals(int64_t n, uint64_t stream, double scale) {
+    float *values = qr_alloc_array((size_t)n, sizeof *values);
+    for (int64_t i = 0; i < n; i++) { values[i] = (float)((double)op_normal(stream, i) * scale); }
+    return values;
+}
+
+double *op_doubles(int64_t n) { return qr_alloc_array_zeroed((size_t)n, sizeof(double)); }
+
+void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype) {
+    void *dst = qr_alloc_array((size_t)n, qr_dtype_bytes(dtype));
+    for (int64_t i = 0; i < n; i++) {
+        switch (dtype) {
+        case QR_DTYPE_BF16: ((qr_bf16 *)dst)[i] = qr_f32_to_bf16(src[i]); break;
+        case QR_DTYPE_F16: ((qr_f16 *)dst)[i] = qr_f32_to_f16(src[i]); break;
+        default: ((float *)dst)[i] = src[i]; break;
+        }
+    }
+    return dst;
+}
+
+double op_from_dtype(const void *src, qr_dtype dtype, int64_t index) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)src)[index]);
+    case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)src)[index]);
+    default: return (double)((const float *)src)[index];
+    }
+}
+
+static double round_to_dtype(double value, qr_dtype dtype) {
+    const float rounded = (float)value;
+    return dtype == QR_DTYPE_BF16 ? (double)qr_bf16_to_f32(qr_f32_to_bf16(rounded)) : (double)rounded;
+}
+
+/* --- Backends --- */
+
+static bool add_device(const char *label, qr_backend *one, qr_backend *two) {
+    op_device *device = &op_everything.devices[op_everything.n_devices++];
+    snprintf(device->label, sizeof device->label, "%s", label);
+    device->backends[0] = one;
+    device->backends[1] = two;
+    printf("backend %s\n", label);
+    return true;
+}
+
+/* Every instruction set by name; those this machine lacks are refused and left out. Plain C is always there. */
+static bool add_cpu_devices(qr_error *err) {
+    static const char *const isas[] = {"c", "avx2", "avx512", "avx512-bf16", "amx-bf16"};
+    for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
+        qr_backend *backends[2] = {NULL, NULL};
+        qr_error refused = {0};
+        qrun_status status = qr_backend_cpu_create(isas[i], op_everything.threads[0], &backends[0], &refused);
+        if (status != QRUN_OK && i > 0) {
+            printf("backend cpu/%s left out: %s\n", isas[i], refused.message);
+            continue;
+        }
+        if (status == QRUN_OK) {
+            status = qr_backend_cpu_create(isas[i], op_everything.threads[1], &backends[1], err);
+        }
+        if (status != QRUN_OK) { return false; }
+        char label[32];
+        snprintf(label, sizeof label, "cpu/%s", isas[i]);
+        add_device(label, backends[0], backends[1]);
+    }
+    return true;
+}
+
+bool op_world_create(void) {
+    op_world *world = &op_everything;
+    qr_error err = {0};
+    qr_backend *ref[2] = {NULL, NULL};
+    const bool made = qr_threads_create(1, &world->threads[0], &err) == QRUN_OK &&
+                      qr_threads_create(2, &world->threads[1], &err) == QRUN_OK &&
+                      qr_backend_ref_create(world->threads[0], &ref[0], &err) == QRUN_OK &&
+                      qr_backend_ref_create(world->threads[1], &ref[1], &err) == QRUN_OK &&
+                      add_device("ref", ref[0], ref[1]) && add_cpu_devices(&err);
+    world->ref = ref[0];
+    if (!made) { printf("cannot make the backends: %s\n", err.message); }
+    return made;
+}
+
+void op_world_destroy(void) {
+    op_world *world = &op_everything;
+    for (int d = 0; d < world->n_devices; d++) {
+        qr_backend_destroy(world->devices[d].backends[0]);
+        qr_backend_destroy(world->devices[d].backends[1]);
+    }
+    qr_threads_destroy(world->threads[0]);
+    qr_threads_destroy(world->threads[1]);
+}
+
+/* --- Buffers --- */
+
+static op_buffer *new_buffer(op_run *run, size_t n_bytes) {
+    assert(run->n_buffers < OP_MAX_BUFFERS);
+    op_buffer *buffer = &run->buffers[run->n_buffers++];
+    *buffer = (op_buffer){.n_bytes = n_bytes, .total_bytes = n_bytes + 2 * (size_t)GUARD_BYTES};
+    qr_error err = {0};
+    void *memory = NULL;
+    const qrun_status status = run->backend->memory_create(run->backend, QR_MEMORY_DEVICE, buffer->total_bytes, &memory,
+                                                           &err);
+    assert(status == QRUN_OK);
+    buffer->memory = memory;
+    return buffer;
+}
+
+/* Sets the whole buffer: guards, and `image` (NULL: unset) between them. */
+static void *fill_buffer(op_run *run, op_buffer *buffer, const void *image) {
+    unsigned char *bytes = qr_alloc(buffer->total_bytes);
+    memset(bytes, GUARD, buffer->total_bytes);
+    memset(bytes + GUARD_BYTES, UNSET, buffer->n_bytes);
+    if (image != NULL) { memcpy(bytes + GUARD_BYTES, image, buffer->n_bytes); }
+    CHECK_INT(run->backend->copy_in(run->backend, buffer->memory, bytes, buffer->total_bytes, NULL), QRUN_OK);
+    qr_free(bytes);
+    return buffer->memory + GUARD_BYTES;
+}
+
+void *op_input(op_run *run, const void *host, size_t n_bytes) {
+    if (host == NULL || n_bytes == 0) { return NULL; }
+    op_buffer *buffer = new_buffer(run, n_bytes);
+    buffer->host = host;
+    return fill_buffer(run, buffer, host);
+}
+
+void *op_output(op_run *run, const void *initial, int64_t n_rows, size_t row_bytes, size_t stride_bytes) {
+    /* The last row ends the buffer: nothing may be touched behind it, not even up to a stride. */
+    const size_t n_bytes = (size_t)(n_rows - 1) * stride_bytes + row_bytes;
+    op_buffer *buffer = new_buffer(run, n_bytes);
+    buffer->n_rows = n_rows;
+    buffer->row_bytes = row_bytes;
+    buffer->stride_bytes = stride_bytes;
+    buffer->is_output = true;
+    if (initial == NULL) { return fill_buffer(run, buffer, NULL); }
+    unsigned char *image = qr_alloc(n_bytes);
+    memset(image, UNSET, n_bytes);
+    for (int64_t i = 0; i < n_rows; i++) {
+        memcpy(image + (size_t)i * stride_bytes, (const unsigned char *)initial + (size_t)i * row_bytes, row_bytes);
+    }
+    void *at = fill_buffer(run, buffer, image);
+    qr_free(image);
+    return at;
+}
+
+static const op_buffer *buffer_of(const op_run *run, const void *at) {
+    for (int i = 0; i < run->n_buffers; i++) {
+        if (run->buffers[i].memory + GUARD_BYTES == (const unsigned char *)at) { return &run->buffers[i]; }
+    }
+    return NULL;
+}
+
+void op_read(op_run *run, const void *output, void *host) {
+    const op_buffer *buffer = buffer_of(run, output);
+    unsigned char *bytes = qr_alloc(buffer->n_bytes);
+    CHECK_INT(run->backend->copy_out(run->backend, bytes, output, buffer->n_bytes, NULL), QRUN_OK);
+    for (int64_t i = 0; i < buffer->n_rows; i++) {
+        memcpy((unsigned char *)host + (size_t)i * buffer->row_bytes, bytes + (size_t)i * buffer->stride_bytes,
+               buffer->row_bytes);
+    }
+    qr_free(bytes);
+}
+
+static bool all_bytes(const unsigned char *bytes, size_t n_bytes, unsigned char value) {
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (bytes[i] != value) { return false; }
+    }
+    return true;
+}
+
+static bool gaps_untouched(const op_buffer *buffer, const unsigned char *bytes) {
+    if (buffer->stride_bytes == buffer->row_bytes) { return true; }
+    for (int64_t i = 0; i + 1 < buffer->n_rows; i++) {
+        const unsigned char *gap = bytes + (size_t)i * buffer->stride_bytes + buffer->row_bytes;
+        if (!all_bytes(gap, buffer->stride_bytes - buffer->row_bytes, UNSET)) { return false; }
+    }
+    return true;
+}
+
+static void check_buffer(const op_run *run, const op_buffer *buffer, int index) {
+    unsigned char *bytes = qr_alloc(buffer->total_bytes);
+    CHECK_INT(run->backend->copy_out(run->backend, bytes, buffer->memory, buffer->total_bytes, NULL), QRUN_OK);
+    const unsigned char *content = bytes + GUARD_BYTES;
+    const char *isa = run->backend->isa;
+    CHECK_MSG(all_bytes(bytes, GUARD_BYTES, GUARD), "%s: %s: wrote before buffer %d", isa, run->label, index);
+    CHECK_MSG(all_bytes(content + buffer->n_bytes, GUARD_BYTES, GUARD), "%s: %s: wrote behind buffer %d of %zu bytes",
+              isa, run->label, index, buffer->n_bytes);
+    CHECK_MSG(buffer->host == NULL || memcmp(content, buffer->host, buffer->n_bytes) == 0,
+              "%s: %s: changed input %d", isa, run->label, index);
+    CHECK_MSG(!buffer->is_output || gaps_untouched(buffer, content), "%s: %s: wrote between the rows of buffer %d", isa,
+              run->label, index);
+    qr_free(bytes);
+}
+
+void op_run_end(op_run *run) {
+    for (int i = 0; i < run->n_buffers; i++) {
+        check_buffer(run, &run->buffers[i], i);
+        run->backend->memory_destroy(run->backend, QR_MEMORY_DEVICE, run->buffers[i].memory, run->buffers[i].total_bytes);
+    }
+    run->n_buffers = 0;
+}
+
+void op_call(op_run *run, qr_op op, const void *args) {
+    const qr_op_impl *impl = &run->backend->ops[op];
+    qr_error err = {0};
+    const bool supported = impl->supports(run->backend, args, &err);
+    CHECK_MSG(supported, "%s: %s: refused: %s", run->backend->isa, run->label, err.message);
+    if (!supported) { return; }
+    const size_t n_bytes = impl->workspace_bytes(run->backend, args);
+    void *workspace = fill_buffer(run, new_buffer(run, n_bytes), NULL);
+    qrun_status status = impl->run(run->backend, args, workspace, &err);
+    if (status == QRUN_OK) { status = run->backend->sync(run->backend, &err); }
+    CHECK_MSG(status == QRUN_OK, "%s: %s: failed: %s", run->backend->isa, run->label, err.message);
+}
+
+/* --- Cases --- */
+
+static void execute(const op_case *c, qr_backend *backend, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    op_run run = {.backend = backend, .label = c->label};
+    memset(out, UNSET, (size_t)(n_rows * c->row) * qr_dtype_bytes(dtype));
+    c->exec(&run, c->data, first, n_rows, dtype, out);
+    op_run_end(&run);
+}
+
+/* Says where the first element outside its bound is, and how many there are. */
+static void compare_with_ref(const op_case *c, const char *label, const float *ref, const void *out, qr_dtype dtype) {
+    int64_t n_wrong = 0, first_wrong = 0;
+    for (int64_t i = 0; i < c->n_rows * c->row; i++) {
+        const double value = op_from_dtype(out, dtype, i), expected = (double)ref[i];
+        const double bound = c->bound != NULL ? c->bound[i] : 0.0;
+        const bool right = isnan(expected) ? isnan(value)
+                                           : value >= round_to_dtype(expected - bound, dtype) &&
+                                                 value <= round_to_dtype(expected + bound, dtype);
+        if (!right && n_wrong++ == 0) { first_wrong = i; }
+    }
+    CHECK_MSG(n_wrong == 0, "%s: %s, %s: %lld of %lld elements are wrong; row %lld element %lld is %.9g, ref %.9g +- %.3g",
+              label, c->label, qr_dtype_name(dtype), (long long)n_wrong, (long long)(c->n_rows * c->row),
+              (long long)(first_wrong / c->row), (long long)(first_wrong % c->row),
+              op_from_dtype(out, dtype, first_wrong), (double)ref[first_wrong],
+              c->bound != NULL ? c->bound[first_wrong] : 0.0);
+}
+
+/* A test that an output of zeros passes is no test. */
+static void check_zeros_would_fail(const op_case *c, const float *ref) {
+    for (int64_t i = 0; i < c->n_rows * c->row; i++) {
+        if (fabs((double)ref[i]) > (c->bound != NULL ? 2.0 * c->bound[i] : 0.0)) { return; }
+    }
+    CHECK_MSG(false, "%s: an output of zeros would pass", c->label);
+}
+
+/* Rows alone and in groups that begin anywhere: the same bits as among all. */
+static void check_rows_alone(const op_case *c, const op_device *device, const void *all, qr_dtype dtype, void *part) {
+    static const int64_t counts[] = {1, 1, 2, 3, 5, 8, 17, 64};
+    const size_t row_bytes = (size_t)c->row * qr_dtype_bytes(dtype);
+    for (size_t i = 0; i < QR_COUNT_OF(counts); i++) {
+        if (counts[i] > c->n_rows) { continue; }
+        const int64_t first = i == 0 ? c->n_rows - 1 : (c->n_rows - counts[i]) * (int64_t)i / 9;
+        execute(c, device->backends[i % 2], first, counts[i], dtype, part);
+        const bool same = memcmp(part, (const unsigned char *)all + (size_t)first * row_bytes,
+                                 (size_t)counts[i] * row_bytes) == 0;
+        CHECK_MSG(same, "%s: %s, %s: rows %lld to %lld differ from the same rows among %lld", device->label, c->label,
+                  qr_dtype_name(dtype), (long long)first, (long long)(first + counts[i] - 1), (long long)c->n_rows);
+    }
+}
+
+void op_check_case(const op_case *c, qr_dtype dtype) {
+    const size_t n_bytes = (size_t)(c->n_rows * c->row) * qr_dtype_bytes(dtype);
+    float *ref = qr_alloc((size_t)(c->n_rows * c->row) * sizeof *ref);
+    unsigned char *one = qr_alloc(n_bytes), *two = qr_alloc(n_bytes);
+    execute(c, op_everything.ref, 0, c->n_rows, QR_DTYPE_F32, ref);
+    check_zeros_would_fail(c, ref);
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const op_device *device = &op_everything.devices[d];
+        execute(c, device->backends[0], 0, c->n_rows, dtype, one);
+        compare_with_ref(c, device->label, ref, one, dtype);
+        execute(c, device->backends[1], 0, c->n_rows, dtype, two);
+        CHECK_MSG(memcmp(one, two, n_bytes) == 0, "%s: %s, %s: one thread and two give different bits", device->label,
+                  c->label, qr_dtype_name(dtype));
+        check_rows_alone(c, device, one, dtype, two);
+    }
+    qr_free(ref);
+    qr_free(one);
+    qr_free(two);
+}

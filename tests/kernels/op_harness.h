@@ -1,0 +1,115 @@
+/* Runs ops on every backend there is and compares them with the reference backend.
+ *
+ * A test never touches device memory: buffers are created through the backend, with guard bytes around them, filled
+ * and read by copies. After each run the guards, the gaps between strided rows and every input must be as they were.
+ *
+ * What a case checks on every backend:
+ *   - the result against `ref`: rounding(ref − bound) ≤ result ≤ rounding(ref + bound), where the bound is derived in
+ *     the op's test from the number of F32 roundings, never tuned; NaN equals NaN; the bound is small enough that an
+ *     output of zeros fails;
+ *   - the bits of each row: the same alone, among other rows, and with one thread or two;
+ *   - a workspace of exactly workspace_bytes. */
+#ifndef QR_TESTS_OP_HARNESS_H
+#define QR_TESTS_OP_HARNESS_H
+
+#include "base/sizes.h"
+#include "base/status.h"
+#include "kernels/backend.h"
+
+enum { OP_SEED = 20240607, OP_MAX_DEVICES = 8, OP_MAX_BUFFERS = 24 };
+
+/* Half a unit in the last place of 1 in F32: the relative error of one rounding. */
+#define OP_U 0x1p-24
+
+/* One backend with one thread and with two. */
+typedef struct op_device {
+    char label[32];
+    qr_backend *backends[2];
+} op_device;
+
+typedef struct op_world {
+    qr_backend *ref;
+    op_device devices[OP_MAX_DEVICES]; /* the first is ref itself: it keeps the promises too */
+    int n_devices;
+    qr_threads *threads[2];
+} op_world;
+
+extern op_world op_everything;
+
+bool op_world_create(void);
+void op_world_destroy(void);
+
+/* A weight as a file holds it, made by quantising values: canonical codes and scales, and what the linear op multiplies
+ * with F32 activations. */
+typedef struct op_weight {
+    qr_weight_desc desc;
+    unsigned char *codes;
+    qr_weight_scales scales;
+    float *values; /* [rows, cols] dequantised to F32 */
+} op_weight;
+
+op_weight *op_weight_create(qr_weight_desc desc, uint64_t stream);
+void op_weight_destroy(op_weight *weight);
+/* Writes it to a new weight on the backend, in several groups of rows and not in order. `data` is given. */
+bool op_weight_put(qr_backend *backend, const op_weight *weight, void *data, qr_weight *dst, qr_error *err);
+
+/* --- One run of one op on one backend --- */
+typedef struct op_buffer {
+    unsigned char *memory;
+    size_t n_bytes, total_bytes;
+    const void *host; /* inputs: what must still be there */
+    int64_t n_rows;   /* outputs: rows of row_bytes, stride_bytes apart */
+    size_t row_bytes, stride_bytes;
+    bool is_output;
+} op_buffer;
+
+typedef struct op_run {
+    qr_backend *backend;
+    const char *label; /* of the case, for messages */
+    op_buffer buffers[OP_MAX_BUFFERS];
+    int n_buffers;
+    qr_weight weight;
+} op_run;
+
+/* A copy of n_bytes of host memory, which must outlive the run. NULL host or no bytes gives NULL. */
+void *op_input(op_run *run, const void *host, size_t n_bytes);
+/* Rows row_bytes long and stride_bytes apart; `initial` [n_rows, row_bytes] or NULL for bytes 0xFF (NaN). */
+void *op_output(op_run *run, const void *initial, int64_t n_rows, size_t row_bytes, size_t stride_bytes);
+const qr_weight *op_run_weight(op_run *run, const op_weight *weight);
+/* supports, workspace of exactly its size, run, sync; failures are recorded. */
+void op_call(op_run *run, qr_op op, const void *args);
+/* The rows of an output, packed. */
+void op_read(op_run *run, const void *output, void *host);
+
+/* Checks guards, gaps and inputs and frees the buffers. The harness calls it after exec. */
+void op_run_end(op_run *run);
+
+/* --- A case: rows of output, each a function of its own input row --- */
+typedef struct op_case {
+    char label[200];
+    int64_t n_rows, row; /* elements */
+    /* Computes rows [first, first + n_rows) into out [n_rows, row] of dtype. */
+    void (*exec)(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out);
+    const void *data;
+    const double *bound; /* [n_rows, row], absolute, before rounding to dtype; NULL: bit-equal */
+} op_case;
+
+void op_check_case(const op_case *c, qr_dtype dtype);
+
+/* --- Numbers --- */
+float op_normal(uint64_t stream, int64_t index);
+int64_t op_below(uint64_t stream, int64_t index, int64_t n); /* uniform in [0, n) */
+float *op_normals(int64_t n, uint64_t stream, double scale);  /* qr_free */
+double *op_doubles(int64_t n);                                /* zeros; qr_free */
+void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype); /* F32, F16 or BF16 copy; qr_free */
+double op_from_dtype(const void *src, qr_dtype dtype, int64_t index);
+
+/* --- The tests: one an op, and those of weights --- */
+#define QR_X(name) void test_op_##name(void);
+QR_OPS(QR_X)
+#undef QR_X
+void test_weight_round_trip(void);
+void test_weight_rows_are_checked(void);
+void test_memory_is_counted_and_zeroed(void);
+
+#endif

@@ -1,0 +1,233 @@
+/* linear and lora.
+ *
+ * Bound of a sum of n products in F32, whatever the order and with or without fused operations: each term is rounded
+ * at most n times on its way into the sum and once as a product, so |y − ref| ≤ (n + c) · u · Σ|x||w| with a small c
+ * for the rounding of weights, bias and the row's scale, each of which is also a term of the sum. */
+#include "op_harness.h"
+
+#include "check.h"
+
+#include "base/alloc.h"
+#include "base/half.h"
+
+enum { X_GAP = 3, Y_GAP = 5, MAX_ROWS = 65 };
+
+typedef struct linear_case {
+    const op_weight *weight;
+    qr_dtype x_dtype;
+    const void *x; /* [n_rows, in + X_GAP] */
+    const float *bias, *y; /* NULL: none; y [n_rows, out]: what is accumulated onto */
+} linear_case;
+
+static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const linear_case *c = data;
+    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows, x_stride = in + X_GAP;
+    const size_t x_bytes = qr_dtype_bytes(c->x_dtype);
+    const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * x_stride) * x_bytes;
+    const qr_linear_args args = {
+        .weight = op_run_weight(run, c->weight),
+        .bias = op_input(run, c->bias, (size_t)n_out * sizeof(float)),
+        .x = op_input(run, x, (size_t)((n_rows - 1) * x_stride + in) * x_bytes),
+        .x_dtype = c->x_dtype,
+        .y = op_output(run, c->y != NULL ? c->y + first * n_out : NULL, n_rows, (size_t)n_out * sizeof(float),
+                       (size_t)(n_out + Y_GAP) * sizeof(float)),
+        .n_rows = n_rows,
+        .x_stride = x_stride,
+        .y_stride = n_out + Y_GAP,
+        .accumulate = c->y != NULL,
+    };
+    op_call(run, QR_OP_linear, &args);
+    op_read(run, args.y, out);
+}
+
+static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
+    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows;
+    for (int64_t i = 0; i < n_rows; i++) {
+        for (int64_t o = 0; o < n_out; o++) {
+            double sum = 0.0;
+            for (int64_t k = 0; k < in; k++) {
+                sum += fabs(op_from_dtype(c->x, c->x_dtype, i * (in + X_GAP) + k) *
+                            (double)c->weight->values[o * in + k]);
+            }
+            /* The values are those before rounding to BF16, which adds at most 2^-8 of each. */
+            sum *= c->x_dtype == QR_DTYPE_BF16 ? 1.0 + 0x1p-8 : 1.0;
+            if (c->bias != NULL) { sum += fabs((double)c->bias[o]); }
+            if (c->y != NULL) { sum += fabs((double)c->y[i * n_out + o]); }
+            bound[i * n_out + o] = (double)(in + 5) * OP_U * sum;
+        }
+    }
+}
+
+/* `kind` picks plain, bias, accumulate or both. */
+static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, unsigned kind) {
+    const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31) + kind;
+    op_weight *weight = op_weight_create(desc, stream);
+    const int64_t n_x = n_rows * (desc.cols + X_GAP);
+    float *x = op_normals(n_x, stream + 1, 1.0), *bias = op_normals(desc.rows, stream + 2, 1.0);
+    float *y = op_normals(n_rows * desc.rows, stream + 3, 1.0);
+    void *x_typed = op_to_dtype(x, n_x, x_dtype);
+    double *bound = op_doubles(n_rows * desc.rows);
+    const linear_case data = {
+        .weight = weight,
+        .x_dtype = x_dtype,
+        .x = x_typed,
+        .bias = (kind & 1U) != 0 ? bias : NULL,
+        .y = (kind & 2U) != 0 ? y : NULL,
+    };
+    op_case c = {.n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound};
+    snprintf(c.label, sizeof c.label, "linear %s block %d [%lld, %lld] x %s rows %lld%s%s",
+             qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
+             qr_dtype_name(x_dtype), (long long)n_rows, data.bias != NULL ? " bias" : "",
+             data.y != NULL ? " accumulate" : "");
+    linear_bound(&data, n_rows, bound);
+    op_check_case(&c, QR_DTYPE_F32);
+    op_weight_destroy(weight);
+    qr_free(x);
+    qr_free(bias);
+    qr_free(y);
+    qr_free(x_typed);
+    qr_free(bound);
+}
+
+/* Every format, type, width and number of outputs; the rows are 65, and 1 … 64 of them by the harness. The widest
+ * matrices take fewer combinations, for time. */
+void test_op_linear(void) {
+    static const int64_t cols[] = {1, 31, 64, 80, 128, 172, 256, 320, 2112};
+    static const int64_t outs[] = {1, 3, 17, 64, 100};
+    static const int blocks[] = {64, 32, 128, 4096};
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
+    for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
+        const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
+        for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * (nf4 ? 4U : 1U) * 2U; i++) {
+            const unsigned shape = i / 2 / (nf4 ? 4U : 1U);
+            const qr_weight_desc desc = {
+                .format = (qr_weight_format)format,
+                .block = nf4 ? blocks[i / 2 % 4] : 0,
+                .cols = cols[shape % QR_COUNT_OF(cols)],
+                .rows = outs[shape / QR_COUNT_OF(cols)],
+            };
+            const bool large = desc.cols > 1000 && desc.rows > 17;
+            if (large && desc.block != 0 && desc.block != QR_NF4_BLOCK) { continue; }
+            check_linear(desc, dtypes[i % 2], large ? 17 : MAX_ROWS, (i / 2 + shape) % 4);
+        }
+    }
+}
+
+typedef struct lora_case {
+    int64_t in, out;
+    int32_t n_adapters;
+    const int32_t *ranks;
+    const float *scales;
+    float *const *a, *const *b;
+    const int32_t *row_adapter;
+    qr_dtype x_dtype;
+    const void *x;
+    const float *y;
+} lora_case;
+
+enum { N_ADAPTERS = 4, LORA_ROWS = 65, MAX_RANK = 33 };
+
+static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const lora_case *c = data;
+    const size_t x_bytes = qr_dtype_bytes(c->x_dtype);
+    qr_lora_factor factors[N_ADAPTERS] = {{0}};
+    for (int i = 0; i < c->n_adapters; i++) {
+        factors[i] = (qr_lora_factor){
+            .a = op_input(run, c->a[i], (size_t)(c->ranks[i] * c->in) * sizeof(float)),
+            .b = op_input(run, c->b[i], (size_t)(c->ranks[i] * c->out) * sizeof(float)),
+            .rank = c->ranks[i],
+            .scale = c->scales[i],
+        };
+    }
+    const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * (c->in + X_GAP)) * x_bytes;
+    const qr_lora_args args = {
+        .factors = op_input(run, factors, sizeof factors),
+        .row_adapter = op_input(run, c->row_adapter + first, (size_t)n_rows * sizeof(int32_t)),
+        .x = op_input(run, x, (size_t)((n_rows - 1) * (c->in + X_GAP) + c->in) * x_bytes),
+        .x_dtype = c->x_dtype,
+        .y = op_output(run, c->y + first * c->out, n_rows, (size_t)c->out * sizeof(float),
+                       (size_t)(c->out + Y_GAP) * sizeof(float)),
+        .n_rows = n_rows,
+        .in = c->in,
+        .out = c->out,
+        .x_stride = c->in + X_GAP,
+        .y_stride = c->out + Y_GAP,
+        .n_adapters = c->n_adapters,
+        .max_rank = MAX_RANK,
+    };
+    op_call(run, QR_OP_lora, &args);
+    op_read(run, args.y, out);
+    op_run_end(run); /* before the factors on this stack go */
+}
+
+/* t = A x with an error of (in + 2) u Σ|a||x|; then a sum of rank products of t and b, scaled, added to y. */
+static void lora_bound(const lora_case *c, double *bound) {
+    for (int64_t i = 0; i < LORA_ROWS; i++) {
+        const int32_t adapter = c->row_adapter[i];
+        double t[MAX_RANK] = {0}, t_error[MAX_RANK] = {0};
+        const int32_t rank = adapter < 0 ? 0 : c->ranks[adapter];
+        for (int32_t r = 0; r < rank; r++) {
+            double sum = 0.0;
+            for (int64_t k = 0; k < c->in; k++) {
+                const double product = op_from_dtype(c->x, c->x_dtype, i * (c->in + X_GAP) + k) *
+                                       (double)c->a[adapter][r * c->in + k];
+                sum += fabs(product);
+                t[r] += product;
+            }
+            t_error[r] = (double)(c->in + 2) * OP_U * sum;
+        }
+        for (int64_t o = 0; o < c->out && rank > 0; o++) {
+            double error = 0.0, sum = 0.0;
+            for (int32_t r = 0; r < rank; r++) {
+                const double factor = fabs((double)c->b[adapter][o * rank + r] * (double)c->scales[adapter]);
+                error += factor * t_error[r];
+                sum += factor * (fabs(t[r]) + t_error[r]);
+            }
+            sum += fabs((double)c->y[i * c->out + o]);
+            bound[i * c->out + o] = 2.0 * error + (double)(rank + 5) * OP_U * sum; /* ref rounds t too */
+        }
+    }
+}
+
+static void check_lora(int64_t in, int64_t out, qr_dtype x_dtype) {
+    static const int32_t ranks[N_ADAPTERS] = {8, 0, MAX_RANK, 1};
+    static const float scales[N_ADAPTERS] = {2.0F, 1.0F, 0.5F, -1.5F};
+    float *a[N_ADAPTERS], *b[N_ADAPTERS];
+    int32_t row_adapter[LORA_ROWS];
+    for (int i = 0; i < N_ADAPTERS; i++) {
+        a[i] = op_normals(ranks[i] * in + 1, (uint64_t)(100 + i), 0.1);
+        b[i] = op_normals(ranks[i] * out + 1, (uint64_t)(200 + i), 0.1);
+    }
+    for (int64_t i = 0; i < LORA_ROWS; i++) { row_adapter[i] = (int32_t)op_below(300, i, N_ADAPTERS + 1) - 1; }
+    float *x = op_normals(LORA_ROWS * (in + X_GAP), 301, 1.0), *y = op_normals(LORA_ROWS * out, 302, 1.0);
+    void *x_typed = op_to_dtype(x, LORA_ROWS * (in + X_GAP), x_dtype);
+    double *bound = op_doubles(LORA_ROWS * out);
+    const lora_case data = {
+        .in = in, .out = out, .n_adapters = N_ADAPTERS, .ranks = ranks, .scales = scales, .a = a, .b = b,
+        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y,
+    };
+    op_case c = {.n_rows = LORA_ROWS, .row = out, .exec = exec_lora, .data = &data, .bound = bound};
+    snprintf(c.label, sizeof c.label, "lora [%lld, %lld] x %s", (long long)out, (long long)in, qr_dtype_name(x_dtype));
+    lora_bound(&data, bound);
+    op_check_case(&c, QR_DTYPE_F32);
+    for (int i = 0; i < N_ADAPTERS; i++) {
+        qr_free(a[i]);
+        qr_free(b[i]);
+    }
+    qr_free(x);
+    qr_free(y);
+    qr_free(x_typed);
+    qr_free(bound);
+}
+
+void test_op_lora(void) {
+    static const int64_t ins[] = {1, 31, 64, 172, 320, 2112};
+    static const int64_t outs[] = {1, 17, 100};
+    for (size_t i = 0; i < QR_COUNT_OF(ins) * QR_COUNT_OF(outs); i++) {
+        const int64_t in = ins[i / QR_COUNT_OF(outs)], out = outs[i % QR_COUNT_OF(outs)];
+        check_lora(in, out, QR_DTYPE_F32);
+        check_lora(in, out, QR_DTYPE_BF16);
+    }
+}

@@ -1,0 +1,134 @@
+/* rope_table and rope. */
+#include "op_harness.h"
+
+#include "check.h"
+
+#include "base/alloc.h"
+
+enum { N_TOKENS = 65, N_SLOTS = 3, GAP = 3 };
+
+typedef struct table_case {
+    int64_t half;
+    const float *inv_freq, *factor;
+    const int32_t *slot, *position;
+} table_case;
+
+/* Row: the cosines, then the sines. */
+static void exec_rope_table(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const table_case *c = data;
+    const size_t n_bytes = (size_t)c->half * sizeof(float);
+    const qr_rope_table_args args = {
+        .inv_freq = op_input(run, c->inv_freq, N_SLOTS * n_bytes),
+        .factor = op_input(run, c->factor, N_SLOTS * sizeof(float)),
+        .token_slot = op_input(run, c->slot + first, (size_t)n_tokens * sizeof(int32_t)),
+        .position = op_input(run, c->position + first, (size_t)n_tokens * sizeof(int32_t)),
+        .cos_table = op_output(run, NULL, n_tokens, n_bytes, n_bytes),
+        .sin_table = op_output(run, NULL, n_tokens, n_bytes, n_bytes),
+        .n_tokens = n_tokens,
+        .half = c->half,
+    };
+    op_call(run, QR_OP_rope_table, &args);
+    float *cosines = qr_alloc((size_t)n_tokens * n_bytes), *sines = qr_alloc((size_t)n_tokens * n_bytes);
+    op_read(run, args.cos_table, cosines);
+    op_read(run, args.sin_table, sines);
+    for (int64_t i = 0; i < n_tokens; i++) {
+        memcpy((float *)out + 2 * i * c->half, cosines + i * c->half, n_bytes);
+        memcpy((float *)out + (2 * i + 1) * c->half, sines + i * c->half, n_bytes);
+    }
+    qr_free(cosines);
+    qr_free(sines);
+}
+
+/* The angle is the same F32 number everywhere, up to that of position 131,071; its cosine and sine err by at most 3 u
+ * of 1, and the factor adds one rounding. */
+void test_op_rope_table(void) {
+    static const int64_t halves[] = {1, 4, 15, 32, 40, 64, 128};
+    static const float factor[N_SLOTS] = {1.0F, 1.1902F, 0.75F};
+    int32_t slot[N_TOKENS], position[N_TOKENS];
+    for (int64_t i = 0; i < N_TOKENS; i++) {
+        slot[i] = (int32_t)op_below(1, i, N_SLOTS);
+        position[i] = (int32_t)op_below(2, i, i % 2 == 0 ? 131072 : 40);
+    }
+    position[0] = 0;
+    for (size_t s = 0; s < QR_COUNT_OF(halves); s++) {
+        const int64_t half = halves[s];
+        float *inv_freq = qr_alloc_array((size_t)(N_SLOTS * half), sizeof(float));
+        double *bound = op_doubles(N_TOKENS * 2 * half);
+        for (int64_t i = 0; i < N_SLOTS * half; i++) {
+            inv_freq[i] = (float)pow(i < half ? 10000.0 : 5e5, -(double)(i % half) / (double)half);
+        }
+        const table_case data = {.half = half, .inv_freq = inv_freq, .factor = factor, .slot = slot, .position = position};
+        op_case c = {.n_rows = N_TOKENS, .row = 2 * half, .exec = exec_rope_table, .data = &data, .bound = bound};
+        snprintf(c.label, sizeof c.label, "rope_table half %lld", (long long)half);
+        for (int64_t i = 0; i < N_TOKENS * 2 * half; i++) { bound[i] = 4.0 * OP_U * (double)factor[slot[i / (2 * half)]]; }
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(inv_freq);
+        qr_free(bound);
+    }
+}
+
+typedef struct rope_case {
+    int64_t n_heads, head_dim, half;
+    const float *x, *cos_table, *sin_table; /* x [N_TOKENS, n_heads · head_dim] */
+} rope_case;
+
+static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const rope_case *c = data;
+    const int64_t row = c->n_heads * c->head_dim;
+    const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
+    const qr_rope_args args = {
+        .x = op_output(run, c->x + first * row, n_tokens, (size_t)row * sizeof(float), (size_t)(row + GAP) * sizeof(float)),
+        .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
+        .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
+        .n_tokens = n_tokens,
+        .n_heads = c->n_heads,
+        .head_dim = c->head_dim,
+        .half = c->half,
+        .x_stride = row + GAP,
+    };
+    op_call(run, QR_OP_rope, &args);
+    op_read(run, args.x, out);
+}
+
+/* Two products and a sum: at most 2 u of each product. What lies behind 2 · half is copied: bound 0. */
+static void rope_bound(const rope_case *c, double *bound) {
+    for (int64_t i = 0; i < N_TOKENS * c->n_heads; i++) {
+        const float *x = c->x + i * c->head_dim;
+        for (int64_t j = 0; j < c->half; j++) {
+            const double cosine = fabs((double)c->cos_table[i / c->n_heads * c->half + j]);
+            const double sine = fabs((double)c->sin_table[i / c->n_heads * c->half + j]);
+            const double a = fabs((double)x[j]), b = fabs((double)x[j + c->half]);
+            bound[i * c->head_dim + j] = 2.0 * OP_U * (a * cosine + b * sine);
+            bound[i * c->head_dim + j + c->half] = 2.0 * OP_U * (b * cosine + a * sine);
+        }
+    }
+}
+
+void test_op_rope(void) {
+    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},  {4, 64, 32},  {7, 80, 40},
+                                        {2, 80, 16}, {3, 128, 64}, {2, 256, 128}, {2, 96, 24}, {3, 17, 5}};
+    for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
+        const int64_t n_heads = shapes[s][0], head_dim = shapes[s][1], half = shapes[s][2], row = n_heads * head_dim;
+        float *x = op_normals(N_TOKENS * row, 3, 1.0), *angle = op_normals(N_TOKENS * half, 4, 2.0);
+        float *cosines = op_normals(N_TOKENS * half, 4, 1.0), *sines = op_normals(N_TOKENS * half, 4, 1.0);
+        for (int64_t i = 0; i < N_TOKENS * half; i++) {
+            cosines[i] = cosf(angle[i]);
+            sines[i] = sinf(angle[i]);
+        }
+        double *bound = op_doubles(N_TOKENS * row);
+        const rope_case data = {.n_heads = n_heads, .head_dim = head_dim, .half = half,
+                                .x = x, .cos_table = cosines, .sin_table = sines};
+        op_case c = {.n_rows = N_TOKENS, .row = row, .exec = exec_rope, .data = &data, .bound = bound};
+        snprintf(c.label, sizeof c.label, "rope %lld heads of %lld, half %lld", (long long)n_heads, (long long)head_dim,
+                 (long long)half);
+        rope_bound(&data, bound);
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(x);
+        qr_free(angle);
+        qr_free(cosines);
+        qr_free(sines);
+        qr_free(bound);
+    }
+}
