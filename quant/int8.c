@@ -13,7 +13,7 @@ float qr_int8_absmax(const float *src, int64_t n) {
 }
 
 void qr_int8_encode(const float *src, int64_t n, float row_absmax, int8_t *codes) {
-    const float scale = row_absmax > 0.0F ? 127.0F / row_absmax : 0.0F;
+    const float scale = row_absmax > 0.0F ? 127.0F * (1.0F / row_absmax) : 0.0F;
     for (int64_t i = 0; i < n; i++) {
         const float scaled = round_to_f16(src[i]) * scale;
         codes[i] = isnan(scaled) ? 0 : (int8_t)rintf(scaled);

@@ -1,5 +1,5 @@
 /* Row-wise INT8 as LLM.int8 stores weights (Dettmers et al., 2022): the row is cast to F16 first, SCB is its absolute
- * maximum, q = rint(w · (127 / SCB)), and w ≈ q · SCB · (1 / 127); each operation rounded to F32. */
+ * maximum, q = rint(w · (127 · (1 / SCB))), and w ≈ q · SCB · (1 / 127); each operation rounded to F32. */
 #ifndef QR_QUANT_INT8_H
 #define QR_QUANT_INT8_H
 

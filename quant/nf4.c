@@ -26,7 +26,8 @@ const float qr_nf4_code[16] = {
     1.0F,
 };
 
-/* Not all of them are the F32 halves of the sums of neighbouring codes, so they are stated, not computed. */
+/* The decimal constants of the CUDA kernel, rounded once to F32 as its compiler does. Four are one unit beside the F32
+ * halves of the sums of neighbouring codes, and three beside what reading them as doubles gives. */
 const float qr_nf4_midpoints[15] = {
     -0.8480964004993439F,
     -0.6106329262256622F,
@@ -58,11 +59,12 @@ static float block_absmax(const float *src, int64_t n) {
     return absmax;
 }
 
+/* An even element comes first and leaves the code of zero beside it, which stays where the matrix ends there. */
 static void put_code(uint8_t *codes, int64_t index, uint8_t code) {
     if (index % 2 == 0) {
-        codes[index / 2] = (uint8_t)(code << 4);
+        codes[index / 2] = (uint8_t)(code << 4 | 7);
     } else {
-        codes[index / 2] = (uint8_t)(codes[index / 2] | code);
+        codes[index / 2] = (uint8_t)((codes[index / 2] & 0xF0U) | code);
     }
 }
 

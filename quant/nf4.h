@@ -11,9 +11,10 @@ extern const float qr_nf4_midpoints[15]; /* value > midpoint[i] takes a code abo
 /* The code nearest to x in [-1, 1] by the strict comparisons above. */
 uint8_t qr_nf4_encode(float x);
 
-/* Quantises n elements (any n; the last block may be short) in blocks of `block`. codes [ceil(n / 2)] (an odd last
- * nibble is 0), absmax [ceil(n / block)]. An all-zero block gives absmax 0 and codes 7 (value 0). Non-finite input gives
- * the codes and absmax that the same arithmetic yields; the caller refuses such weights beforehand if it cares. */
+/* Quantises n elements (any n; the last block may be short) in blocks of `block`. codes [ceil(n / 2)], absmax
+ * [ceil(n / block)]. The spare nibble of an odd n is 7, that of a zero behind the end. An all-zero block gives absmax 0
+ * and codes 7 (value 0). A NaN takes code 0 and is not seen by absmax; an infinity makes absmax infinite; the caller
+ * refuses such weights beforehand if it cares. */
 void qr_nf4_quantize(const float *src, int64_t n, int block, uint8_t *codes, float *absmax);
 
 /* dst[i] = code · absmax in F32 for elements [first, first + n) of the flattened matrix. */
@@ -24,6 +25,7 @@ void qr_nf4_dequantize(const uint8_t *codes, const float *absmax, int block, int
 float qr_nf4_nested_offset(const float *absmax, int64_t n_blocks);
 void qr_nf4_nest(const float *absmax, int64_t n_blocks, float offset, uint8_t *codes, float *nested_absmax);
 /* The inverse for blocks [first, first + n): map[code] · nested_absmax + offset, each operation rounded to F32. */
-void qr_nf4_unnest(const uint8_t *codes, const float *nested_absmax, float offset, int64_t first, int64_t n, float *absmax);
+void qr_nf4_unnest(const uint8_t *codes, const float *nested_absmax, float offset, int64_t first, int64_t n,
+                   float *absmax);
 
 #endif
