@@ -242,7 +242,8 @@ typedef struct qr_softcap_args {
     float cap;
 } qr_softcap_args;
 
-/* nll: dst[i] = log(sum over v of exp(logits[i, v])) − logits[i, target[i]]; F64 inside. */
+/* nll: dst[i] = log(sum over v of exp(logits[i, v])) − logits[i, target[i]]. The exponentials, of the differences from
+ * the largest logit, may be F32; sums and the rest are F64. */
 typedef struct qr_nll_args {
     const float *logits;   /* [n_rows, vocab] contiguous */
     const int32_t *target; /* [n_rows] */

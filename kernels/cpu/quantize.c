@@ -25,12 +25,12 @@ QR_INLINE float absmax_of(const void *src, qr_dtype dtype, int64_t index, int64_
     return qr_vec_highest(qr_vec_max(highest[0], highest[1]));
 }
 
-/* A short last block, or a pair at the end of it: lanes beyond the end are zeros, and so is an odd last nibble. */
+/* A short last block, or a pair at the end of it: lanes beyond the end are zeros; a spare nibble is the code of zero. */
 QR_INLINE void encode_tail(const void *src, qr_dtype dtype, int64_t index, int64_t n, qr_vec inverse,
                            const qr_vec_nf4 *tables, uint8_t *codes) {
     uint8_t bytes[QR_VEC / 2];
     qr_vec_store_nf4(bytes, qr_vec_mul(load_source(src, dtype, index, n), inverse), tables);
-    if (n % 2 != 0) { bytes[n / 2] &= 0xF0U; }
+    if (n % 2 != 0) { bytes[n / 2] = (uint8_t)((bytes[n / 2] & 0xF0U) | 7U); }
     memcpy(codes, bytes, (size_t)(n + 1) / 2);
 }
 
@@ -55,7 +55,7 @@ QR_INLINE void quantize_int8_from(const qr_quantize_args *a, qr_dtype dtype) {
     for (int64_t row = 0; row < a->n_rows; row++) {
         const int64_t begin = row * a->cols;
         const float absmax = absmax_of(a->src, dtype, begin, a->cols, true);
-        const qr_vec scale = qr_vec_set1(absmax > 0.0F ? 127.0F / absmax : 0.0F);
+        const qr_vec scale = qr_vec_set1(absmax > 0.0F ? 127.0F * (1.0F / absmax) : 0.0F);
         int8_t *codes = (int8_t *)a->codes + begin;
         a->absmax[row] = absmax;
         for (int64_t j = 0; j < a->cols; j += QR_VEC) {

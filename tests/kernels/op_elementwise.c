@@ -197,18 +197,27 @@ static void exec_nll(op_run *run, const void *data, int64_t first, int64_t n_row
     op_read(run, args.dst, out);
 }
 
-/* F64 inside: what is left is the rounding of the result, and of sums of F64 numbers about the size of the logits. */
+/* F32 exponentials of differences d from the largest logit err by (d + 4) u of themselves: d u is the rounding of the
+ * difference. The logarithm makes that absolute. The result is rounded once, and the F64 sums err by a little more. */
+static double nll_bound(const float *logits, int64_t vocab, int64_t target) {
+    double largest = -INFINITY, sum = 0.0, error = 0.0;
+    for (int64_t v = 0; v < vocab; v++) { largest = fmax(largest, (double)logits[v]); }
+    for (int64_t v = 0; v < vocab; v++) {
+        const double difference = largest - (double)logits[v], term = exp(-difference);
+        sum += term;
+        error += term * (difference + 4.0) * OP_U;
+    }
+    const double value = log(sum) + (largest - (double)logits[target]);
+    return error / sum + OP_U * value + (double)(vocab + 8) * 0x1p-52 * (fabs(largest) + 1.0);
+}
+
 static void check_nll(int64_t vocab, double magnitude) {
     float *logits = op_normals(N_ROWS * vocab, 6, magnitude);
     int32_t target[N_ROWS];
     double bound[N_ROWS];
     for (int64_t i = 0; i < N_ROWS; i++) {
-        double largest = -INFINITY, sum = 0.0;
         target[i] = (int32_t)op_below(7, i, vocab);
-        for (int64_t v = 0; v < vocab; v++) { largest = fmax(largest, fabs((double)logits[i * vocab + v])); }
-        for (int64_t v = 0; v < vocab; v++) { sum += exp((double)logits[i * vocab + v] - largest); }
-        const double value = largest + log(sum) - (double)logits[i * vocab + target[i]];
-        bound[i] = OP_U * fabs(value) + (double)(vocab + 8) * 0x1p-52 * (largest + 1.0);
+        bound[i] = nll_bound(logits + i * vocab, vocab, target[i]);
     }
     const nll_case data = {.vocab = vocab, .logits = logits, .target = target};
     op_case c = {.n_rows = N_ROWS, .row = 1, .exec = exec_nll, .data = &data, .bound = bound};

@@ -124,6 +124,16 @@ static float *quantize_inputs(int64_t n, qr_dtype dtype) {
     return values;
 }
 
+/* Odd rows with an absmax of 127 m and elements (k + 1/2) m, m odd: codes at a tie, where it shows in which order
+ * 127 · (1 / SCB) was rounded. */
+static void put_int8_ties(float *values, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const int64_t row = i / cols, c = i % cols, m = row % 16;
+        if (row % 2 == 0) { continue; }
+        values[i] = c == cols / 2 ? (float)(127 * m) : (float)((double)(c % 60 - 30) + 0.5) * (float)m;
+    }
+}
+
 static void expect_quantized(const qr_quantize_args *args, const float *values, unsigned char *codes, float *absmax) {
     const int64_t n = args->n_rows * args->cols;
     if (qr_weight_is_nf4(args->format)) {
@@ -149,6 +159,7 @@ static void check_quantize(qr_weight_desc desc, qr_dtype src_dtype) {
     const size_t code_bytes = qr_weight_code_bytes(&desc);
     const size_t n_absmax = desc.format == QR_WEIGHT_INT8 ? (size_t)desc.rows : (size_t)qr_weight_blocks(&desc);
     float *values = quantize_inputs(n, src_dtype);
+    if (desc.format == QR_WEIGHT_INT8 && src_dtype != QR_DTYPE_BF16) { put_int8_ties(values, desc.rows, desc.cols); }
     void *src = op_to_dtype(values, n, src_dtype);
     unsigned char *expected = qr_alloc(code_bytes), *codes = qr_alloc(code_bytes + MARGIN);
     float *expected_absmax = qr_alloc_array(n_absmax, sizeof(float));
