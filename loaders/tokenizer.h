@@ -10,6 +10,9 @@
  * tokenizer that has neither treats it as an unknown character. Decoding always gives well-formed UTF-8: bytes that
  * form no character become U+FFFD, as in the `tokenizers` library.
  *
+ * Classes of characters and normal forms are those of the Unicode versions that the PCRE2 and utf8proc on the machine
+ * know (14 and 15 on Debian 12): characters assigned later count as unassigned.
+ *
  * A tokenizer does not change after it was loaded: any number of threads may encode and decode with it at once. */
 #ifndef QR_LOADERS_TOKENIZER_H
 #define QR_LOADERS_TOKENIZER_H
@@ -55,8 +58,8 @@ typedef struct qr_encode_options {
 qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                 const qr_encode_options *options, qr_tokens *tokens, qr_error *err);
 
-/* Appends the text of ids[0, n) to *out; with skip_special, special tokens leave nothing. An id that is no token is an
- * error. */
+/* Appends the text of ids[0, n) to *out. With skip_special, special tokens leave nothing: all of them, also those with
+ * `normalized`, which the `tokenizers` library since 0.22 leaves in. An id that is no token is an error. */
 qrun_status qr_tokenizer_decode(const qr_tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special,
                                 qr_buffer *out, qr_error *err);
 

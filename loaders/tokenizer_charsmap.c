@@ -110,7 +110,7 @@ static size_t grapheme_length(const char *text, size_t n_bytes) {
 
 void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, qr_buffer *out) {
     enum { LONGEST_MAPPED_GRAPHEME = 5 };
-    for (size_t i = 0; i < n_bytes;) {
+    for (size_t i = 0; i < n_bytes && out->size <= QR_MAX_NORMALIZED_BYTES;) {
         const size_t grapheme = grapheme_length(text + i, n_bytes - i);
         const char *replacement =
             grapheme <= LONGEST_MAPPED_GRAPHEME ? find_replacement(map, text + i, grapheme) : NULL;

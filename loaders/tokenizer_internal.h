@@ -40,7 +40,7 @@ qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n
                          qr_error *err);
 int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes); /* −1 where there is none */
 const char *qr_vocab_text(const qr_vocab *vocab, int32_t id, size_t *n_bytes);  /* NULL where there is none */
-uint64_t qr_hash_bytes(const char *bytes, size_t n_bytes);
+uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes);
 
 /* --- tokenizer_trie.c: longest and all prefixes over bytes ------------------------------------------------------- */
 
@@ -304,6 +304,7 @@ void qr_tokenizer_free_components(qr_tokenizer *tokenizer);
 /* tokenizer_charsmap.c */
 qrun_status qr_charsmap_parse(qr_charsmap *map, const char *base64, const char *what, qr_error *err);
 void qr_charsmap_free(qr_charsmap *map);
+/* Appends the mapped text, or stops once *out is longer than QR_MAX_NORMALIZED_BYTES. */
 void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, qr_buffer *out);
 
 /* --- encoding ---------------------------------------------------------------------------------------------------- */
@@ -354,6 +355,9 @@ typedef struct qr_encode_work {
     qr_tokens *out;
     qr_error *err;
 } qr_encode_work;
+
+/* A normaliser of a hostile file may grow the text without end; it stops here. */
+enum { QR_MAX_NORMALIZED_BYTES = 1 << 30 };
 
 /* tokenizer_normalize.c: *text and *n_bytes are replaced by the normalised text, lent from `work`. */
 qrun_status qr_normalize(qr_encode_work *work, const char **text, size_t *n_bytes);

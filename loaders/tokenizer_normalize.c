@@ -11,7 +11,7 @@ static qrun_status replace(qr_encode_work *work, const qr_normalizer *normalizer
                                 .match = &work->match, .text = text, .n_bytes = n_bytes, .last_end = SIZE_MAX};
     size_t start, end, copied = 0;
     bool found = true;
-    while (found) {
+    while (found && out->size <= QR_MAX_NORMALIZED_BYTES) {
         const qrun_status status = qr_pattern_next(&search, &start, &end, &found, work->err);
         if (status != QRUN_OK) { return status; }
         if (found) {
@@ -85,14 +85,13 @@ static qrun_status apply(qr_encode_work *work, const qr_normalizer *normalizer, 
 }
 
 qrun_status qr_normalize(qr_encode_work *work, const char **text, size_t *n_bytes) {
-    enum { MAX_GROWTH_BYTES = 1 << 30 };
     for (size_t i = 0; i < work->tokenizer->n_normalizers; i++) {
         qr_buffer *out = &work->normal[i % 2];
         qr_buffer_clear(out);
         const qrun_status status = apply(work, &work->tokenizer->normalizers[i], *text, *n_bytes, out);
         if (status != QRUN_OK) { return status; }
         if (!qr_buffer_ok(out)) { return qr_fail_memory(work->err, "the normalised text", *n_bytes); }
-        if (out->size > MAX_GROWTH_BYTES) {
+        if (out->size > QR_MAX_NORMALIZED_BYTES) {
             return qr_fail(work->err, QRUN_ERROR_INPUT, "the normalised text grew beyond 1 GiB");
         }
         *text = out->data != NULL ? out->data : "";

@@ -103,6 +103,7 @@ static qrun_status split_piece(qr_encode_work *work, const qr_pretokenizer *step
     work->n_spans = 0;
     qrun_status status = step->is_delimiter != NULL ? find_by_character(work, step, text, piece)
                                                     : find_by_pattern(work, step, text, piece);
+    if (status != QRUN_OK) { return status; }
     for (size_t i = 0; step->invert && i < work->n_spans; i++) { work->spans[i].is_match = !work->spans[i].is_match; }
     if (step->behavior == QR_SPLIT_CONTIGUOUS || step->behavior == QR_SPLIT_MERGED_WITH_PREVIOUS) {
         join_forward(work, step->behavior);

@@ -4,7 +4,7 @@
 #include "base/sizes.h"
 #include "loaders/tokenizer_internal.h"
 
-uint64_t qr_hash_bytes(const char *bytes, size_t n_bytes) {
+uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes) {
     const uint64_t factor = 0x9E3779B97F4A7C15ULL;
     uint64_t hash = (uint64_t)n_bytes * factor;
     while (n_bytes >= 8) {
@@ -57,7 +57,7 @@ static uint32_t find_slot(const qr_vocab *vocab, uint32_t hash, const char *text
 
 qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n_bytes, const char *what,
                          qr_error *err) {
-    const uint32_t hash = (uint32_t)qr_hash_bytes(text, n_bytes);
+    const uint32_t hash = (uint32_t)qr_vocab_hash(text, n_bytes);
     const uint32_t at = find_slot(vocab, hash, text, n_bytes);
     if (vocab->slots[at].id >= 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: the vocabulary has the token \"%.64s\" twice", what, text);
@@ -74,7 +74,7 @@ qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n
 }
 
 int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes) {
-    const uint32_t at = find_slot(vocab, (uint32_t)qr_hash_bytes(text, n_bytes), text, n_bytes);
+    const uint32_t at = find_slot(vocab, (uint32_t)qr_vocab_hash(text, n_bytes), text, n_bytes);
     return vocab->slots[at].id;
 }
 
