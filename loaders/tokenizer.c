@@ -76,7 +76,8 @@ static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *confi
 static qrun_status read_add_bos_eos(qr_tokenizer *tokenizer, const qr_json *config, const char *what, qr_error *err) {
     bool add_bos = false, add_eos = false;
     qrun_status status;
-    if (qr_json_is_null(qr_json_get(config, "add_bos_token")) && qr_json_is_null(qr_json_get(config, "add_eos_token"))) {
+    if (qr_json_is_null(qr_json_get(config, "add_bos_token")) &&
+        qr_json_is_null(qr_json_get(config, "add_eos_token"))) {
         return QRUN_OK;
     }
     QR_TRY(qr_json_get_bool(config, "add_bos_token", &add_bos, what, err));

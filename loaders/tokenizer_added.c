@@ -75,7 +75,9 @@ static qrun_status map_ids(qr_tokenizer *tokenizer, const char *what, qr_error *
         if (tokenizer->added[i].id >= tokenizer->n_ids) { tokenizer->n_ids = tokenizer->added[i].id + 1; }
     }
     tokenizer->added_of_id = qr_alloc_array((size_t)tokenizer->n_ids, sizeof *tokenizer->added_of_id);
-    if (tokenizer->added_of_id == NULL) { return qr_fail_memory(err, "the table of ids", (size_t)tokenizer->n_ids * 4); }
+    if (tokenizer->added_of_id == NULL) {
+        return qr_fail_memory(err, "the table of ids", (size_t)tokenizer->n_ids * sizeof *tokenizer->added_of_id);
+    }
     for (int32_t id = 0; id < tokenizer->n_ids; id++) { tokenizer->added_of_id[id] = -1; }
     for (size_t i = 0; i < tokenizer->n_added; i++) {
         int32_t *slot = &tokenizer->added_of_id[tokenizer->added[i].id];

@@ -69,7 +69,9 @@ static void add_affixes(const qr_bpe *bpe, qr_buffer *word, bool is_first, bool 
 static int32_t find_character(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes) {
     const unsigned char *b = (const unsigned char *)text;
     if (n_bytes == 1) { return tokenizer->bpe.direct[b[0]]; }
-    if (n_bytes == 2 && b[0] >= 0xC2U && b[0] < 0xC6U) { return tokenizer->bpe.direct[(b[0] & 0x1FU) << 6 | (b[1] & 0x3FU)]; }
+    if (n_bytes == 2 && b[0] >= 0xC2U && b[0] < 0xC6U) {
+        return tokenizer->bpe.direct[(b[0] & 0x1FU) << 6 | (b[1] & 0x3FU)];
+    }
     return qr_vocab_find(&tokenizer->vocab, text, n_bytes);
 }
 

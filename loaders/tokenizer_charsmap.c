@@ -59,7 +59,7 @@ qrun_status qr_charsmap_parse(qr_charsmap *map, const char *base64, const char *
     if (map->units == NULL || map->replacements == NULL) { QR_TRY(qr_fail_memory(err, "the character map", n_bytes)); }
     for (size_t i = 0; i < map->n_units; i++) { map->units[i] = read_u32(bytes + 4 + 4 * i); }
     if (qr_utf8_valid_prefix(map->replacements, map->n_replacement_bytes) != map->n_replacement_bytes) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: the precompiled_charsmap has replacements that are not UTF-8", what));
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: the precompiled_charsmap's replacements are not UTF-8", what));
     }
 out:
     qr_free(bytes);

@@ -417,8 +417,8 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
         case QR_DECODE_METASPACE: return read_decoder_metaspace(reader, json, decoder);
         case QR_DECODE_REPLACE:
             status = read_pattern(reader, json, &decoder->pattern);
-            if (status == QRUN_OK) { status = read_text(reader, json, "content", &decoder->content, &decoder->n_content); }
-            return status;
+            if (status != QRUN_OK) { return status; }
+            return read_text(reader, json, "content", &decoder->content, &decoder->n_content);
         default: return QRUN_OK;
     }
 }

@@ -9,7 +9,7 @@
 #include "loaders/json.h"
 #include "loaders/tokenizer.h"
 
-/* --- tokenizer_vocab.c: token texts, both ways ------------------------------------------------------------------- */
+/* --- tokenizer_vocab.c: token texts, both ways -------------------------------------------------------------------- */
 
 enum { QR_VOCAB_HOLE = -1 };
 
@@ -42,7 +42,7 @@ int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes); 
 const char *qr_vocab_text(const qr_vocab *vocab, int32_t id, size_t *n_bytes);  /* NULL where there is none */
 uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes);
 
-/* --- tokenizer_trie.c: longest and all prefixes over bytes ------------------------------------------------------- */
+/* --- tokenizer_trie.c: longest and all prefixes over bytes -------------------------------------------------------- */
 
 typedef struct qr_trie_edge {
     uint64_t key; /* (node << 8 | byte) + 1; 0: free */
@@ -64,7 +64,7 @@ void qr_trie_insert(qr_trie *trie, const char *key, size_t n_bytes, int32_t valu
 /* One step from *node by a byte: false where there is no such edge; *value is −1 where no key ends. */
 bool qr_trie_step(const qr_trie *trie, uint32_t *node, unsigned char byte, int32_t *value);
 
-/* --- tokenizer_unicode.c ----------------------------------------------------------------------------------------- */
+/* --- tokenizer_unicode.c ------------------------------------------------------------------------------------------ */
 
 /* Length of the well-formed character that begins with this byte. */
 static inline size_t qr_char_length(char lead) {
@@ -91,7 +91,7 @@ qrun_status qr_unicode_normalize(qr_normal_form form, const char *text, size_t n
 qrun_status qr_escape_bytes(const char *text, size_t n_bytes, qr_buffer *escaped, uint32_t *base, qr_error *err);
 static inline bool qr_is_escape(uint32_t base, uint32_t c) { return base != 0 && c >= base && c < base + 256U; }
 
-/* --- tokenizer_pattern.c: literal and regular-expression search -------------------------------------------------- */
+/* --- tokenizer_pattern.c: literal and regular-expression search --------------------------------------------------- */
 
 typedef struct qr_regex_context {
     pcre2_general_context *general;
@@ -125,7 +125,7 @@ typedef struct qr_pattern_search {
 /* Advances to the next match [*start, *end) in search->text; *found is false at the end. */
 qrun_status qr_pattern_next(qr_pattern_search *search, size_t *start, size_t *end, bool *found, qr_error *err);
 
-/* --- components -------------------------------------------------------------------------------------------------- */
+/* --- components --------------------------------------------------------------------------------------------------- */
 
 typedef enum qr_normalizer_kind {
     QR_NORMALIZE_FORM,
@@ -200,7 +200,7 @@ typedef struct qr_decoder {
     bool drop_first;        /* Metaspace: the mark leaves nothing in the first token */
 } qr_decoder;
 
-/* --- models ------------------------------------------------------------------------------------------------------ */
+/* --- models ------------------------------------------------------------------------------------------------------- */
 
 typedef struct qr_merge {
     int32_t left, right; /* left −1: a free slot of the table */
@@ -307,7 +307,7 @@ void qr_charsmap_free(qr_charsmap *map);
 /* Appends the mapped text, or stops once *out is longer than QR_MAX_NORMALIZED_BYTES. */
 void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, qr_buffer *out);
 
-/* --- encoding ---------------------------------------------------------------------------------------------------- */
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
 
 typedef struct qr_piece {
     size_t start, end;

@@ -117,7 +117,7 @@ static bool merge_sides(const qr_json *merge, const char **left, size_t *n_left,
     } else {
         const qr_json *first = cJSON_IsArray(merge) ? qr_json_first(merge) : NULL;
         const qr_json *second = first != NULL ? first->next : NULL;
-        if (second == NULL || second->next != NULL || !cJSON_IsString(first) || !cJSON_IsString(second)) { return false; }
+        if (!cJSON_IsString(first) || !cJSON_IsString(second) || second->next != NULL) { return false; }
         *left = first->valuestring;
         *n_left = strlen(*left);
         *right = second->valuestring;
@@ -148,9 +148,9 @@ static qrun_status load_merge(qr_tokenizer *tokenizer, const qr_json *merge, uin
     const int32_t right_id = qr_vocab_find(&tokenizer->vocab, right, n_right);
     const int32_t result = qr_vocab_find(&tokenizer->vocab, text->data != NULL ? text->data : "", text->size);
     if (left_id < 0 || right_id < 0 || result < 0) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: merge %u, \"%.*s\" + \"%.*s\", has a token that the vocabulary lacks",
-                       what, (unsigned)rank, (int)qr_min((int64_t)n_left, 64), left, (int)qr_min((int64_t)n_right, 64),
-                       right);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: merge %u, \"%.*s\" + \"%.*s\", has a token that the "
+                       "vocabulary lacks", what, (unsigned)rank, (int)qr_min((int64_t)n_left, 64), left,
+                       (int)qr_min((int64_t)n_right, 64), right);
     }
     if (tokenizer->bpe.splits_before_mark && has_mark_inside(text->data)) { tokenizer->bpe.splits_before_mark = false; }
     insert_merge(&tokenizer->bpe, left_id, right_id, rank, result);
@@ -206,7 +206,7 @@ static qrun_status load_bpe(qr_tokenizer *tokenizer, const qr_json *model, const
     QR_TRY(qr_json_get_bool(model, "ignore_merges", &bpe->ignore_merges, what, err));
     QR_TRY(qr_json_get_double(model, "dropout", 0.0, 1.0, &dropout, what, err));
     if (dropout != 0.0) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: BPE with dropout gives random ids and is not supported", what));
+        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: BPE with dropout is random and not supported", what));
     }
     QR_TRY(load_affix(model, "continuing_subword_prefix", &bpe->prefix, what, err));
     QR_TRY(load_affix(model, "end_of_word_suffix", &bpe->suffix, what, err));

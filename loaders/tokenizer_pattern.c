@@ -7,8 +7,8 @@
 #include "loaders/tokenizer_internal.h"
 
 #define SPACE_CLASS "\\p{Z}\\t-\\r\\x{85}"
-#define WORD_CLASS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}" \
-                   "\\x{1F170}-\\x{1F189}"
+#define WORD_CLASS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE\\x{24B6}-\\x{24E9}" \
+                   "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define HEX_CLASS "0-9A-Fa-f"
 
 static void *regex_alloc(size_t size, void *context) {
@@ -50,7 +50,7 @@ qrun_status qr_pattern_literal(qr_pattern *pattern, const char *text, const char
     return QRUN_OK;
 }
 
-/* --- translation ------------------------------------------------------------------------------------------------- */
+/* --- translation -------------------------------------------------------------------------------------------------- */
 
 /* What stands for a class escape such as \s: its members and whether it is the complement; NULL for other escapes. */
 static const char *class_escape(char letter, bool *complement) {
@@ -73,7 +73,8 @@ static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 
 static size_t script_escape(const char *regex) {
 #if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
     static const char *const scripts[] = {"Han}", "Hiragana}", "Katakana}", "Hangul}", "Latin}", "Greek}", "Cyrillic}",
-                                          "Arabic}", "Hebrew}", "Thai}", "Devanagari}", "Bengali}", "Tamil}", "Armenian}"};
+                                          "Arabic}", "Hebrew}", "Thai}", "Devanagari}", "Bengali}", "Tamil}",
+                                          "Armenian}"};
     if ((regex[1] == 'p' || regex[1] == 'P') && regex[2] == '{') {
         const size_t n = regex[3] == '^' ? 4 : 3;
         for (size_t i = 0; i < QR_COUNT_OF(scripts); i++) {
@@ -183,14 +184,13 @@ qrun_status qr_pattern_regex(qr_pattern *pattern, const qr_regex_context *contex
         PCRE2_SIZE offset = 0;
         pattern->code = pcre2_compile((PCRE2_SPTR)(translated.data != NULL ? translated.data : ""), translated.size,
                                       options, &code, &offset, context->compile);
-        if (pattern->code == NULL && code == PCRE2_ERROR_NOMEMORY) {
+        if (pattern->code == NULL && (code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_HEAP_FAILED)) {
             status = qr_fail_memory(err, "a regular expression", translated.size);
         } else if (pattern->code == NULL) {
             char message[128] = "";
             (void)pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-            status = code == 121 ? qr_fail_memory(err, "a regular expression", translated.size)
-                                 : qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: the regular expression \"%.200s\" %s", what,
-                                           regex, message);
+            status = qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: the regular expression \"%.200s\": %s", what, regex,
+                             message);
         } else {
             (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it, matching is only slower */
         }
@@ -205,7 +205,7 @@ void qr_pattern_free(qr_pattern *pattern) {
     *pattern = (qr_pattern){0};
 }
 
-/* --- search ------------------------------------------------------------------------------------------------------ */
+/* --- search ------------------------------------------------------------------------------------------------------- */
 
 static bool find_literal(qr_pattern_search *search, size_t *start, size_t *end) {
     const qr_pattern *pattern = search->pattern;

@@ -52,7 +52,7 @@ int qr_char_to_byte(uint32_t c) {
     return c <= 0x142U ? (int)(c - 0x121U + 0x7FU) : c == 0x143U ? 0xAD : -1;
 }
 
-/* --- normal forms ------------------------------------------------------------------------------------------------ */
+/* --- normal forms ------------------------------------------------------------------------------------------------- */
 
 typedef struct code_points {
     utf8proc_int32_t *items, *scratch;
@@ -152,7 +152,7 @@ qrun_status qr_unicode_normalize(qr_normal_form form, const char *text, size_t n
     return ok && qr_buffer_ok(out) ? QRUN_OK : qr_fail_memory(err, "the normalised text", n_bytes);
 }
 
-/* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------ */
+/* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
 enum { ESCAPE_PLANE = 0x100000, ESCAPE_BLOCKS = 255 }; /* the last block of the plane ends in noncharacters */
 

@@ -17,7 +17,7 @@ static void check_ids(const qr_tokens *tokens, const qr_json *expected, const ch
     CHECK_MSG(i == tokens->n, "\"%.80s\" gave %zu tokens, expected %zu", text, tokens->n, i);
 }
 
-/* --- goldens of real tokenizers ------------------------------------------------------------------------------------ */
+/* --- goldens of real tokenizers ----------------------------------------------------------------------------------- */
 
 /* Texts between separator lines, and a line of ids for each. */
 static void check_listed_goldens(const char *tokenizer_name, const char *golden) {
@@ -88,8 +88,8 @@ static char *golden_text(const qr_json *value, size_t *n_bytes) {
     return text;
 }
 
-/* What transformers' clean_up_tokenization_spaces made of decoded text; the goldens of transformers.js were made with it
- * on for the byte-level tokenizers. qrun leaves decoded text as it is. */
+/* What transformers' clean_up_tokenization_spaces made of decoded text; the goldens of transformers.js were made
+ * with it on for the byte-level tokenizers. qrun leaves decoded text as it is. */
 static void clean_up_spaces(char *text, size_t *n_bytes) {
     static const char *const marks[] = {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"};
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
@@ -113,7 +113,8 @@ static void check_golden(const qr_tokenizer *tokenizer, const qr_json *test, con
     char *back = decode_both_ways(tokenizer, &tokens, skip_special, &n_back);
     if (cleaned_up) { clean_up_spaces(back, &n_back); }
     const bool has_decoded = cJSON_IsString(qr_json_get(test, "decoded")); /* null: the library fails on these ids */
-    CHECK_MSG(!has_decoded || (n_back == n_decoded && memcmp(back, decoded, n_back) == 0), "decoded \"%s\", expected \"%s\"", back, decoded);
+    CHECK_MSG(!has_decoded || (n_back == n_decoded && memcmp(back, decoded, n_back) == 0),
+              "decoded \"%s\", expected \"%s\"", back, decoded);
     qr_tokens_free(&tokens);
     qr_free(back);
     qr_free(decoded);
@@ -142,7 +143,7 @@ static void test_json_llama_3_bos(void) { check_json_goldens("llama-3.2", "llama
 static void test_json_gpt2(void) { check_json_goldens("gpt2", "gpt2", false, true); }
 static void test_json_llama_2(void) { check_json_goldens("llama-2/support/token_config", "llama", true, false); }
 
-/* --- goldens of the small tokenizers -------------------------------------------------------------------------------- */
+/* --- goldens of the small tokenizers ------------------------------------------------------------------------------ */
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/tokenizers"
 

@@ -23,7 +23,7 @@ static uint32_t next_random(uint64_t *state) {
     return (uint32_t)(*state >> 33);
 }
 
-/* --- round trips ---------------------------------------------------------------------------------------------------- */
+/* --- round trips -------------------------------------------------------------------------------------------------- */
 
 static void check_round_trip(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes, const char *what) {
     const qr_encode_options literal = {0};
@@ -36,7 +36,8 @@ static void check_round_trip(const qr_tokenizer *tokenizer, const char *text, si
 }
 
 static void test_real_texts_come_back(void) {
-    static const char *const files[] = {"datasets/wiki.test.raw", "datasets/tinyshakespeare.txt", "tokenizers/unicode/blns.json"};
+    static const char *const files[] = {"datasets/wiki.test.raw", "datasets/tinyshakespeare.txt",
+                                        "tokenizers/unicode/blns.json"};
     static const char *const names[] = {"llama-3.2", "gpt2", "llama-2/support/token_config", "phi-3-mini"};
     for (size_t k = 0; k < 4; k++) {
         qr_tokenizer *tokenizer = open_shared(names[k]);
@@ -74,7 +75,7 @@ static void test_random_text_comes_back(void) {
     }
 }
 
-/* --- bytes that are not UTF-8 ---------------------------------------------------------------------------------------- */
+/* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
 static void test_invalid_bytes_are_kept_as_bytes(void) {
     static const char text[] = "a\xFF" "b\xC3" "\xE2\x96";
@@ -144,7 +145,7 @@ static void test_random_ids_stream_as_they_decode(void) {
     }
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 static double seconds(void) {
     struct timespec now;
@@ -177,7 +178,7 @@ static void test_degenerate_texts_take_linear_time(void) {
     qr_free(text);
 }
 
-/* --- normal forms, seen through a tokenizer of bytes ------------------------------------------------------------------- */
+/* --- normal forms, seen through a tokenizer of bytes -------------------------------------------------------------- */
 
 static qr_tokenizer *open_bytes(const char *normalizer) {
     qr_buffer json = {0};
@@ -210,7 +211,8 @@ static const char *read_code_points(const char *field, qr_buffer *text) {
     return field + 1;
 }
 
-static void check_normal_form(const qr_tokenizer *tokenizer, const qr_buffer *from, const qr_buffer *to, const char *line) {
+static void check_normal_form(const qr_tokenizer *tokenizer, const qr_buffer *from, const qr_buffer *to,
+                              const char *line) {
     const qr_encode_options literal = {0};
     qr_tokens tokens = encode(tokenizer, from->data, from->size, &literal);
     size_t n_bytes;
@@ -252,7 +254,7 @@ static void test_unicode_normalization(void) {
     qr_free(data);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static void test_any_allocation_may_fail(void) {
     static const char text[] = "<s>Hello  w\xC3\xB6rld 12 <|end|>\xFF e\xCC\x81 tagged";
@@ -293,7 +295,7 @@ static void test_any_allocation_may_fail(void) {
     }
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------------------ */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 typedef struct shared_encode {
     const qr_tokenizer *tokenizer;
@@ -318,7 +320,8 @@ static void *encode_in_thread(void *arg) {
 }
 
 static void test_threads_share_a_tokenizer(void) {
-    static const char text[] = "The quick brown fox doesn't mind 12345 foxes;\n\n  \xC3\xBC" "ber \xE5\xB0\x8F\xE7\x8B\x97";
+    static const char text[] = "The quick brown fox doesn't mind 12345 foxes;\n\n  "
+                               "\xC3\xBC" "ber \xE5\xB0\x8F\xE7\x8B\x97";
     const qr_encode_options literal = {0};
     for (size_t k = 0; k < N_KINDS; k++) {
         qr_tokenizer *tokenizer = open_kind(k);
@@ -339,7 +342,7 @@ static void test_threads_share_a_tokenizer(void) {
     }
 }
 
-/* --- files that are wrong -------------------------------------------------------------------------------------------------- */
+/* --- files that are wrong ----------------------------------------------------------------------------------------- */
 
 #define BPE(members) "{\"model\":{\"type\":\"BPE\"," members "}}"
 #define WITH(section, value) "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}},\"" section "\":" value "}"
@@ -373,10 +376,12 @@ static void test_wrong_files_are_refused(void) {
          "have the same id 1"},
         {WITH("added_tokens", "[{\"id\":1}]"), QRUN_ERROR_INPUT, "has no content"},
         {WITH("normalizer", "{\"type\":\"Nmt\"}"), QRUN_ERROR_UNSUPPORTED, "the normalizer \"Nmt\" is not supported"},
-        {WITH("normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}"), QRUN_ERROR_INPUT, "cut short"},
-        {WITH("normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"A*==\"}"), QRUN_ERROR_INPUT, "base64"},
-        {WITH("normalizer", "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}"), QRUN_ERROR_UNSUPPORTED,
-         "parenthesis"},
+        {WITH("normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}"), QRUN_ERROR_INPUT,
+         "cut short"},
+        {WITH("normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"A*==\"}"), QRUN_ERROR_INPUT,
+         "base64"},
+        {WITH("normalizer", "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}"),
+         QRUN_ERROR_UNSUPPORTED, "parenthesis"},
         {WITH("pre_tokenizer", "{\"type\":\"UnicodeScripts\"}"), QRUN_ERROR_UNSUPPORTED, "\"UnicodeScripts\""},
         {WITH("pre_tokenizer", "{\"type\":\"Split\",\"behavior\":\"Often\",\"pattern\":{\"String\":\"x\"}}"),
          QRUN_ERROR_UNSUPPORTED, "\"Often\""},

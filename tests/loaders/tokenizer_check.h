@@ -47,7 +47,8 @@ static inline char *decode(const qr_tokenizer *tokenizer, const qr_tokens *token
 }
 
 /* One id at a time; every append must be whole characters. */
-static inline char *decode_stream(const qr_tokenizer *tokenizer, const qr_tokens *tokens, bool skip_special, size_t *n_bytes) {
+static inline char *decode_stream(const qr_tokenizer *tokenizer, const qr_tokens *tokens, bool skip_special,
+                                  size_t *n_bytes) {
     qr_error err = {0};
     qr_buffer out = {0};
     qr_token_stream stream;
@@ -58,8 +59,8 @@ static inline char *decode_stream(const qr_tokenizer *tokenizer, const qr_tokens
                                                  : qr_token_stream_finish(&stream, &out, &err);
         CHECK_MSG(status == QRUN_OK, "%s", err.message);
         const size_t n_new = out.size - before;
-        CHECK_MSG(n_new == 0 || qr_utf8_valid_prefix(out.data + before, n_new) == n_new, "half a character at token %zu",
-                  i);
+        CHECK_MSG(n_new == 0 || qr_utf8_valid_prefix(out.data + before, n_new) == n_new,
+                  "half a character at token %zu", i);
     }
     qr_token_stream_free(&stream);
     *n_bytes = out.size;
