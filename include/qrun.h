@@ -206,8 +206,8 @@ QRUN_API qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *
 /* The text of ids, NUL-terminated (qrun_free); *n_bytes without the NUL. */
 QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
                                      char **text, size_t *n_bytes, qrun_error *error);
-/* A token as its vocabulary spells it, lent; NULL for an id outside the vocabulary. */
-QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id);
+/* A token as its vocabulary spells it, lent, not NUL-terminated; NULL for an id outside the vocabulary. */
+QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
 /* One of "bos", "eos", "pad", "unk": its id, or −1. */
 QRUN_API int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role);
@@ -290,8 +290,8 @@ typedef struct qrun_event {
     int32_t sample;     /* 0 … n − 1 */
     bool is_last;       /* no further event for this request */
     int32_t token_id;   /* TOKEN */
-    const char *text;   /* TOKEN: what this token adds to the answer, whole characters only, NUL-terminated;
-                           DONE: what was held back until the end. Text of a matched stop string never appears */
+    const char *text;   /* [text_bytes], not NUL-terminated. TOKEN: what can now be added to the answer, whole characters
+                           only; DONE: what was held back until the end. A stop string never appears */
     size_t text_bytes;
     bool has_logprob;   /* TOKEN: the request asked for logprobs: */
     float logprob;      /* TOKEN: log p of the token under the model's own distribution (before temperature and

@@ -1,0 +1,247 @@
+/* qrun bench: speed of a model, or of a model's shape, beside what the machine can do at most. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "engine.h"
+#include "measure.h"
+#include "messages.h"
+#include "progress.h"
+#include "text.h"
+
+typedef struct bench_options {
+    engine_options engine;
+    option_int prompt_tokens, decode_tokens, repeat;
+    option_ints batches;
+    const char *json;
+} bench_options;
+
+#define AT(field) .offset = offsetof(bench_options, field)
+
+static const option shape_table[] = {
+    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", .offset = offsetof(engine_options, shape),
+     .completion = COMPLETE_FILE,
+     .help = "In place of --model: a model's config.json. Its weights are random; nothing else of it is needed."},
+};
+
+static const option bench_table[] = {
+    {.name = "prompt-tokens", .kind = OPTION_INT, .value_name = "N", AT(prompt_tokens), .low = 1, .high = 1 << 24,
+     .help = "Length of the prompt whose reading is measured. Default: 512, or what the model's context allows."},
+    {.name = "decode-tokens", .kind = OPTION_INT, .value_name = "N", AT(decode_tokens), .low = 1, .high = 1 << 24,
+     .help = "Tokens written per sequence. Default: 64."},
+    {.name = "batch", .kind = OPTION_INTS, .value_name = "N,N…", AT(batches), .low = 1, .high = 4096,
+     .help = "Sequences written at once, one measurement for each number. Default: 1,8,16,32."},
+    {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
+     .help = "Repetitions; medians are reported. Default: 3."},
+    {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
+     .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
+};
+
+static const option_group groups[] = {
+    OPTION_GROUP("Model", model_option_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Shape", shape_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Measurement", bench_table, 0),
+    OPTION_GROUP("Machine", machine_option_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Session", session_option_table, offsetof(bench_options, engine)),
+};
+
+typedef struct bench {
+    engine engine;
+    qrun_device_info device;
+    qrun_limits limits;
+    int32_t prompt_tokens, decode_tokens, n_repeat;
+    option_ints batches;
+    measure_result prefill, decode[OPTION_LIST_MAX];
+    int64_t planned_bytes, peak_bytes;
+} bench;
+
+/* ---- What the numbers mean ---- */
+
+static double matrix_peak(const bench *b) {
+    return strcmp(b->engine.info.dtype, "f32") == 0 ? b->limits.f32_flops : b->limits.bf16_flops;
+}
+
+/* A multiplication and an addition for each parameter of the linear layers and each token. */
+static double flops_share(const bench *b, double tokens_per_second) {
+    const double flops = 2.0 * (double)b->engine.info.n_linear_parameters * tokens_per_second;
+    return matrix_peak(b) > 0 ? flops / matrix_peak(b) : 0;
+}
+
+/* Every step reads the weights once. */
+static double read_share(const bench *b, double steps_per_second) {
+    const double bytes = (double)b->engine.info.step_weight_bytes * steps_per_second;
+    return b->limits.read_bytes_per_second > 0 ? bytes / b->limits.read_bytes_per_second : 0;
+}
+
+static void print_table(const bench *b) {
+    const qrun_model_info *m = &b->engine.info;
+    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
+    printf("model      %s, %d layers, hidden %d, %.4g million parameters\n", m->family, (int)m->n_layers,
+           (int)m->hidden_size, (double)m->n_parameters / 1e6);
+    printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
+           size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
+    printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
+           b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
+           m->dtype);
+    printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes, planned),
+           size_text(b->peak_bytes, size));
+    printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
+    char name[32], range[40];
+    snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
+    snprintf(range, sizeof range, "%.1f - %.1f", b->prefill.least, b->prefill.most);
+    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, b->prefill.tokens_per_second, range, "",
+           100 * flops_share(b, b->prefill.tokens_per_second));
+    for (int i = 0; i < b->batches.count; i++) {
+        const measure_result *r = &b->decode[i];
+        const double batch = (double)b->batches.values[i];
+        snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
+        snprintf(range, sizeof range, "%.1f - %.1f", r->least, r->most);
+        printf("%-22s%12.1f%22s%11.1f%%%11.1f%%\n", name, r->tokens_per_second, range,
+               100 * read_share(b, r->tokens_per_second / batch), 100 * flops_share(b, r->tokens_per_second));
+    }
+    printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
+           "machine reads at most; of matrix: 2 operations per linear parameter and token, of its matrix peak.\n",
+           (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->n_repeat);
+}
+
+static void write_json(const bench *b, text_buffer *out) {
+    const qrun_model_info *m = &b->engine.info;
+    text_puts(out, "{\"model\":");
+    text_json_string(out, m->folder, strlen(m->folder));
+    text_format(out, ",\"family\":\"%s\",\"quant\":\"%s\",\"head\":\"%s\",\"dtype\":\"%s\",\"parameters\":%lld,"
+                "\"linear_parameters\":%lld,\"weight_bytes\":%lld,\"step_weight_bytes\":%lld,\"load_seconds\":%.6f,",
+                m->family, m->quant, m->head_format, m->dtype, (long long)m->n_parameters,
+                (long long)m->n_linear_parameters, (long long)m->weight_bytes, (long long)m->step_weight_bytes,
+                m->load_seconds);
+    text_format(out, "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"read_bytes_per_second\":%.6g,"
+                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g},\"planned_bytes\":%lld,\"peak_bytes\":%lld,",
+                b->device.backend, b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second,
+                b->limits.bf16_flops, b->limits.f32_flops, (long long)b->planned_bytes, (long long)b->peak_bytes);
+    text_format(out, "\"repeat\":%d,\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,"
+                "\"most\":%.6g,\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
+                (int)b->n_repeat, (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
+                b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
+    for (int i = 0; i < b->batches.count; i++) {
+        const measure_result *r = &b->decode[i];
+        text_format(out, "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
+                    "\"read_share\":%.6g,\"matrix_share\":%.6g}",
+                    i > 0 ? "," : "", (long long)b->batches.values[i], (int)b->decode_tokens, r->tokens_per_second,
+                    r->least, r->most, read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
+                    flops_share(b, r->tokens_per_second));
+    }
+    text_puts(out, "]}\n");
+}
+
+static int report(const bench *b, const char *json_path) {
+    const bool json_only = json_path != NULL && strcmp(json_path, "-") == 0;
+    progress_clear();
+    if (!json_only) { print_table(b); }
+    if (json_path == NULL) { return EXIT_OK; }
+    text_buffer out = {0};
+    write_json(b, &out);
+    FILE *stream = json_only ? stdout : fopen(json_path, "wb");
+    bool written = stream != NULL && fwrite(out.data, 1, out.size, stream) == out.size;
+    if (stream != NULL && stream != stdout) { written = fclose(stream) == 0 && written; }
+    text_free(&out);
+    return written ? EXIT_OK : complain(EXIT_FILE, "cannot write '%s': %s", json_path, strerror(errno));
+}
+
+/* ---- Measuring ---- */
+
+static int64_t largest_batch(const bench *b) {
+    int64_t largest = 1;
+    for (int i = 0; i < b->batches.count; i++) {
+        if (b->batches.values[i] > largest) { largest = b->batches.values[i]; }
+    }
+    return largest;
+}
+
+/* A session with room for every measurement at once and no prompt shared with another. */
+static qrun_session_params session_params(const bench *b, const engine_options *options) {
+    enum { PAGE_SLACK_TOKENS = 32 };
+    qrun_session_params params = engine_session_params(options);
+    const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->decode_tokens + 1;
+    const int64_t prompt_length = (int64_t)b->prompt_tokens + 1;
+    const int64_t longest = decode_length > prompt_length ? decode_length : prompt_length;
+    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(b);
+    if (params.context_tokens == 0) { params.context_tokens = (int32_t)longest; }
+    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_batch(b); }
+    params.kv_tokens = all_decoding > longest ? all_decoding : longest + PAGE_SLACK_TOKENS;
+    params.no_prefix_sharing = true;
+    return params;
+}
+
+enum { PROMPT_TOKENS = 512, DECODE_TOKENS = 64, REPEAT = 3 };
+
+static int open_all(bench *b, const engine_options *options) {
+    qrun_error error = QRUN_ERROR_INIT;
+    int code = engine_open_context(&b->engine, options);
+    if (code != EXIT_OK) { return code; }
+    progress_draw(0, 0, "measuring the machine");
+    if (qrun_context_device_info(b->engine.context, &b->device, &error) != QRUN_OK ||
+        qrun_context_measure_limits(b->engine.context, 2.0, &b->limits, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    code = engine_open_model(&b->engine, options);
+    if (code != EXIT_OK) { return code; }
+    const int32_t context_tokens = b->engine.info.context_tokens;
+    if (b->prompt_tokens == 0) { b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1; }
+    const qrun_session_params params = session_params(b, options);
+    return engine_open_session(&b->engine, &params);
+}
+
+static int measure(bench *b) {
+    int code = measure_prefill(&b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
+    for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
+        code = measure_decode(&b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
+    }
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(b->engine.session, &stats, NULL) == QRUN_OK) {
+        b->planned_bytes = stats.planned_bytes;
+        b->peak_bytes = stats.peak_bytes;
+    }
+    return code;
+}
+
+static int32_t or_default(option_int given, int32_t standard) { return given.given ? (int32_t)given.value : standard; }
+
+static int run(const void *options, const option_texts *arguments) {
+    const bench_options *o = options;
+    static const option_ints standard_batches = {{1, 8, 16, 32}, 4};
+    (void)arguments;
+    if ((o->engine.model == NULL) == (o->engine.shape == NULL)) {
+        return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
+    }
+    bench *b = allocate(sizeof *b);
+    b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
+    b->limits = (qrun_limits)QRUN_LIMITS_INIT;
+    b->prompt_tokens = (int32_t)o->prompt_tokens.value; /* 0: not given, decided when the model is known */
+    b->decode_tokens = or_default(o->decode_tokens, DECODE_TOKENS);
+    b->n_repeat = or_default(o->repeat, REPEAT);
+    b->batches = o->batches.count > 0 ? o->batches : standard_batches;
+    int code = open_all(b, &o->engine);
+    if (code == EXIT_OK) { code = measure(b); }
+    if (code == EXIT_OK) { code = report(b, o->json); }
+    progress_clear();
+    engine_close(&b->engine);
+    free(b);
+    return code;
+}
+
+const command command_bench = {
+    .name = "bench",
+    .summary = "measure prefill and decode speed beside the machine's limits",
+    .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
+    .description = "Random tokens run through an ordinary session. Beside tokens per second stands the share of what the "
+                   "machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
+                   "decoding, and the peak of matrix products, which bounds prefill.",
+    .examples = "  qrun bench --model path/to/model\n"
+                "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
+                "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(bench_options),
+    .run = run,
+};

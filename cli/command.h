@@ -1,0 +1,40 @@
+/* A subcommand of qrun: what help, completion and main need to know about it. */
+#ifndef QRUN_CLI_COMMAND_H
+#define QRUN_CLI_COMMAND_H
+
+#include "options.h"
+
+/* What the shell sees; `qrun help` documents them. */
+typedef enum exit_code {
+    EXIT_OK = 0,
+    EXIT_SOME_FAILED = 1,  /* some requests failed, the others were answered */
+    EXIT_USAGE = 2,        /* wrong options or arguments */
+    EXIT_FILE = 3,         /* a model or file cannot be read or written */
+    EXIT_MEMORY = 4,       /* out of memory, or over the memory budget */
+    EXIT_ENGINE = 5,       /* the device failed, or qrun itself is wrong */
+    EXIT_INTERRUPTED = 130 /* SIGINT or SIGTERM */
+} exit_code;
+
+typedef struct command {
+    const char *name;
+    const char *summary;     /* one line, for the list of commands */
+    const char *usage;       /* after "qrun NAME " */
+    const char *description; /* paragraphs separated by empty lines */
+    const char *examples;    /* lines as they are typed, comments begin with '#' */
+    const option_group *groups;
+    size_t n_groups;
+    size_t options_bytes; /* size of the struct that run gets */
+    int min_arguments, max_arguments;
+    const char *const *argument_choices; /* NULL-terminated, for completion; NULL: files */
+    int (*run)(const void *options, const option_texts *arguments);
+} command;
+
+extern const command command_generate, command_chat, command_inspect, command_plan, command_tokenize, command_eval,
+    command_quantize, command_bench, command_completion;
+extern const command *const commands[]; /* all of them, NULL-terminated */
+
+const command *command_find(const char *name);
+
+#define N_GROUPS(table) (sizeof(table) / sizeof((table)[0]))
+
+#endif

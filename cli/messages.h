@@ -1,0 +1,32 @@
+/* What qrun tells the user on stderr, and the exit code that goes with it. */
+#ifndef QRUN_CLI_MESSAGES_H
+#define QRUN_CLI_MESSAGES_H
+
+#include <stddef.h>
+
+#include "qrun.h"
+
+#if defined(__GNUC__)
+#define CLI_PRINTF(format_index, arguments_index) __attribute__((format(printf, format_index, arguments_index)))
+#else
+#define CLI_PRINTF(format_index, arguments_index)
+#endif
+
+/* Writes "qrun: …" and a newline to stderr, after clearing a progress bar; returns `code`. */
+int complain(int code, const char *format, ...) CLI_PRINTF(2, 3);
+
+/* The same without a verdict, for advice and notes. */
+void notify(const char *format, ...) CLI_PRINTF(1, 2);
+
+/* The library's message, and the exit code for its status. */
+int complain_error(const qrun_error *error);
+int exit_code_of(qrun_status status);
+
+/* Ends the program with EXIT_MEMORY when the program's own small allocations fail. Zero-initialised; never NULL. */
+void *allocate(size_t n_bytes);
+void *reallocate(void *memory, size_t n_bytes);
+
+/* Flushes stdout and says so when its end (a full disk, say) did not take everything: 0 or an exit code. */
+int finish_stdout(int code);
+
+#endif

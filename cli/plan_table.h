@@ -1,0 +1,11 @@
+/* A memory plan as a table for people and as JSON. */
+#ifndef QRUN_CLI_PLAN_TABLE_H
+#define QRUN_CLI_PLAN_TABLE_H
+
+#include "text.h"
+
+void plan_table_print(const qrun_plan_entry *entries, int32_t n_entries);
+/* {"total_bytes": …, "entries": [{"category", "bytes"}, …]} */
+void plan_table_json(const qrun_plan_entry *entries, int32_t n_entries, text_buffer *out);
+
+#endif

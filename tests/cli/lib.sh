@@ -1,0 +1,94 @@
+# Shared by the tests of the program: sourced first, with $QRUN (the program), $QRUN_SOURCE (the repository) and
+# $CHECK_JSONL (check_jsonl.c) in the environment. A test runs the program with `run`, then says what must hold with
+# `expect_…`; failures are reported and counted, and `finish` ends the script.
+
+set -u
+work=$(mktemp -d "${TMPDIR:-/tmp}/qrun-test.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+export LC_ALL=C.UTF-8
+unset NO_COLOR
+
+model=$QRUN_SOURCE/examples/model
+shared=${QRUN_SHARED_DATA:-$QRUN_SOURCE/../shared/data}
+n_failures=0
+n_checks=0
+last=""
+
+fail() {
+    n_failures=$((n_failures + 1))
+    echo "FAILED: $*"
+    echo "  after: $last"
+    sed 's/^/  stdout: /' "$work/out" | head -5
+    sed 's/^/  stderr: /' "$work/err" | head -5
+}
+
+# Runs the program; its exit code is then in $code, its output in $work/out and $work/err. Stdin is empty unless the
+# caller redirects it.
+run() {
+    last="qrun $*"
+    "$QRUN" "$@" >"$work/out" 2>"$work/err"
+    code=$?
+}
+
+expect_code() {
+    n_checks=$((n_checks + 1))
+    [ "$code" -eq "$1" ] || fail "exit code $code, expected $1"
+}
+
+expect_out() {
+    n_checks=$((n_checks + 1))
+    grep -qF -- "$1" "$work/out" || fail "stdout does not have: $1"
+}
+
+expect_err() {
+    n_checks=$((n_checks + 1))
+    grep -qF -- "$1" "$work/err" || fail "stderr does not have: $1"
+}
+
+expect_silent_err() {
+    n_checks=$((n_checks + 1))
+    [ ! -s "$work/err" ] || fail "stderr is not empty"
+}
+
+expect_empty_out() {
+    n_checks=$((n_checks + 1))
+    [ ! -s "$work/out" ] || fail "stdout is not empty"
+}
+
+# An error for people: one line that begins with "qrun: ", and a clean stdout.
+expect_one_error_line() {
+    n_checks=$((n_checks + 1))
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "stderr has not exactly one line"
+    grep -q '^qrun: ' "$work/err" || fail "the error does not begin with 'qrun: '"
+    expect_empty_out
+}
+
+expect_true() {
+    n_checks=$((n_checks + 1))
+    what=$1
+    shift
+    "$@" || fail "$what"
+}
+
+# Every line of the file is strict JSON, and there are so many lines.
+expect_jsonl() {
+    n_checks=$((n_checks + 1))
+    "$CHECK_JSONL" "$1" || fail "$1 is not JSON, line by line"
+    lines=$(wc -l <"$1")
+    [ "$lines" -eq "$2" ] || fail "$1 has $lines lines, expected $2"
+}
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+finish() {
+    if [ "$n_failures" -gt 0 ]; then
+        echo "$n_failures of $n_checks checks failed"
+        exit 1
+    fi
+    echo "$n_checks checks passed"
+    exit 0
+}

@@ -1,0 +1,149 @@
+# One prompt to text; many requests to JSON lines.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+# --prompt: the text on stdout, and nothing else anywhere.
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 24 --temperature 0
+expect_code 0
+expect_silent_err
+expect_true "there is text" test "$(wc -c <"$work/out")" -gt 40
+cp "$work/out" "$work/text"
+
+# The same from stdin (a final newline is dropped), from "-p", and again.
+last="qrun generate <stdin"
+printf 'Once upon a time\n' | "$QRUN" generate --model "$model" --max-tokens 24 --temperature 0 >"$work/out" 2>"$work/err"
+expect_true "stdin gives the same text" cmp -s "$work/out" "$work/text"
+run generate -m "$model" -p "Once upon a time" --max-tokens 24 --temperature 0 --threads 1
+expect_true "one thread gives the same text" cmp -s "$work/out" "$work/text"
+
+# Sampling: a seed gives one answer, another seed another; no seed repeats itself.
+for seed in 1 1 2; do
+    run generate --model "$model" --prompt "One day" --max-tokens 24 --temperature 1 --seed $seed
+    expect_code 0
+    cat "$work/out" >>"$work/seed.$seed"
+done
+half=$(($(wc -c <"$work/seed.1") / 2))
+head -c "$half" "$work/seed.1" >"$work/first"
+tail -c "+$((half + 1))" "$work/seed.1" >"$work/second"
+expect_true "equal seeds give equal answers" cmp -s "$work/first" "$work/second"
+expect_true "other seeds give other answers" sh -c "! cmp -s '$work/first' '$work/seed.2'"
+
+# --stop: the answer ends before the text.
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 60 --temperature 0 --stop "."
+expect_code 0
+expect_true "no full stop in the answer" sh -c "! grep -qF . '$work/out'"
+
+# JSON for one prompt, with samples and log-probabilities.
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 8 --temperature 0.8 --n 2 --logprobs 2 --json
+expect_code 0
+expect_silent_err
+expect_jsonl "$work/out" 2
+expect_out '"index":0,"sample":0,"n":2'
+expect_out '"index":0,"sample":1,"n":2'
+expect_out '"finish_reason":"length"'
+expect_out '"prompt_tokens":5'
+expect_out '"completion_tokens":8'
+expect_out '"logprobs":[{"token_id":'
+expect_out '"top":[{'
+expect_out '"times":{"queue":'
+
+# Many: every line is answered, under its index; the single prompt's text is among them.
+cat >"$work/requests.jsonl" <<'JSONL'
+{"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
+
+{"prompt": "The fox", "max_tokens": 4, "temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 3}
+{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 6}
+{"token_ids": [0, 17, 383], "max_tokens": 3, "ignore_eos": true}
+{"prompt": "Caf\u00e9 \ud83e\udd8a \"quoted\"\n", "max_tokens": 5, "n": 2, "logprobs": 0, "stop": ["zzz", "qqq"]}
+JSONL
+run generate --model "$model" --prompts "$work/requests.jsonl"
+expect_code 0
+expect_silent_err
+expect_jsonl "$work/out" 6
+for index in 0 1 2 3 4; do expect_out "{\"index\":$index,"; done
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 24 --temperature 0 --json
+sed 's/.*"text":\(".*"\),"token_ids".*/\1/' "$work/out" >"$work/single"
+run generate --model "$model" --prompts "$work/requests.jsonl" --max-batch 2 --step-tokens 16
+expect_code 0
+expect_true "a request answers the same alone and among others" grep -qF -- "$(cat "$work/single")" "$work/out"
+
+# Requests on stdin; options of the command line are the defaults of every line.
+printf '{"prompt": "a"}\n{"prompt": "b", "max_tokens": 2}\r\n{"prompt": "c"}' >"$work/in"
+last="qrun generate --prompts -"
+"$QRUN" generate --model "$model" --prompts - --max-tokens 3 --ignore-eos <"$work/in" >"$work/out" 2>"$work/err"
+code=$?
+expect_code 0
+expect_jsonl "$work/out" 3
+expect_true "two lines have the default" test "$(grep -c '"completion_tokens":3' "$work/out")" -eq 2
+expect_out '"completion_tokens":2'
+
+# Bad lines are named by number; the others run; the exit code says so.
+cat >"$work/bad.jsonl" <<'JSONL'
+{"prompt": "fine", "max_tokens": 2}
+{"prompt": "torn
+{"prompt": "fine", "max_tokens": 2, "temprature": 1}
+[1, 2]
+
+{"prompt": 7}
+{"max_tokens": 3}
+{"prompt": "x", "messages": []}
+{"prompt": "x", "temperature": -1}
+{"prompt": "x", "adapter": "unknown"}
+{"prompt": "x", "prompt": "y"}
+{"token_ids": [99999999]}
+JSONL
+printf '{"prompt": "\377"}\n{"prompt": "fine too", "max_tokens": 2}\n' >>"$work/bad.jsonl"
+run generate --model "$model" --prompts "$work/bad.jsonl"
+expect_code 1
+expect_jsonl "$work/out" 13
+expect_true "two answers" test "$(grep -c '"text":' "$work/out")" -eq 2
+expect_true "eleven errors" test "$(grep -c '"error":' "$work/out")" -eq 11
+for line in 2 3 4 6 7 8 9 10 11 12 13; do expect_out "line $line"; done
+expect_out "temprature"
+expect_true "stderr has one line" test "$(wc -l <"$work/err")" -eq 1
+expect_err "11 of 13 requests failed; the first: line 2"
+
+# A prompt longer than the context, alone and in a file.
+awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }' >"$work/long"
+last="qrun generate <long"
+"$QRUN" generate --model "$model" <"$work/long" >"$work/out" 2>"$work/err"
+code=$?
+expect_code 2
+expect_one_error_line
+expect_err "context"
+{ printf '{"prompt": "'; cat "$work/long"; printf '"}\n{"prompt": "short", "max_tokens": 2}\n'; } >"$work/long.jsonl"
+run generate --model "$model" --prompts "$work/long.jsonl"
+expect_code 1
+expect_jsonl "$work/out" 2
+expect_out '"text":'
+
+# A budget that cannot hold the model.
+run generate --model "$model" --prompt x --memory 100KB
+expect_code 4
+expect_one_error_line
+
+# --chat wraps the prompt; template arguments reach the template.
+run generate --model "$model" --chat --system "You are kind." --prompt "Hello!" --max-tokens 12 --template-arg a=1 \
+    --enable-thinking false
+expect_code 0
+expect_true "an answer came" test -s "$work/out"
+
+# Ways of holding the weights.
+for quant in nf4 nf4-dq int8 bf16 f32; do
+    run generate --model "$model" --prompt "Once upon a time" --max-tokens 4 --quant $quant --quant-head int8 --kv int8
+    expect_code 0
+done
+
+# --stats: one line of JSON on stderr. --summary: for people.
+run generate --model "$model" --prompt x --max-tokens 3 --stats --ignore-eos
+expect_jsonl "$work/err" 1
+expect_err '"completion_tokens":3'
+run generate --model "$model" --prompt x --max-tokens 3 --summary
+expect_err "tokens/s"
+expect_err "K/V pages"
+
+# No requests at all.
+: >"$work/none.jsonl"
+run generate --model "$model" --prompts "$work/none.jsonl"
+expect_code 0
+expect_empty_out
+finish

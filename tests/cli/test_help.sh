@@ -1,0 +1,82 @@
+# Help of the program and of every command; completion scripts; the version.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+commands="generate chat inspect plan tokenize eval quantize bench completion"
+
+run help
+expect_code 0
+expect_silent_err
+for command in $commands; do expect_out "$command"; done
+expect_out "Exit codes"
+cp "$work/out" "$work/help"
+run --help
+expect_code 0
+expect_true "--help equals help" cmp -s "$work/out" "$work/help"
+run
+expect_code 2
+expect_out "Usage"
+
+run --version
+expect_code 0
+expect_true "the version is a version" grep -Eqx 'qrun [0-9]+\.[0-9]+\.[0-9]+' "$work/out"
+
+for command in $commands; do
+    run help "$command"
+    expect_code 0
+    expect_silent_err
+    expect_out "qrun $command: "
+    expect_out "Usage"
+    expect_out "Examples"
+    expect_out "Exit codes"
+    expect_true "no line of the help of $command is wider than 100 columns" \
+        test "$(awk '{ if (length($0) > widest) widest = length($0) } END { print widest }' "$work/out")" -le 100
+    expect_true "no escape sequences without a terminal" sh -c "! grep -q '$(printf '\033')' '$work/out'"
+    cp "$work/out" "$work/help"
+    run "$command" --help
+    expect_code 0
+    expect_true "$command --help equals help $command" cmp -s "$work/out" "$work/help"
+    run "$command" -h
+    expect_code 0
+done
+
+# The options of `generate` that users look for.
+run help generate
+for option in model adapter prompt prompts chat system tools template-arg enable-thinking temperature top-k top-p min-p \
+    repetition-penalty presence-penalty frequency-penalty seed stop max-tokens n logprobs ignore-eos quant quant-head \
+    dtype kv threads device memory context max-batch output resume; do
+    expect_out "--$option"
+done
+
+# Completion knows every option that help shows.
+for shell in bash zsh fish; do
+    run completion $shell
+    expect_code 0
+    expect_silent_err
+    cp "$work/out" "$work/completion.$shell"
+done
+for command in $commands; do
+    "$QRUN" help "$command" | sed -n 's/^  \(-[a-z],\|   \) --\([a-z-]*\).*/\2/p' >"$work/options"
+    while read -r option; do
+        expect_true "bash completes --$option" grep -q -- "--$option" "$work/completion.bash"
+        expect_true "zsh completes --$option" grep -q -- "--$option" "$work/completion.zsh"
+        expect_true "fish completes --$option" grep -q -- "-l $option" "$work/completion.fish"
+    done <"$work/options"
+done
+if command -v bash >/dev/null; then
+    cat >"$work/complete.bash" <<'BASH'
+source "$1"
+complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _qrun 2>/dev/null; echo "${COMPREPLY[*]}"; }
+complete_words qrun gen
+complete_words qrun generate --quant-
+complete_words qrun generate --quant nf4-
+complete_words qrun quantize --quant ""
+complete_words qrun help b
+BASH
+    bash "$work/complete.bash" "$work/completion.bash" >"$work/out" 2>"$work/err"
+    printf '%s\n' generate --quant-head nf4-dq "nf4-dq nf4 int8" bench >"$work/expected"
+    last="bash completion"
+    expect_true "bash completes commands, options and values" cmp -s "$work/out" "$work/expected"
+fi
+if command -v zsh >/dev/null; then expect_true "zsh parses it" zsh -n "$work/completion.zsh"; fi
+if command -v fish >/dev/null; then expect_true "fish parses it" fish -n "$work/completion.fish"; fi
+finish

@@ -1,0 +1,33 @@
+# What a folder holds, and what a run would take.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+run inspect "$model"
+expect_code 0
+expect_silent_err
+expect_out "llama"
+expect_out "weights"
+expect_out "in all"
+run inspect "$model" --tensors
+expect_code 0
+expect_out "model.embed_tokens.weight"
+run inspect "$model" --json
+expect_code 0
+expect_jsonl "$work/out" 1
+run inspect "$model" --json --tensors
+expect_jsonl "$work/out" 1
+expect_out "model.embed_tokens.weight"
+
+run plan --model "$model"
+expect_code 0
+expect_out "kv pages"
+expect_out "in all"
+run plan --model "$model" --json --max-batch 2 --context 64
+expect_jsonl "$work/out" 1
+expect_out '"total_bytes":'
+run plan --shape "$model/config.json" --quant int8
+expect_code 0
+expect_out "weights"
+run plan --model "$model" --memory 10KB
+expect_code 4
+expect_one_error_line
+finish

@@ -1,0 +1,161 @@
+# --output: whole or not at all; interrupted jobs go on with --resume.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+cd "$work" || exit 1
+awk 'BEGIN { for (i = 0; i < 60; i++) printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 40, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' >requests.jsonl
+set -- generate --model "$model" --prompts requests.jsonl --max-batch 4
+
+# A whole job: the file, and nothing beside it.
+run "$@" --output whole.jsonl
+expect_code 0
+expect_empty_out
+expect_silent_err
+expect_jsonl whole.jsonl 90
+expect_true "no partial file stays" test ! -e whole.jsonl.partial -a ! -e whole.jsonl.partial.job
+
+# The answers without what depends on time, in order.
+canonical() {
+    sed 's/,"cached_tokens":[0-9]*,"times":{[^}]*}//' "$1" | sort
+}
+canonical whole.jsonl >whole.txt
+
+# wait_for_answers FILE N: until the job in the background has written N lines.
+wait_for_answers() {
+    tries=0
+    while [ "$(cat "$1" 2>/dev/null | wc -l)" -lt "$2" ] && [ $tries -lt 600 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+}
+
+# Killed: the partial file stays, a torn last line is dropped, and the rest is computed.
+last="qrun $* --output killed.jsonl, killed"
+"$QRUN" "$@" --output killed.jsonl >out 2>err &
+job=$!
+wait_for_answers killed.jsonl.partial 5
+kill -9 $job
+wait $job 2>/dev/null
+expect_true "nothing under the final name" test ! -e killed.jsonl
+expect_true "the partial file stays" test -s killed.jsonl.partial
+n_before=$(wc -l <killed.jsonl.partial)
+expect_true "the job was not over" test "$n_before" -lt 90
+printf '{"index":59,"sample":0,"text":"to' >>killed.jsonl.partial
+
+run "$@" --output killed.jsonl
+expect_code 2
+expect_err "--resume"
+run "$@" --output killed.jsonl --resume --temperature 0.5
+expect_code 2
+expect_err "--temperature was not given and is"
+cp requests.jsonl same.jsonl
+echo '{"prompt": "one more"}' >>requests.jsonl
+run "$@" --output killed.jsonl --resume
+expect_code 2
+expect_err "the prompts are not those"
+cp same.jsonl requests.jsonl
+
+run "$@" --output killed.jsonl --resume --stats --threads 1
+expect_code 0
+expect_jsonl killed.jsonl 90
+expect_true "some were not computed again" sh -c "grep -q '\"resumed\":[1-9]' '$work/err'"
+expect_true "no partial file stays" test ! -e killed.jsonl.partial -a ! -e killed.jsonl.partial.job
+canonical killed.jsonl >killed.txt
+last="the resumed job"
+expect_true "a resumed job has the answers of an uninterrupted one" cmp -s killed.txt whole.txt
+
+# A whole file has nothing to resume, and is left alone.
+run "$@" --output killed.jsonl --resume
+expect_code 0
+expect_err "nothing to resume"
+expect_jsonl killed.jsonl 90
+
+# Half of a request's two samples counts as none.
+grep '"index":1,' whole.jsonl | head -1 >half.jsonl.partial
+cp killed.jsonl copy.jsonl
+printf '{"prompts":"x","options":{}}' >half.jsonl.partial.job
+run "$@" --output half.jsonl --resume
+expect_code 2
+expect_err "the prompts are not those"
+
+# What is no partial file of ours is not taken for one.
+"$QRUN" "$@" --output other.jsonl >out 2>err &
+job=$!
+wait_for_answers other.jsonl.partial 3
+kill -9 $job
+wait $job 2>/dev/null
+cp other.jsonl.partial good.partial
+head -1 good.partial | grep '"n"' >pair || sed -n '/"n":2/{p;q}' good.partial >pair
+{ cat good.partial; echo 'not json'; cat good.partial; } >other.jsonl.partial
+run "$@" --output other.jsonl --resume
+expect_code 3
+expect_err "is not an answer of this job"
+{ grep -v '"n":2' good.partial; cat pair; } >other.jsonl.partial
+run "$@" --output other.jsonl --resume
+expect_code 0
+expect_jsonl other.jsonl 90
+canonical other.jsonl >other.txt
+expect_true "a half-written request is computed again" cmp -s other.txt whole.txt
+
+# SIGINT: what is answered is kept, the user is told how to go on, exit code 130. (A background process of sh ignores
+# SIGINT, so SIGTERM stands for it here; test_signals.sh sends the real one.)
+"$QRUN" "$@" --output term.jsonl >out 2>err &
+job=$!
+wait_for_answers term.jsonl.partial 3
+kill -TERM $job
+wait $job
+code=$?
+last="qrun …, SIGTERM"
+expect_code 130
+expect_err "repeat the command with --resume"
+expect_true "nothing under the final name" test ! -e term.jsonl
+expect_true "every line that is there is whole" "$CHECK_JSONL" term.jsonl.partial
+run "$@" --output term.jsonl --resume
+expect_code 0
+canonical term.jsonl >term.txt
+expect_true "and it goes on" cmp -s term.txt whole.txt
+
+# Failed requests are part of a whole file; a resumed job remembers them in its exit code.
+printf '{"prompt": "fine", "max_tokens": 2}\nbad\n' >bad.jsonl
+run generate --model "$model" --prompts bad.jsonl --output bad.out.jsonl
+expect_code 1
+expect_jsonl bad.out.jsonl 2
+
+# A full disk: one clear line, an exit code, nothing under the final name.
+if [ -w /dev/full ]; then
+    run "$@" --output /dev/full
+    expect_code 3
+    expect_one_error_line
+    expect_err "/dev/full"
+    "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 3 >/dev/full 2>err
+    code=$?
+    last="qrun generate >/dev/full"
+    expect_code 3
+    expect_err "stdout"
+fi
+last="qrun … with a limited file size"
+(ulimit -f 8 && "$QRUN" "$@" --output limited.jsonl >out 2>err)
+code=$?
+expect_code 3
+expect_one_error_line
+expect_err "limited.jsonl"
+expect_true "nothing under the final name" test ! -e limited.jsonl
+run "$@" --output limited.jsonl --resume
+expect_code 0
+canonical limited.jsonl >limited.txt
+expect_true "and it goes on when there is room" cmp -s limited.txt whole.txt
+
+# A read-only folder. (Root may write anywhere.)
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir locked && chmod 500 locked
+    run "$@" --output locked/out.jsonl
+    expect_code 3
+    expect_one_error_line
+fi
+
+# A file of many lines runs in a small, steady amount of memory: requests are read as they are needed.
+awk 'BEGIN { for (i = 0; i < 3000; i++) print "{\"prompt\": \"a\", \"max_tokens\": 1}" }' >many.jsonl
+run generate --model "$model" --prompts many.jsonl --output many.out.jsonl --max-batch 64
+expect_code 0
+expect_jsonl many.out.jsonl 3000
+expect_true "every index is there once" test "$(sed 's/{"index":\([0-9]*\),.*/\1/' many.out.jsonl | sort -nu | wc -l)" -eq 3000
+finish

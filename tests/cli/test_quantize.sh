@@ -1,0 +1,20 @@
+# A quantised copy that generates the same text as quantising while loading does.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+for quant in nf4-dq nf4 int8; do
+    run quantize --model "$model" --out "$work/$quant" --quant $quant
+    expect_code 0
+    expect_silent_err
+    run generate --model "$model" --quant $quant --prompt "Once upon a time" --max-tokens 24 --temperature 0
+    cp "$work/out" "$work/text"
+    run generate --model "$work/$quant" --prompt "Once upon a time" --max-tokens 24 --temperature 0
+    expect_code 0
+    expect_true "$quant: the same text from the folder" cmp -s "$work/out" "$work/text"
+done
+run quantize --model "$model" --out "$work/nf4"
+expect_true "a folder that exists is not overwritten" test "$code" -ne 0
+expect_one_error_line
+run quantize --model "$model" --out "$work/none/out"
+expect_code 3
+expect_true "nothing appears" test ! -e "$work/none"
+finish
