@@ -31,6 +31,9 @@ static const qr_cpu_matmul *matmul_of(const qr_backend *backend, qr_dtype x_dtyp
 
 static int64_t element_step(const qr_cpu_matmul *matmul) { return QR_CPU_VECTOR_BYTES / (int64_t)matmul->element_bytes; }
 
+static bool takes_tiles(const qr_cpu_matmul *matmul) { return matmul->tile_pack != NULL; }
+static int64_t tile_cols(int64_t n_rows) { return qr_min(n_rows, QR_CPU_TILE_COLS); }
+
 /* Rows a multiple of 512 bytes apart fall into the same few sets of L1 and push each other out, so such rows are kept a
  * vector further apart. */
 static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
@@ -41,19 +44,19 @@ static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
  * well. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     const bool lies_well = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
-    return !matmul->tiles && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
+    return !takes_tiles(matmul) && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
            args->weight->desc.cols % element_step(matmul) == 0 && lies_well;
 }
 
 /* Elements from one row of x to the next in the workspace; tiles are dense. */
 static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     const int64_t n_k_padded = qr_round_up(args->weight->desc.cols, element_step(matmul));
-    return matmul->tiles ? n_k_padded : spread_stride(matmul, n_k_padded);
+    return takes_tiles(matmul) ? n_k_padded : spread_stride(matmul, n_k_padded);
 }
 
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     if (x_in_place(matmul, args)) { return 0; }
-    const int64_t n_rows = matmul->tiles ? qr_round_up(args->n_rows, QR_CPU_TILE_COLS) : args->n_rows;
+    const int64_t n_rows = takes_tiles(matmul) ? qr_round_up(args->n_rows, QR_CPU_TILE_COLS) : args->n_rows;
     return (size_t)(n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
 
@@ -61,9 +64,15 @@ static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
+/* A chunk's sums: by rows of x, or, with tiles, by weight rows, again spread over the sets of L1. */
+static int64_t sum_stride(const qr_cpu_matmul *matmul, int64_t n_rows) {
+    if (!takes_tiles(matmul)) { return SUM_COLS; }
+    return qr_round_up(qr_min(n_rows, QR_CPU_CHUNK_ROWS), QR_CPU_TILE_COLS) + QR_CPU_TILE_COLS;
+}
+
 static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    const int64_t n_sum_rows = qr_round_up(qr_min(n_rows, QR_CPU_CHUNK_ROWS), QR_CPU_TILE_COLS);
-    return panel_bytes(matmul) + (size_t)(n_sum_rows * SUM_COLS) * sizeof(float);
+    const int64_t n_sums = takes_tiles(matmul) ? QR_CPU_PANEL_ROWS : qr_min(n_rows, QR_CPU_CHUNK_ROWS);
+    return panel_bytes(matmul) + (size_t)(n_sums * sum_stride(matmul, n_rows)) * sizeof(float);
 }
 
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
@@ -103,8 +112,8 @@ static void pack_x_tile(void *untyped, int64_t tile, int worker) {
     const qr_linear_args *args = run->args;
     const int64_t first = tile * QR_CPU_TILE_COLS, n_rows = qr_min(args->n_rows - first, QR_CPU_TILE_COLS);
     const qr_bf16 *src = (const qr_bf16 *)args->x + first * args->x_stride;
-    qr_cpu_tile_pack(src, args->x_stride, n_rows, qr_cpu_tile_cols(args->n_rows), args->weight->desc.cols,
-                     run->n_k_padded, (uint16_t *)(uintptr_t)run->x + first * run->n_k_padded);
+    run->matmul->tile_pack(src, args->x_stride, n_rows, tile_cols(args->n_rows), args->weight->desc.cols, run->n_k_padded,
+                           (uint16_t *)(uintptr_t)run->x + first * run->x_stride);
 }
 
 /* Returns the workspace left. */
@@ -117,7 +126,7 @@ static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned c
     }
     run->x = workspace;
     run->x_stride = prepared_x_stride(run->matmul, args);
-    if (run->matmul->tiles) {
+    if (takes_tiles(run->matmul)) {
         qr_threads_run(backend->threads, qr_ceil_div(args->n_rows, QR_CPU_TILE_COLS), pack_x_tile, run);
     } else {
         qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
@@ -151,15 +160,13 @@ static void store_rows(const linear_run *run, const float *sums, int64_t i, int6
     }
 }
 
-/* Tiles leave their sums as [n_w][QR_CPU_CHUNK_ROWS]; they are turned 16 rows of x at a time. */
-static void store_transposed(const linear_run *run, const float *sums, int64_t i, int64_t n_x, int64_t row, int64_t n_w) {
+/* Tiles leave their sums by weight rows; they are turned 16 rows of x at a time. */
+static void store_turned(const linear_run *run, const qr_cpu_product *product, int64_t i, int64_t row) {
     float block[QR_CPU_TILE_COLS * SUM_COLS];
-    for (int64_t r = 0; r < n_x; r += QR_CPU_TILE_COLS) {
-        const int64_t n = qr_min(n_x - r, QR_CPU_TILE_COLS);
-        for (int64_t o = 0; o < n_w; o++) {
-            for (int64_t c = 0; c < n; c++) { block[c * SUM_COLS + o] = sums[o * QR_CPU_CHUNK_ROWS + r + c]; }
-        }
-        store_rows(run, block, i + r, n, row, n_w);
+    for (int64_t r = 0; r < product->n_x; r += QR_CPU_TILE_COLS) {
+        const int64_t n = qr_min(product->n_x - r, QR_CPU_TILE_COLS);
+        run->matmul->tile_turn(product->sums + r, product->sum_stride, product->n_w, n, block, SUM_COLS);
+        store_rows(run, block, i + r, n, row, product->n_w);
     }
 }
 
@@ -169,7 +176,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
     /* Tiles read whole groups of 16 rows. */
-    const bool in_place = run->weight_in_place && (!matmul->tiles || panel->n_rows % QR_CPU_TILE_COLS == 0);
+    const bool in_place = run->weight_in_place && (!takes_tiles(matmul) || panel->n_rows % QR_CPU_TILE_COLS == 0);
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
@@ -184,7 +191,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
-        product->x = x + (size_t)(matmul->tiles ? k * product->tile_cols : k) * matmul->element_bytes;
+        product->x = x + (size_t)(takes_tiles(matmul) ? k * product->tile_cols : k) * matmul->element_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
         matmul->multiply(product);
@@ -202,7 +209,7 @@ static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, con
         qr_cpu_product piece_product = *product;
         piece.row += r;
         piece.n_rows = qr_min(panel->n_rows - r, piece_rows);
-        piece_product.sums += r * (run->matmul->tiles ? product->sum_stride : 1);
+        piece_product.sums += r * (takes_tiles(run->matmul) ? product->sum_stride : 1);
         multiply_piece(run, &piece, &piece_product);
     }
 }
@@ -227,15 +234,15 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .x_stride = run->x_stride,
         .n_w = panel.n_rows,
         .n_x = qr_min(args->n_rows - i, QR_CPU_CHUNK_ROWS),
-        .tile_cols = qr_cpu_tile_cols(args->n_rows),
+        .tile_cols = tile_cols(args->n_rows),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
-        .sum_stride = matmul->tiles ? QR_CPU_CHUNK_ROWS : SUM_COLS,
+        .sum_stride = sum_stride(matmul, args->n_rows),
     };
     product.n_k = run->n_k_padded;
     const bool decoded = matmul->decode != NULL && product.n_x <= QR_CPU_DECODE_ROWS && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
-    if (matmul->tiles) {
-        store_transposed(run, product.sums, i, product.n_x, row, product.n_w);
+    if (takes_tiles(matmul)) {
+        store_turned(run, &product, i, row);
     } else {
         store_rows(run, product.sums, i, product.n_x, row, product.n_w);
     }

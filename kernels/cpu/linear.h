@@ -7,8 +7,7 @@
  *
  * Why the bits do not depend on the number of rows: lanes run along k. For one weight row and one row of x, one vector
  * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to the
- * sum. Neither the tile that the pair was computed in, nor the chunk, nor the thread enters. (AMX adds pairs of k in
- * order, one chain over the whole of K.) */
+ * sum. Neither the tile that the pair was computed in, nor the chunk, nor the thread enters. (AMX: see linear_amx_body.h.) */
 #ifndef QR_KERNELS_CPU_LINEAR_H
 #define QR_KERNELS_CPU_LINEAR_H
 
@@ -36,13 +35,13 @@ typedef struct qr_cpu_panel {
 } qr_cpu_panel;
 
 /* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel, or, when the
- * kernel takes x in tiles, sums[o * sum_stride + i]. `first` starts the sums from zero. The sums of up to 3 (15) rows past
- * the end may be overwritten. */
+ * kernel takes x in tiles, sums[o * sum_stride + i]. `first` starts the sums from zero. The sums of up to 3 weight rows past
+ * the end (with tiles, of up to 15 rows of both) may be overwritten. */
 typedef struct qr_cpu_product {
     const void *w; /* [n_w, n_k], w_stride elements apart */
-    const void *x; /* [n_x, n_k], x_stride elements apart; or tiles, see linear_amx_body.h */
+    const void *x; /* [n_x, n_k], x_stride elements apart; or tiles of 16 rows, 16 · x_stride elements apart */
     int64_t w_stride, x_stride, n_w, n_x, n_k;
-    int64_t tile_cols; /* of x in tiles */
+    int64_t tile_cols; /* rows of x in a tile: 16, or all of them when there are fewer */
     float *sums;
     int64_t sum_stride;
     bool first;
@@ -52,16 +51,20 @@ typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
     int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
-    bool tiles;           /* x is packed in tiles and sums are transposed */
     bool rounds_bf16;     /* x and the weights are BF16 values (held in F32 when element_bytes is 4) */
     void (*fetch)(const qr_cpu_panel *panel);
     void (*multiply)(const qr_cpu_product *product);
     /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
      * used. False: there is none for this format. NULL: for no format. */
     bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
+    /* AMX: how rows of x are packed before multiply and its sums turned after it (tile_layout.h). NULL: multiply takes rows
+     * and gives sums by rows. */
+    void (*tile_pack)(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
+                      int64_t n_k_padded, uint16_t *dst);
+    void (*tile_turn)(const float *sums, int64_t sum_stride, int64_t n_w, int64_t n_x, float *dst, int64_t dst_stride);
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
     void (*combine)(const float *rows, const float *factors, int64_t n, float *sums);
-    /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. */
+    /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL: emulated. */
     void (*exercise)(int64_t n_rounds);
     double exercise_flops;
 } qr_cpu_matmul;
@@ -71,12 +74,6 @@ extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx2, qr_cpu_matmul_f32_avx2;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512, qr_cpu_matmul_f32_avx512;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulated;
-
-/* x in tiles, for AMX: 16 rows of x a tile (or, when x has fewer, that many), as [n_k_padded / 2 pairs of k][rows][2], the
- * layout in which TDPBF16PS takes its second source; rows and k that are missing are zeros. */
-static inline int64_t qr_cpu_tile_cols(int64_t n_rows) { return n_rows < QR_CPU_TILE_COLS ? n_rows : QR_CPU_TILE_COLS; }
-void qr_cpu_tile_pack(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
-                      int64_t n_k_padded, uint16_t *dst);
 
 /* dst[j] = absmax of the block that columns [k + 64j, k + 64j + 64) of a row lie in (NF4_GROUPS; F32, two roundings for
  * NF4_DQ). A row past the end gives zeros. */
