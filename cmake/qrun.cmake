@@ -9,7 +9,7 @@ endif()
 # optimisation level and on every compiler; kernels that want FMA say so by intrinsics.
 add_library(qrun_flags INTERFACE)
 target_compile_options(qrun_flags INTERFACE ${QRUN_WARNINGS} -ffp-contract=off)
-target_compile_definitions(qrun_flags INTERFACE _POSIX_C_SOURCE=200809L _DEFAULT_SOURCE)
+target_compile_definitions(qrun_flags INTERFACE _POSIX_C_SOURCE=200809L _DEFAULT_SOURCE QRUN_BUILDING)
 if(QRUN_SANITIZE)
   target_compile_options(qrun_flags INTERFACE -fsanitize=${QRUN_SANITIZE} -fno-omit-frame-pointer -g
                                               -fno-sanitize-recover=all)

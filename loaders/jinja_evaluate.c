@@ -225,34 +225,24 @@ static qr_jinja_value evaluate_call(qr_jinja_run *run, const qr_jinja_node *node
 
 /* --- filters and tests --- */
 
+/* The filter or test of a node on its subject. */
+static qr_jinja_value apply(qr_jinja_run *run, const qr_jinja_node *node, const char *role, qr_jinja_value subject) {
+    const qr_jinja_args args = qr_jinja_evaluate_args(run, node->list);
+    run->line = node->line;
+    if (node->builtin == NULL) {
+        return qr_jinja_error(run, "unknown %s '%.*s'", role, (int)node->value.string->size, node->value.string->data);
+    }
+    return qr_jinja_call_builtin(run, node->builtin, role, subject, &args);
+}
+
 qr_jinja_value qr_jinja_apply_filters(qr_jinja_run *run, const qr_jinja_node *node, qr_jinja_value input) {
-    const qr_jinja_value subject = node->a != NULL ? qr_jinja_apply_filters(run, node->a, input) : input;
-    const qr_jinja_args args = qr_jinja_evaluate_args(run, node->list);
-    run->line = node->line;
-    if (node->builtin == NULL) {
-        return qr_jinja_error(run, "unknown filter '%.*s'", (int)node->value.string->size, node->value.string->data);
+    qr_jinja_value result = qr_jinja_undefined();
+    if (qr_jinja_enter(run)) {
+        if (node->a != NULL) { input = qr_jinja_apply_filters(run, node->a, input); }
+        result = apply(run, node, "filter", input);
     }
-    return qr_jinja_call_builtin(run, node->builtin, "filter", subject, &args);
-}
-
-static qr_jinja_value evaluate_filter(qr_jinja_run *run, const qr_jinja_node *node) {
-    const qr_jinja_value subject = qr_jinja_evaluate(run, node->a);
-    const qr_jinja_args args = qr_jinja_evaluate_args(run, node->list);
-    run->line = node->line;
-    if (node->builtin == NULL) {
-        return qr_jinja_error(run, "unknown filter '%.*s'", (int)node->value.string->size, node->value.string->data);
-    }
-    return qr_jinja_call_builtin(run, node->builtin, "filter", subject, &args);
-}
-
-static qr_jinja_value evaluate_test(qr_jinja_run *run, const qr_jinja_node *node) {
-    const qr_jinja_value subject = qr_jinja_evaluate(run, node->a);
-    const qr_jinja_args args = qr_jinja_evaluate_args(run, node->list);
-    run->line = node->line;
-    if (node->builtin == NULL) {
-        return qr_jinja_error(run, "unknown test '%.*s'", (int)node->value.string->size, node->value.string->data);
-    }
-    return qr_jinja_call_builtin(run, node->builtin, "test", subject, &args);
+    qr_jinja_leave(run);
+    return result;
 }
 
 static qr_jinja_value evaluate_node(qr_jinja_run *run, const qr_jinja_node *node) {
@@ -275,8 +265,8 @@ static qr_jinja_value evaluate_node(qr_jinja_run *run, const qr_jinja_node *node
         case QR_JINJA_CONDITIONAL: return evaluate_conditional(run, node);
         case QR_JINJA_SUBSCRIPT: return evaluate_subscript(run, node);
         case QR_JINJA_CALL: return evaluate_call(run, node);
-        case QR_JINJA_FILTER: return evaluate_filter(run, node);
-        case QR_JINJA_TEST: return evaluate_test(run, node);
+        case QR_JINJA_FILTER: return apply(run, node, "filter", qr_jinja_evaluate(run, node->a));
+        case QR_JINJA_TEST: return apply(run, node, "test", qr_jinja_evaluate(run, node->a));
         case QR_JINJA_ATTRIBUTE:
             a = qr_jinja_evaluate(run, node->a);
             run->line = node->line;

@@ -317,7 +317,12 @@ static void append_conversion(qr_jinja_builder *out, spec *s, char type, qr_jinj
     } else if (integral) {
         int64_t integer;
         if (!qr_jinja_as_index(value, &integer)) {
-            integer = (int64_t)qr_max(INT64_MIN, (int64_t)qr_jinja_as_double(value));
+            const double number = qr_jinja_as_double(value);
+            if (!(number > -9.2e18 && number < 9.2e18)) {
+                (void)qr_jinja_error(run, "%%%c format: the number does not fit 64 bits", type);
+                return;
+            }
+            integer = (int64_t)number;
         }
         s->type = type == 'i' || type == 'u' ? 'd' : type;
         s->precision = -1;

@@ -297,7 +297,14 @@ static void append_characters(qr_jinja_run *run, qr_jinja_list *list, const qr_j
     }
 }
 
+static void append_rest(qr_jinja_run *run, qr_jinja_list *list, qr_jinja_list *iterator) {
+    while (iterator->cursor < iterator->n_items && qr_jinja_step(run, 1)) {
+        qr_jinja_list_append(run, list, iterator->items[iterator->cursor++]);
+    }
+}
+
 qr_jinja_list *qr_jinja_iterate(qr_jinja_run *run, qr_jinja_value value) {
+    if (is_listlike(value)) { return value.list; }
     qr_jinja_list *list = qr_jinja_list_create(run, 0);
     if (!qr_jinja_is_iterable(value)) {
         (void)qr_jinja_error(run, "'%s' object is not iterable", qr_jinja_type_name(value));
@@ -307,11 +314,8 @@ qr_jinja_list *qr_jinja_iterate(qr_jinja_run *run, qr_jinja_value value) {
         for (size_t i = 0; i < value.dict->n_entries; i++) {
             qr_jinja_list_append(run, list, value.dict->entries[i].key);
         }
-    } else if (value.type != QR_JINJA_UNDEFINED) {
-        const size_t start = value.type == QR_JINJA_ITERATOR ? value.list->cursor : 0;
-        for (size_t i = start; i < value.list->n_items; i++) { qr_jinja_list_append(run, list, value.list->items[i]); }
-        if (value.type == QR_JINJA_ITERATOR) { value.list->cursor = value.list->n_items; }
-        (void)qr_jinja_step(run, list->n_items);
+    } else if (value.type == QR_JINJA_ITERATOR) {
+        append_rest(run, list, value.list);
     }
     return list;
 }

@@ -117,7 +117,7 @@ static void render_iterations(qr_jinja_run *run, const qr_jinja_node *node, qr_j
     qr_jinja_scope *scope = create_scope(run, loop->scope);
     if (scope == NULL) { return; }
     run->scope = scope;
-    for (size_t i = 0; i < loop->items->n_items && !qr_jinja_failed(run); i++) {
+    for (size_t i = 0; i < loop->items->n_items && qr_jinja_step(run, 1); i++) {
         clear_scope(scope);
         loop->index = i;
         (void)qr_jinja_dict_set(run, scope->names, loop_name, (qr_jinja_value){.type = QR_JINJA_LOOP, .loop = loop});

@@ -339,8 +339,11 @@ static qr_jinja_value select_items(qr_jinja_run *run, qr_jinja_value self, const
         test = qr_jinja_find_test(name, strlen(name));
         if (test == NULL) { return qr_jinja_error(run, "unknown test '%s'", name); }
     }
-    const qr_jinja_args rest = {
-        .items = raw->items + n_own + 1, .n_items = test != NULL ? raw->n_items - n_own - 1 : 0, .named = raw->named};
+    qr_jinja_args rest = {.named = raw->named};
+    if (test != NULL) {
+        rest.items = raw->items + n_own + 1;
+        rest.n_items = raw->n_items - n_own - 1;
+    }
     const qr_jinja_list *items = qr_jinja_iterate(run, self);
     qr_jinja_list *kept = qr_jinja_list_create(run, 0);
     for (size_t i = 0; i < items->n_items && qr_jinja_step(run, 1); i++) {

@@ -49,7 +49,7 @@ typedef enum qr_jinja_kind {
     QR_JINJA_SUBSCRIPT,   /* a[b] */
     QR_JINJA_SLICE,       /* [a]:[b]:[c], only as b of a subscript */
     QR_JINJA_CALL, /* a(list); value of an argument is its keyword; QR_JINJA_SPREAD and QR_JINJA_SPREAD_NAMED for * and
-                      ** */
+                    ** */
     QR_JINJA_FILTER, /* [a] | builtin(list); value: the name. a is absent at the head of a filter block or block set */
     QR_JINJA_TEST,   /* a is builtin(list); value: the name */
     QR_JINJA_ARGUMENT,     /* a; value: keyword or missing */

@@ -198,7 +198,7 @@ int qr_jinja_compare(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b, cons
 bool qr_jinja_contains(qr_jinja_run *run, qr_jinja_value container, qr_jinja_value item);
 uint64_t qr_jinja_hash(qr_jinja_run *run, qr_jinja_value value); /* fails for lists and dicts */
 bool qr_jinja_length(qr_jinja_value value, size_t *length);      /* len(); false for a type without one */
-/* A fresh list of what iterating over value yields (an iterator is used up); fails for what cannot be iterated. */
+/* What iterating over value yields, to be read only; an iterator is used up. Fails for what cannot be iterated. */
 qr_jinja_list *qr_jinja_iterate(qr_jinja_run *run, qr_jinja_value value);
 bool qr_jinja_is_iterable(qr_jinja_value value);
 

@@ -232,7 +232,7 @@ static qrun_status sort_names(qr_safetensors *file, qr_error *err) {
 
 /* A shard must lie beside its index, whatever the index says. */
 static bool is_plain_file_name(const char *name) {
-    return strlen(name) < 256 && strpbrk(name, "/\\") == NULL && name[0] != '.' && qr_ends_with(name, ".safetensors");
+    return strlen(name) < 256 && strpbrk(name, "/\\") == NULL && qr_ends_with(name, ".safetensors");
 }
 
 static const char *file_name(const char *path) {

@@ -89,7 +89,7 @@ out:
 
 static qrun_status find_nf4(const qr_safetensors *file, const char *module, const qr_safetensors_tensor *state,
                             qr_stored_weight *stored, qr_error *err) {
-    bool nested;
+    bool nested = false;
     qrun_status status = read_quant_state(state, stored, &nested, err);
     if (status == QRUN_OK) { status = qr_weight_desc_check(&stored->desc, module, err); }
     if (status != QRUN_OK) { return status; }

@@ -459,14 +459,17 @@ void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *d
 
 /* ---- Counting -------------------------------------------------------------------------------------------------------- */
 
+int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens) {
+    const int64_t all = qr_ceil_div(n_tokens, PAGE);
+    if (window == 0) { return all; }
+    /* A step's own tokens, the window before them, and a page at either end that is only partly inside. */
+    return qr_min(all, qr_ceil_div((int64_t)window + step_tokens, PAGE) + 2);
+}
+
 int64_t qr_kv_pages_needed(const qr_kv_cache *cache, int64_t n_tokens, int64_t step_tokens) {
     int64_t total = 0;
     for (int32_t g = 0; g < cache->options.n_groups; g++) {
-        const int64_t all = qr_ceil_div(n_tokens, PAGE);
-        const int32_t window = cache->windows[g];
-        /* A step's own tokens, the window before them, and a page at either end that is only partly inside. */
-        const int64_t live = qr_ceil_div((int64_t)window + step_tokens, PAGE) + 2;
-        total += window == 0 ? all : qr_min(all, live);
+        total += qr_kv_group_pages(cache->windows[g], n_tokens, step_tokens);
     }
     return total;
 }

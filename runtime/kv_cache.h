@@ -80,6 +80,7 @@ void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *d
 void qr_kv_clear(qr_kv_cache *cache, qr_kv_sequence *sequence);
 
 /* Pages a lone sequence holds at most on its way to n_tokens, written in steps of at most step_tokens. */
+int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens); /* of one group */
 int64_t qr_kv_pages_needed(const qr_kv_cache *cache, int64_t n_tokens, int64_t step_tokens);
 
 int32_t qr_kv_table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t block);

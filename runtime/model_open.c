@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "loaders/model_folder.h"
+#include "runtime/adapter.h"
 #include "runtime/machine.h"
 #include "runtime/model_load.h"
 #include "runtime/model_open.h"
@@ -187,6 +188,7 @@ out:
 
 void qr_model_release(qrun_model *model) {
     qr_backend *backend = model->context->backend;
+    qr_adapters_release(model);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, model->weight_bytes);
     qr_model_free_tables(model);
     qr_model_config_free(&model->config);
@@ -264,11 +266,27 @@ static int32_t smallest_window(const qrun_model *model) {
     return window;
 }
 
+static qrun_status add_linear_parameters(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                         qr_error *err) {
+    (void)layer, (void)role, (void)err;
+    *(int64_t *)arg += linear->weight.desc.rows * linear->weight.desc.cols;
+    return QRUN_OK;
+}
+
+static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
+    const qr_backend *backend = model->context->backend;
+    return table->desc.rows > 0 ? (int64_t)backend->weight_bytes(backend, &table->desc) : 0;
+}
+
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
     if (info->struct_size != sizeof *info) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "qrun_model_info has an unknown size; begin with QRUN_MODEL_INFO_INIT");
     }
     const qr_model_shape *shape = &model->shape;
+    int64_t n_linear = 0;
+    (void)qr_model_each_linear((qrun_model *)(uintptr_t)model, add_linear_parameters, &n_linear, NULL);
+    const int64_t looked_up = table_bytes(model, &model->position_embedding) +
+                              (shape->tied_head ? 0 : table_bytes(model, &model->embedding));
     *info = (qrun_model_info){
         .struct_size = sizeof *info,
         .folder = model->folder,
@@ -278,7 +296,9 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .dtype = model->act_dtype == QR_DTYPE_F32 ? "f32" : "bf16",
         .n_parameters = model->n_parameters,
         .n_quantized_parameters = model->n_quantized_parameters,
+        .n_linear_parameters = n_linear,
         .weight_bytes = (int64_t)model->weight_bytes,
+        .step_weight_bytes = (int64_t)model->weight_bytes - looked_up,
         .n_layers = (int32_t)shape->n_layers,
         .hidden_size = (int32_t)shape->hidden,
         .intermediate_size = (int32_t)shape->mlp,

@@ -80,6 +80,7 @@ static void test_refusals_say_where(void) {
         {"{\"ab\": 1, \"\\u0061b\": 3}", "t:1:11: key \"ab\" is there twice in one object"},
         {"[\"\xE2\x82\xAC\", \"\\ud800x\"]", "t:1:8: \\ud800 is half of a surrogate pair"},
         {"\"\\ude00\"", "t:1:2: \\ude00 is half of a surrogate pair"},
+        {"\"\\ude00\\udc00\"", "t:1:2: \\ude00 is half of a surrogate pair"},
         {"\"\\ud800\\u0041\"", "t:1:2: \\ud800 is half of a surrogate pair"},
         {"\"a\\u0000\"", "t:1:3: \\u0000 in a string: text with NUL characters is not supported"},
         {"\"\\x\"", "t:1:2: unknown escape in a string"},
@@ -136,6 +137,14 @@ static void test_depth(void) {
         qr_json_free(root);
         qr_buffer_free(&text);
     }
+    qr_buffer siblings = {0}; /* only what is open counts */
+    qr_buffer_append_text(&siblings, "[0");
+    for (int i = 0; i < 2 * QR_JSON_MAX_DEPTH; i++) { qr_buffer_append_text(&siblings, ", [[]]"); }
+    qr_buffer_append_char(&siblings, ']');
+    qr_json *root = parse(siblings.data, NULL);
+    CHECK(root != NULL);
+    qr_json_free(root);
+    qr_buffer_free(&siblings);
 }
 
 /* Numbers must not follow the host program's locale. */

@@ -183,7 +183,8 @@ static void test_gemma(void) {
 static void test_gemma3_wrapper(void) {
     PARSE(
         "{'model_type':'gemma3','architectures':['Gemma3ForConditionalGeneration'],'eos_token_id':[1,106],"
-        "'torch_dtype':'bfloat16','text_config':{'num_hidden_layers':7,'sliding_window':512,'sliding_window_pattern':3,"
+        "'torch_dtype':'bfloat16','text_config':{'eos_token_id':9,'num_hidden_layers':7,'sliding_window':512,'sliding_"
+        "window_pattern':3,"
         "'rope_scaling':{'rope_type':'linear','factor':8.0}}}");
     CHECK(c.is_multimodal && c.family == QR_FAMILY_GEMMA3);
     CHECK_INT(c.n_layers, 7);

@@ -192,8 +192,9 @@ static void test_saved_models(void) {
         CHECK_MSG(config.quantization.double_quantised == (strstr(path, "-dq") != NULL), "%s", models[i].name);
         const int64_t dims[2] = {config.vocab_size, config.hidden_size};
         const qr_safetensors_tensor *embedding;
-        CHECK_MSG(qr_safetensors_require(file, models[i].embedding, QR_DTYPES_FLOAT, 2, dims, &embedding, &err) == QRUN_OK,
-                  "%s", err.message);
+        CHECK_MSG(
+            qr_safetensors_require(file, models[i].embedding, QR_DTYPES_FLOAT, 2, dims, &embedding, &err) == QRUN_OK,
+            "%s", err.message);
         qr_safetensors_close(file);
         qr_model_config_free(&config);
         qr_free(folder);

@@ -273,6 +273,25 @@ static void test_writer_bytes(void) {
     temporary_remove(&folder);
 }
 
+/* The data begins at a multiple of 8 whatever the length of the header. */
+static void test_writer_alignment(void) {
+    const temporary_folder folder = temporary_create();
+    for (int length = 1; length <= 9; length++) {
+        const qr_safetensors_spec spec = {&"xxxxxxxxx"[9 - length], QR_DTYPE_U8, 1, {1}};
+        qr_safetensors_writer *writer;
+        REQUIRE(qr_safetensors_writer_create(folder.path, "a", &spec, 1, 0, &writer, NULL) == QRUN_OK);
+        CHECK_INT(qr_safetensors_writer_write(writer, "d", 1, NULL), QRUN_OK);
+        CHECK_INT(qr_safetensors_writer_commit(writer, NULL), QRUN_OK);
+        char *bytes;
+        size_t n_bytes;
+        REQUIRE(qr_file_read(temporary_path(&folder, "a.safetensors"), 1000, &bytes, &n_bytes, NULL) == QRUN_OK);
+        CHECK_INT((unsigned char)bytes[0] % 8, 0);
+        CHECK_INT(n_bytes, 8 + (size_t)(unsigned char)bytes[0] + 1);
+        qr_free(bytes);
+    }
+    temporary_remove(&folder);
+}
+
 /* Sizes in the order given: 6, 16, 0, 2, 5, 8; at most 8 bytes per shard. */
 static void test_writer_shards(void) {
     const temporary_folder folder = temporary_create();
@@ -440,6 +459,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_short_files);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_writer_bytes);
+    CHECK_RUN(test_writer_alignment);
     CHECK_RUN(test_writer_shards);
     CHECK_RUN(test_writer_leaves_nothing_behind);
     CHECK_RUN(test_any_allocation_may_fail);

@@ -1,0 +1,42 @@
+/* From logits to a token, on the host in F32 and F64. A draw is a pure function of the logits, the sequence so far, and
+ * (seed, sample, position): it never depends on what else is in the batch or on when the request came. */
+#ifndef QR_RUNTIME_SAMPLER_H
+#define QR_RUNTIME_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct qr_sampling {
+    float temperature; /* 0: greedy; of equal logits the lowest id */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* 1: all; applied to what top_k left */
+    float min_p;       /* 0: all; drops tokens less likely than min_p times the likeliest */
+    float repetition_penalty;                  /* on every token of prompt and answer: divides positive logits */
+    float presence_penalty, frequency_penalty; /* on tokens of the answer */
+    uint64_t seed;
+} qr_sampling;
+
+/* What of the sequence the penalties see. */
+typedef struct qr_sampling_history {
+    const int32_t *tokens; /* [n_tokens], the prompt first */
+    int64_t n_prompt, n_tokens;
+} qr_sampling_history;
+
+/* Scratch for one vocabulary, made once. */
+typedef struct qr_sampler qr_sampler;
+qrun_status qr_sampler_create(int64_t vocab, qr_sampler **sampler, qr_error *err);
+void qr_sampler_destroy(qr_sampler *sampler); /* NULL is fine */
+
+/* The next token, whose position is history->n_tokens. logits [vocab] are changed. mask (may be NULL) has one bit per
+ * id, least significant first: only ids with a set bit can be drawn; at least one must be set. Allocates nothing. */
+int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
+                        int32_t sample, const uint32_t *mask, float *logits);
+
+/* log of the sum of exp(logits): log p(id) is logits[id] − that. Before qr_sampler_draw changes the logits. */
+double qr_log_sum_exp(const float *logits, int64_t vocab);
+/* The n_top likeliest ids with log p, best first (n_top ≤ vocab). */
+void qr_top_logprobs(const float *logits, int64_t vocab, double log_sum, int32_t n_top, qrun_top_logprob *top);
+
+#endif

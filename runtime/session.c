@@ -1,0 +1,368 @@
+#include "runtime/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/adapter.h"
+#include "runtime/machine.h"
+#include "runtime/model_open.h"
+
+enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
+static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
+
+static int64_t or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
+
+static qrun_status check_params(const qrun_model *model, const qrun_session_params *params, qr_error *err) {
+    if (params->struct_size != sizeof *params) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_session_params has an unknown size; begin with QRUN_SESSION_PARAMS_INIT");
+    }
+    if (params->max_sequences < 0 || params->max_sequences > MAX_SEQUENCES) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "max_sequences must be 0 to %d, not %d", MAX_SEQUENCES, params->max_sequences);
+    }
+    if (params->context_tokens < 0 || params->context_tokens > model->shape.context_tokens) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a context of %d tokens is not possible: this model is made for %lld",
+                       params->context_tokens, (long long)model->shape.context_tokens);
+    }
+    if (params->memory_bytes < 0 || params->kv_tokens < 0 || params->max_step_tokens < 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "memory_bytes, kv_tokens and max_step_tokens cannot be negative");
+    }
+    return QRUN_OK;
+}
+
+static qr_kv_format choose_kv_format(const qrun_model *model, qrun_kv kv) {
+    switch (kv) {
+        case QRUN_KV_BF16: return QR_KV_BF16;
+        case QRUN_KV_INT8: return QR_KV_INT8;
+        case QRUN_KV_F32: return QR_KV_F32;
+        default: return model->act_dtype == QR_DTYPE_F32 ? QR_KV_F32 : QR_KV_BF16;
+    }
+}
+
+static int64_t pages_needed(const qrun_model *model, int64_t n_tokens, int64_t step_tokens) {
+    int64_t total = 0;
+    for (int32_t g = 0; g < model->n_kv_groups; g++) {
+        total += qr_kv_group_pages(model->kv_groups[g].window, n_tokens, step_tokens);
+    }
+    return total;
+}
+
+/* The longest sequence that n_pages can hold. */
+static int64_t longest_sequence(const qrun_model *model, int64_t n_pages, int64_t context, int64_t step_tokens) {
+    int64_t fits = 0, too_long = context + 1;
+    while (too_long - fits > 1) {
+        const int64_t middle = fits + (too_long - fits) / 2;
+        if (pages_needed(model, middle, step_tokens) <= n_pages) {
+            fits = middle;
+        } else {
+            too_long = middle;
+        }
+    }
+    return fits;
+}
+
+static qrun_status refuse_budget(const qr_plan *plan, int64_t budget, int64_t least, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_MEMORY,
+                   "a budget of %.3f GiB is too small: weights %.3f, buffers %.3f and a minimal K/V pool %.3f GiB make %.3f; "
+                   "give more --memory, a smaller --quant, --max-batch or --context, or --kv int8",
+                   (double)budget / 0x1p30, (double)plan->entries[QR_PLAN_WEIGHTS].bytes / 0x1p30,
+                   (double)(qr_plan_total(plan) - plan->entries[QR_PLAN_WEIGHTS].bytes) / 0x1p30, (double)least / 0x1p30,
+                   (double)(qr_plan_total(plan) + least) / 0x1p30);
+}
+
+/* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */
+static qrun_status choose_pages(const qrun_model *model, const qrun_session_params *params, int64_t available,
+                                const qr_plan *plan, qr_session_sizes *sizes, qr_error *err) {
+    const int64_t step = sizes->forward.max_tokens, context = sizes->context_tokens;
+    const int64_t page_bytes = (int64_t)sizes->page_bytes;
+    const int64_t least = pages_needed(model, qr_min(context, 2 * QR_KV_PAGE_TOKENS), step);
+    const int64_t useful = qr_min(pages_needed(model, context, step) * sizes->forward.max_sequences, INT32_MAX / 4);
+    const int64_t others = qr_plan_total(plan);
+    if (params->kv_tokens > 0) {
+        sizes->n_pages = pages_needed(model, params->kv_tokens, step);
+    } else if (params->memory_bytes > 0) {
+        sizes->n_pages = qr_min((params->memory_bytes - others) / page_bytes, useful);
+    } else {
+        const int64_t wanted = qr_max(pages_needed(model, qr_min(context, DEFAULT_POOL_CONTEXT), step) *
+                                          sizes->forward.max_sequences, pages_needed(model, context, step));
+        const int64_t session_bytes = others - plan->entries[QR_PLAN_WEIGHTS].bytes;
+        sizes->n_pages = qr_min((available / 2 - session_bytes) / page_bytes, qr_min(wanted, useful));
+    }
+    const bool over_budget = params->memory_bytes > 0 && others + sizes->n_pages * page_bytes > params->memory_bytes;
+    if (sizes->n_pages < least || over_budget) {
+        const int64_t budget = params->memory_bytes > 0 ? params->memory_bytes : available / 2;
+        return refuse_budget(plan, budget, qr_max(least, params->kv_tokens > 0 ? sizes->n_pages : 0) * page_bytes, err);
+    }
+    sizes->pool_tokens = longest_sequence(model, sizes->n_pages, context, step);
+    return QRUN_OK;
+}
+
+qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, int64_t available_bytes,
+                            qr_session_sizes *sizes, qr_plan *plan, qr_error *err) {
+    qrun_status status = check_params(model, params, err);
+    if (status != QRUN_OK) { return status; }
+    *sizes = (qr_session_sizes){.context_tokens = or_default(params->context_tokens, model->shape.context_tokens),
+                                .share_prefixes = !params->no_prefix_sharing};
+    qr_forward_limits *limits = &sizes->forward;
+    limits->max_sequences = or_default(params->max_sequences, DEFAULT_SEQUENCES);
+    limits->max_tokens = qr_max(or_default(params->max_step_tokens, DEFAULT_STEP_TOKENS), limits->max_sequences);
+    limits->max_blocks = qr_ceil_div(sizes->context_tokens, QR_KV_PAGE_TOKENS);
+    const int64_t logit_rows = LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float));
+    limits->max_logit_rows = qr_max(1, qr_min(logit_rows, limits->max_sequences));
+    limits->n_rope_slots = limits->max_sequences;
+    limits->kv_format = choose_kv_format(model, params->kv);
+    sizes->page_bytes = qr_page_bytes(model, limits->kv_format);
+    qr_plan_init(plan);
+    plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)model->weight_bytes;
+    plan->entries[QR_PLAN_ADAPTERS].bytes = qr_adapters_bytes(model);
+    qr_forward_plan(model, limits, plan);
+    status = choose_pages(model, params, available_bytes, plan, sizes, err);
+    plan->entries[QR_PLAN_KV_PAGES].bytes = status == QRUN_OK ? sizes->n_pages * (int64_t)sizes->page_bytes : 0;
+    return status;
+}
+
+qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,
+                              const qrun_session_params *session_params, qrun_plan_entry **entries, int32_t *n_entries,
+                              qrun_error *error) {
+    *entries = NULL;
+    *n_entries = 0;
+    qrun_model model;
+    qr_safetensors *source;
+    qr_session_sizes sizes;
+    qr_plan plan;
+    int64_t total, available;
+    qr_machine_memory(&total, &available);
+    qrun_status status = qr_model_prepare(context, model_params, &model, &source, error);
+    if (status == QRUN_OK) {
+        const int64_t left = qr_max(available - (int64_t)model.weight_bytes, 0);
+        status = qr_session_size(&model, session_params, left, &sizes, &plan, error);
+    }
+    qr_safetensors_close(source);
+    model.weight_bytes = 0; /* nothing was made */
+    qr_model_release(&model);
+    if (status != QRUN_OK) { return status; }
+    *entries = qr_alloc(sizeof plan.entries);
+    if (*entries == NULL) { return qr_fail_memory(error, "the plan", sizeof plan.entries); }
+    memcpy(*entries, plan.entries, sizeof plan.entries);
+    *n_entries = QR_PLAN_COUNT;
+    return QRUN_OK;
+}
+
+/* ---- Creation ------------------------------------------------------------------------------------------------------------ */
+
+/* All host arrays of a step in one block. */
+static qrun_status make_step(qrun_session *session, qr_error *err) {
+    const qr_forward_limits *limits = &session->sizes.forward;
+    const int64_t t = limits->max_tokens, s = limits->max_sequences, groups = session->model->n_kv_groups;
+    const int64_t n_ints = 4 * t + (s + 1) + s + groups * t + groups * s * limits->max_blocks + s;
+    const size_t pointer_bytes = (size_t)(2 * groups + s) * sizeof(void *);
+    const size_t n_bytes = pointer_bytes + (size_t)(s * groups) * sizeof(qr_kv_copy) + (size_t)n_ints * sizeof(int32_t);
+    unsigned char *block = qr_alloc(n_bytes);
+    if (block == NULL) { return qr_fail_memory(err, "the tables of a step", n_bytes); }
+    qr_step *step = &session->step;
+    step->memory = block;
+    step->token_page = (int32_t **)(void *)block;
+    step->block_table = step->token_page + groups;
+    step->row_sequences = (qr_sequence **)(void *)(step->block_table + groups);
+    step->copies = (qr_kv_copy *)(void *)(block + pointer_bytes);
+    int32_t *ints = (int32_t *)(void *)(step->copies + s * groups);
+    step->ids = ints, ints += t;
+    step->position = ints, ints += t;
+    step->rope_slot = ints, ints += t;
+    step->row_adapter = ints, ints += t;
+    step->q_start = ints, ints += s + 1;
+    step->first_position = ints, ints += s;
+    step->rows = ints, ints += s;
+    for (int64_t g = 0; g < groups; g++) {
+        step->token_page[g] = ints, ints += t;
+        step->block_table[g] = ints, ints += s * limits->max_blocks;
+    }
+    return QRUN_OK;
+}
+
+static qrun_status make_lists(qrun_session *session, qr_error *err) {
+    const int64_t s = session->sizes.forward.max_sequences, vocab = session->model->shape.vocab;
+    session->running = qr_alloc_array_zeroed((size_t)s, sizeof *session->running);
+    session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
+    session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
+    session->draw_logits = qr_alloc_array((size_t)vocab, sizeof(float));
+    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || session->draw_logits == NULL) {
+        return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
+    }
+    for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
+    session->n_free_places = (int32_t)s;
+    return QRUN_OK;
+}
+
+static qrun_status make_cache(qrun_session *session, qr_error *err) {
+    const qrun_model *model = session->model;
+    int32_t *windows = qr_alloc_array((size_t)model->n_kv_groups, sizeof *windows);
+    if (windows == NULL) { return qr_fail_memory(err, "the K/V groups", 0); }
+    for (int32_t g = 0; g < model->n_kv_groups; g++) { windows[g] = model->kv_groups[g].window; }
+    const qr_kv_cache_options options = {.n_pages = (int32_t)session->sizes.n_pages, .n_groups = model->n_kv_groups,
+                                         .windows = windows, .share_prefixes = session->sizes.share_prefixes};
+    const qrun_status status = qr_kv_cache_create(&options, &session->cache, err);
+    qr_free(windows);
+    return status;
+}
+
+static qrun_status make_memory(qrun_session *session, qr_error *err) {
+    qr_backend *backend = session->model->context->backend;
+    const size_t n_bytes = (size_t)session->sizes.n_pages * session->sizes.page_bytes;
+    const qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &session->pages, err);
+    if (status != QRUN_OK) { return status; }
+    session->pages_bytes = n_bytes;
+    return qr_forward_create(session->model, &session->sizes.forward, session->pages, &session->forward, err);
+}
+
+static void fill_fixed_stats(qrun_session *session) {
+    session->counts = (qrun_session_stats){
+        .struct_size = sizeof session->stats,
+        .page_tokens = QR_KV_PAGE_TOKENS,
+        .pages_total = session->sizes.n_pages,
+        .context_tokens = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens),
+        .planned_bytes = qr_plan_total(&session->plan),
+    };
+    session->stats = session->counts;
+}
+
+qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *params, qrun_session **session,
+                                qrun_error *error) {
+    *session = NULL;
+    qrun_session *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(error, "the session", sizeof *made); }
+    made->model = model;
+    made->inbox_end = &made->inbox;
+    made->event_descriptor = -1;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_mutex_lock(&model->lock);
+    model->n_sessions++;
+    pthread_mutex_unlock(&model->lock);
+    int64_t total, available;
+    qr_machine_memory(&total, &available);
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_session_size(model, params, available, &made->sizes, &made->plan, error));
+    QR_TRY(make_cache(made, error));
+    QR_TRY(make_memory(made, error));
+    QR_TRY(make_step(made, error));
+    QR_TRY(make_lists(made, error));
+    QR_TRY(qr_sampler_create(model->shape.vocab, &made->sampler, error));
+    made->event_descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (made->event_descriptor < 0) {
+        QR_TRY(qr_fail(error, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno)));
+    }
+    fill_fixed_stats(made);
+out:
+    if (status == QRUN_OK) {
+        *session = made;
+    } else {
+        qrun_session_destroy(made);
+    }
+    return status;
+}
+
+void qrun_session_destroy(qrun_session *session) {
+    if (session == NULL) { return; }
+    qr_request *const lists[] = {session->live, session->inbox};
+    for (size_t i = 0; i < QR_COUNT_OF(lists); i++) {
+        for (qr_request *request = lists[i], *next; request != NULL; request = next) {
+            next = request->next;
+            qr_request_destroy(request, session->cache);
+        }
+    }
+    qr_backend *backend = session->model->context->backend;
+    qr_forward_destroy(session->forward);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, session->pages, session->pages_bytes);
+    qr_kv_cache_destroy(session->cache);
+    qr_sampler_destroy(session->sampler);
+    qr_free(session->logits);
+    qr_free(session->draw_logits);
+    qr_free(session->step.memory);
+    qr_free(session->running);
+    qr_free(session->free_places);
+    if (session->event_descriptor >= 0) { close(session->event_descriptor); }
+    pthread_mutex_lock(&session->model->lock);
+    session->model->n_sessions--;
+    pthread_mutex_unlock(&session->model->lock);
+    pthread_mutex_destroy(&session->lock);
+    qr_free(session);
+}
+
+/* ---- From any thread ------------------------------------------------------------------------------------------------------- */
+
+static void notify(const qrun_session *session) {
+    const uint64_t one = 1;
+    while (write(session->event_descriptor, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
+                                qrun_error *error) {
+    const qr_request_limits limits = {session->sizes.context_tokens, session->sizes.pool_tokens};
+    qr_request *made;
+    qrun_status status = qr_adapter_check_owner(session->model, params->adapter, error);
+    if (status == QRUN_OK) { status = qr_request_create(session->model, session->cache, &limits, params, &made, error); }
+    if (status != QRUN_OK) { return status; }
+    pthread_mutex_lock(&session->lock);
+    made->id = ++session->last_request;
+    if (request != NULL) { *request = made->id; }
+    *session->inbox_end = made;
+    session->inbox_end = &made->next;
+    session->stats.n_waiting += made->n_samples;
+    pthread_mutex_unlock(&session->lock);
+    notify(session);
+    return QRUN_OK;
+}
+
+static qr_request *find_request(qr_request *list, uint64_t id) {
+    while (list != NULL && list->id != id) { list = list->next; }
+    return list;
+}
+
+qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_error *error) {
+    pthread_mutex_lock(&session->lock);
+    qr_request *found = find_request(session->inbox, request);
+    if (found == NULL) { found = find_request(session->live, request); }
+    if (found != NULL) { atomic_store(&found->cancelled, true); }
+    pthread_mutex_unlock(&session->lock);
+    if (found == NULL) {
+        return qr_fail(error, QRUN_ERROR_NOT_FOUND, "request %llu is over or never was", (unsigned long long)request);
+    }
+    notify(session);
+    return QRUN_OK;
+}
+
+int qrun_session_event_descriptor(const qrun_session *session) { return session->event_descriptor; }
+
+qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error) {
+    if (stats->struct_size != sizeof *stats) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_session_stats has an unknown size; begin with QRUN_SESSION_STATS_INIT");
+    }
+    size_t now, peak;
+    const qr_backend *backend = session->model->context->backend;
+    backend->memory_held(backend, &now, &peak);
+    pthread_mutex_lock(&session->lock);
+    *stats = session->stats;
+    pthread_mutex_unlock(&session->lock);
+    stats->peak_bytes = (int64_t)peak;
+    return QRUN_OK;
+}
+
+const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries) {
+    *n_entries = QR_PLAN_COUNT;
+    return session->plan.entries;
+}
+
+qrun_status qrun_session_run(qrun_session *session, qrun_error *error) {
+    bool has_work = true;
+    qrun_status status = QRUN_OK;
+    while (has_work && status == QRUN_OK) { status = qrun_session_step(session, &has_work, error); }
+    return status;
+}

@@ -1,0 +1,77 @@
+/* A session: the page pool, the forward pass and the requests between them. session.c makes it and takes requests in;
+ * scheduler.c decides what the next step computes; step.c computes it and gives tokens out. */
+#ifndef QR_RUNTIME_SESSION_H
+#define QR_RUNTIME_SESSION_H
+
+#include "runtime/forward.h"
+#include "runtime/request.h"
+
+/* Sizes that follow from model and parameters, before anything is made. */
+typedef struct qr_session_sizes {
+    qr_forward_limits forward;
+    int64_t context_tokens;
+    int64_t pool_tokens;
+    int64_t n_pages;
+    size_t page_bytes;
+    bool share_prefixes;
+} qr_session_sizes;
+
+/* The step being built: host arrays that qr_forward_run copies, made once at their largest. */
+typedef struct qr_step {
+    int64_t n_tokens, n_sequences;
+    int32_t *ids, *position, *rope_slot, *row_adapter; /* [T] */
+    int32_t *q_start, *first_position;                 /* [S + 1], [S] */
+    int32_t **token_page, **block_table;               /* [n_kv_groups] of [T], of [S · max_blocks] */
+    qr_kv_copy *copies;                                /* [S · n_kv_groups] */
+    int32_t n_copies;
+    int32_t *rows;                                     /* [S] rows that want logits */
+    qr_sequence **row_sequences;                       /* [S] */
+    void *memory;
+} qr_step;
+
+struct qrun_session {
+    qrun_model *model;
+    qr_session_sizes sizes;
+    qr_plan plan;
+    void *pages; /* device */
+    size_t pages_bytes;
+    qr_kv_cache *cache;
+    qr_forward *forward;
+    qr_sampler *sampler;
+    float *logits;     /* host, [R, V] */
+    float *draw_logits; /* host, [V]: what a draw may change */
+    qr_step step;
+
+    /* Of the stepping thread. */
+    qr_sequence **running; /* [S] in order of arrival */
+    int32_t n_running;
+    int32_t *free_places;  /* stack */
+    int32_t n_free_places;
+    qr_sequence *waiting;  /* in order of arrival */
+    qr_request *live;      /* accepted and not over, newest first */
+    qrun_session_stats counts; /* what `stats` is published from after each step */
+
+    /* Of any thread, under lock. */
+    pthread_mutex_t lock;
+    qr_request *inbox, **inbox_end;
+    uint64_t last_request;
+    qrun_session_stats stats; /* as of the last step, newer submissions counted as waiting */
+    int event_descriptor;
+
+    atomic_bool stepping;
+};
+
+/* Sizes and plan of a session for a described model. available_bytes: what may be used where no budget is given. */
+qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, int64_t available_bytes,
+                            qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
+
+/* scheduler.c: moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.
+ * False when nothing can be computed. */
+bool qr_schedule(qrun_session *session);
+void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence); /* into waiting, at its place */
+/* A place for a sequence that runs from now on; false when all are taken. */
+bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence);
+/* Gives place and pages back; the caller sets the new state. */
+void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
+
+#endif

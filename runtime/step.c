@@ -1,0 +1,431 @@
+/* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler chose,
+ * draws tokens and tells the callers. Callbacks run without any lock held. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/sizes.h"
+#include "runtime/adapter.h"
+#include "runtime/machine.h"
+#include "runtime/session.h"
+
+/* ---- Events ---------------------------------------------------------------------------------------------------------------- */
+
+static void send(const qr_sequence *sequence, qrun_event *event) {
+    const qr_request *request = sequence->request;
+    event->struct_size = sizeof *event;
+    event->request = request->id;
+    event->sample = sequence->sample;
+    if (event->text == NULL) { event->text = ""; }
+    if (request->on_event != NULL) { request->on_event(request->user, event); }
+}
+
+static double since(double start, double moment) { return start > 0 && moment > 0 ? moment - start : 0; }
+
+static void send_done(const qr_sequence *sequence, const char *reason, const char *text, size_t n_bytes) {
+    const qr_request *request = sequence->request;
+    qrun_event event = {
+        .type = QRUN_EVENT_DONE,
+        .is_last = request->n_open == 0,
+        .text = text,
+        .text_bytes = n_bytes,
+        .finish_reason = reason,
+        .prompt_tokens = (int32_t)request->n_prompt,
+        .cached_tokens = (int32_t)sequence->n_cached,
+        .completion_tokens = (int32_t)(sequence->n_tokens - request->n_prompt),
+        .queue_seconds = since(request->submit_time, request->start_time),
+        .first_token_seconds = since(request->submit_time, sequence->first_token_time),
+        .total_seconds = qr_now_seconds() - request->submit_time,
+    };
+    send(sequence, &event);
+}
+
+/* ---- The end of samples and requests ------------------------------------------------------------------------------------------ */
+
+static void remove_waiting(qrun_session *session, const qr_sequence *sequence) {
+    for (qr_sequence **link = &session->waiting; *link != NULL; link = &(*link)->next) {
+        if (*link != sequence) { continue; }
+        *link = sequence->next;
+        return;
+    }
+}
+
+static void close_sequence(qrun_session *session, qr_sequence *sequence) {
+    if (sequence->state == QR_SEQUENCE_WAITING) { remove_waiting(session, sequence); }
+    qr_sequence_leave(session, sequence);
+    sequence->state = QR_SEQUENCE_DONE;
+    sequence->request->n_open--;
+}
+
+/* Requests that are over leave the list of live ones and are freed. */
+static void sweep(qrun_session *session) {
+    pthread_mutex_lock(&session->lock);
+    qr_request *over = NULL;
+    for (qr_request **link = &session->live; *link != NULL;) {
+        qr_request *request = *link;
+        if (request->n_open > 0) {
+            link = &request->next;
+            continue;
+        }
+        *link = request->next;
+        request->next = over;
+        over = request;
+        session->counts.n_finished++;
+    }
+    pthread_mutex_unlock(&session->lock);
+    while (over != NULL) {
+        qr_request *next = over->next;
+        qr_request_destroy(over, session->cache);
+        over = next;
+    }
+}
+
+static void fail_request(qrun_session *session, qr_request *request, const char *message) {
+    qr_sequence *first = &request->sequences[0];
+    for (int32_t i = 0; i < request->n_samples; i++) {
+        if (request->sequences[i].state != QR_SEQUENCE_DONE) { close_sequence(session, &request->sequences[i]); }
+    }
+    qrun_event event = {.type = QRUN_EVENT_ERROR, .is_last = true, .message = message};
+    send(first, &event);
+}
+
+/* Ends a sample; what its decoder still holds goes out with the event, unless a stop string ended it. */
+static void finish(qrun_session *session, qr_sequence *sequence, const char *reason, bool by_stop_text) {
+    const char *text = "";
+    size_t n_bytes = 0;
+    bool stopped;
+    if (!by_stop_text) { (void)qr_answer_finish(&sequence->answer, &text, &n_bytes, &stopped, NULL); }
+    close_sequence(session, sequence);
+    send_done(sequence, reason, text, n_bytes);
+}
+
+/* ---- Taking in ------------------------------------------------------------------------------------------------------------------ */
+
+static void drain_descriptor(const qrun_session *session) {
+    uint64_t count;
+    while (read(session->event_descriptor, &count, sizeof count) < 0 && errno == EINTR) {}
+}
+
+static void take_inbox(qrun_session *session) {
+    pthread_mutex_lock(&session->lock);
+    qr_request *request = session->inbox;
+    session->inbox = NULL;
+    session->inbox_end = &session->inbox;
+    while (request != NULL) {
+        qr_request *next = request->next;
+        request->next = session->live;
+        session->live = request;
+        qr_sequence_enqueue(session, &request->sequences[0]);
+        request = next;
+    }
+    pthread_mutex_unlock(&session->lock);
+}
+
+static void take_cancellations(qrun_session *session) {
+    /* Only this thread changes the list; others read it under the lock. */
+    for (qr_request *request = session->live; request != NULL; request = request->next) {
+        if (!atomic_load(&request->cancelled)) { continue; }
+        for (int32_t i = 0; i < request->n_samples; i++) {
+            qr_sequence *sequence = &request->sequences[i];
+            if (sequence->state != QR_SEQUENCE_DONE) { finish(session, sequence, "cancelled", false); }
+        }
+    }
+    sweep(session);
+}
+
+/* ---- Computing -------------------------------------------------------------------------------------------------------------------- */
+
+static void add_sequence(qrun_session *session, qr_sequence *sequence, bool *has_adapters) {
+    qr_step *step = &session->step;
+    const int64_t first = sequence->kv.n_tokens, n = sequence->n_step, row = step->n_tokens;
+    const int32_t adapter = qr_adapter_index(sequence->request->adapter);
+    memcpy(step->ids + row, sequence->tokens + first, (size_t)n * sizeof *step->ids);
+    for (int64_t i = 0; i < n; i++) {
+        step->position[row + i] = (int32_t)(first + i);
+        step->rope_slot[row + i] = sequence->place;
+        step->row_adapter[row + i] = adapter;
+        for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
+            step->token_page[g][row + i] = qr_kv_table_entry(&sequence->kv, g, (first + i) / QR_KV_PAGE_TOKENS);
+        }
+    }
+    step->q_start[step->n_sequences] = (int32_t)row;
+    step->first_position[step->n_sequences] = (int32_t)first;
+    step->n_sequences++;
+    step->n_tokens += n;
+    *has_adapters |= adapter >= 0;
+}
+
+static int64_t blocks_used(const qr_sequence *sequence) {
+    return qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
+}
+
+/* Tables as wide as the longest sequence of this step needs. */
+static int64_t build_block_tables(qrun_session *session) {
+    int64_t stride = 1;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        if (session->running[i]->n_step > 0) { stride = qr_max(stride, blocks_used(session->running[i])); }
+    }
+    for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
+        int32_t *row = session->step.block_table[g];
+        for (int32_t i = 0; i < session->n_running; i++) {
+            const qr_sequence *sequence = session->running[i];
+            if (sequence->n_step == 0) { continue; }
+            const int64_t used = blocks_used(sequence);
+            for (int64_t b = 0; b < stride; b++) { row[b] = b < used ? qr_kv_table_entry(&sequence->kv, g, b) : -1; }
+            row += stride;
+        }
+    }
+    return stride;
+}
+
+/* What a sequence needs on the device before its first step in a place. */
+static qrun_status prepare_places(qrun_session *session, qr_error *err) {
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        if (sequence->has_rope || sequence->n_step == 0) { continue; }
+        const qrun_status status =
+            qr_forward_set_rope(session->forward, sequence->place, sequence->request->rope_tokens, err);
+        if (status != QRUN_OK) { return status; }
+        sequence->has_rope = true;
+        if (sequence->request->start_time == 0) { sequence->request->start_time = qr_now_seconds(); }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status copy_pages(qrun_session *session, qr_error *err) {
+    qr_backend *backend = session->model->context->backend;
+    const size_t n_bytes = session->sizes.page_bytes;
+    for (int32_t i = 0; i < session->step.n_copies; i++) {
+        const qr_kv_copy *copy = &session->step.copies[i];
+        unsigned char *pages = session->pages;
+        const qrun_status status = backend->copy_within(backend, pages + (size_t)copy->dst * n_bytes,
+                                                        pages + (size_t)copy->src * n_bytes, n_bytes, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status compute(qrun_session *session, qr_error *err) {
+    qr_step *step = &session->step;
+    step->n_tokens = step->n_sequences = 0;
+    bool has_adapters = false;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        if (session->running[i]->n_step > 0) { add_sequence(session, session->running[i], &has_adapters); }
+    }
+    step->q_start[step->n_sequences] = (int32_t)step->n_tokens;
+    const qr_batch batch = {.n_tokens = step->n_tokens, .n_sequences = step->n_sequences, .ids = step->ids,
+                            .position = step->position, .rope_slot = step->rope_slot, .row_adapter = step->row_adapter,
+                            .has_adapters = has_adapters, .q_start = step->q_start,
+                            .first_position = step->first_position,
+                            .token_page = (const int32_t *const *)step->token_page,
+                            .block_table = (const int32_t *const *)step->block_table,
+                            .table_stride = build_block_tables(session)};
+    pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
+    pthread_mutex_lock(compute_lock);
+    qrun_status status = prepare_places(session, err);
+    if (status == QRUN_OK) { status = copy_pages(session, err); }
+    if (status == QRUN_OK) { status = qr_forward_run(session->forward, &batch, err); }
+    pthread_mutex_unlock(compute_lock);
+    return status;
+}
+
+/* What was computed is in the cache now; collects the sequences that have caught up with what is known of them. */
+static int64_t commit(qrun_session *session) {
+    qr_step *step = &session->step;
+    int64_t row = 0, n_rows = 0;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        if (sequence->n_step == 0) { continue; }
+        row += sequence->n_step;
+        qr_kv_commit(session->cache, &sequence->kv, sequence->tokens, sequence->n_step);
+        if (sequence->kv.n_tokens < sequence->n_tokens) { continue; }
+        step->rows[n_rows] = (int32_t)(row - 1);
+        step->row_sequences[n_rows++] = sequence;
+    }
+    return n_rows;
+}
+
+/* ---- Drawing ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool is_end(const qrun_session *session, int32_t token) {
+    const qr_token_ids *eos = &session->model->generation.eos;
+    for (int i = 0; i < eos->n; i++) {
+        if (eos->ids[i] == token) { return true; }
+    }
+    return false;
+}
+
+static bool has_nan(const float *logits, int64_t n) {
+    float sum = 0; /* NaN and infinities of both signs survive a sum */
+    for (int64_t i = 0; i < n; i++) { sum += logits[i] * 0.0F; }
+    return isnan(sum);
+}
+
+/* Text of a new token, its event, and the end of the sample where this was it. */
+static qrun_status give_token(qrun_session *session, qr_sequence *sequence, qrun_event *event, qr_error *err) {
+    qr_request *request = sequence->request;
+    bool stopped;
+    const qrun_status status =
+        qr_answer_push(&sequence->answer, event->token_id, &event->text, &event->text_bytes, &stopped, err);
+    if (status != QRUN_OK) { return status; }
+    send(sequence, event);
+    if (stopped) {
+        finish(session, sequence, "stop", true);
+    } else if (sequence->n_tokens == request->capacity) {
+        finish(session, sequence, "length", false);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status draw(qrun_session *session, qr_sequence *sequence, const float *logits, qr_error *err) {
+    qr_request *request = sequence->request;
+    const int64_t vocab = session->model->shape.vocab;
+    qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
+    qrun_event event = {.type = QRUN_EVENT_TOKEN, .has_logprob = request->logprobs >= 0};
+    const double log_sum = event.has_logprob ? qr_log_sum_exp(logits, vocab) : 0;
+    memcpy(session->draw_logits, logits, (size_t)vocab * sizeof *logits);
+    const qr_sampling_history history = {sequence->tokens, request->n_prompt, sequence->n_tokens};
+    const int32_t token =
+        qr_sampler_draw(session->sampler, &request->sampling, &history, sequence->sample, NULL, session->draw_logits);
+    if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
+    if (!request->ignore_eos && is_end(session, token)) {
+        finish(session, sequence, "stop", false);
+        return QRUN_OK;
+    }
+    if (event.has_logprob) {
+        event.n_top = (int32_t)qr_min(request->logprobs, vocab);
+        qr_top_logprobs(logits, vocab, log_sum, event.n_top, top);
+        event.top = top;
+        event.logprob = (float)((double)logits[token] - log_sum);
+    }
+    sequence->tokens[sequence->n_tokens++] = token;
+    event.token_id = token;
+    session->counts.completion_tokens++;
+    return give_token(session, sequence, &event, err);
+}
+
+/* The first sample has its prompt computed: the others become owners of the same pages, or wait for a place. */
+static void release_held(qrun_session *session, qr_sequence *first) {
+    qr_request *request = first->request;
+    for (int32_t i = 1; i < request->n_samples; i++) {
+        qr_sequence *sequence = &request->sequences[i];
+        if (sequence->state != QR_SEQUENCE_HELD) { continue; }
+        if (qr_sequence_take_place(session, sequence)) {
+            qr_kv_fork(session->cache, &first->kv, &sequence->kv);
+            sequence->n_cached = request->n_prompt;
+        } else {
+            qr_sequence_enqueue(session, sequence);
+        }
+    }
+}
+
+static qrun_status give_row(qrun_session *session, qr_sequence *sequence, const float *logits, qr_error *err) {
+    qr_request *request = sequence->request;
+    if (sequence->state != QR_SEQUENCE_RUNNING) { return QRUN_OK; } /* its request has failed in this very step */
+    if (has_nan(logits, session->model->shape.vocab)) {
+        fail_request(session, request, "the model computed values that are no numbers; are its weights intact?");
+        return QRUN_OK;
+    }
+    const bool first_draw = !request->started;
+    request->started = true;
+    if (first_draw) { release_held(session, sequence); }
+    qrun_status status = QRUN_OK;
+    const int32_t n = first_draw ? request->n_samples : 1;
+    for (int32_t i = 0; i < n && status == QRUN_OK; i++) {
+        qr_sequence *target = first_draw ? &request->sequences[i] : sequence;
+        if (target->state == QR_SEQUENCE_RUNNING) { status = draw(session, target, logits, err); }
+    }
+    return status;
+}
+
+static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *err) {
+    const int64_t most = session->sizes.forward.max_logit_rows, vocab = session->model->shape.vocab;
+    qr_step *step = &session->step;
+    pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
+    for (int64_t first = 0; first < n_rows; first += most) {
+        const int64_t n = qr_min(most, n_rows - first);
+        pthread_mutex_lock(compute_lock);
+        qrun_status status = qr_forward_logits(session->forward, step->rows + first, n, session->logits, err);
+        pthread_mutex_unlock(compute_lock);
+        for (int64_t i = 0; i < n && status == QRUN_OK; i++) {
+            status = give_row(session, step->row_sequences[first + i], session->logits + i * vocab, err);
+        }
+        if (status != QRUN_OK) { return status; }
+    }
+    return QRUN_OK;
+}
+
+/* ---- The step ------------------------------------------------------------------------------------------------------------------------ */
+
+static int32_t count_waiting(const qrun_session *session) {
+    int32_t n = 0;
+    for (const qr_request *request = session->live; request != NULL; request = request->next) {
+        for (int32_t i = 0; i < request->n_samples; i++) {
+            n += request->sequences[i].state == QR_SEQUENCE_WAITING || request->sequences[i].state == QR_SEQUENCE_HELD;
+        }
+    }
+    return n;
+}
+
+static bool update_stats(qrun_session *session, double seconds, int64_t prompt_tokens) {
+    qr_kv_stats pages;
+    qr_kv_get_stats(session->cache, &pages);
+    qrun_session_stats *counts = &session->counts;
+    counts->n_running = session->n_running;
+    counts->pages_used = pages.n_used;
+    counts->pages_peak = pages.peak_used;
+    counts->step_seconds += seconds;
+    if (prompt_tokens > 0) { counts->prefill_seconds += seconds; }
+    counts->prompt_tokens += prompt_tokens;
+    counts->n_waiting = count_waiting(session);
+    pthread_mutex_lock(&session->lock);
+    session->stats = *counts;
+    for (const qr_request *request = session->inbox; request != NULL; request = request->next) {
+        session->stats.n_waiting += request->n_samples;
+    }
+    const bool has_work = session->live != NULL || session->inbox != NULL;
+    pthread_mutex_unlock(&session->lock);
+    return has_work;
+}
+
+/* Prompt tokens of the step: those that belong to prompts, whether computed for the first time or again. */
+static int64_t count_prompt_tokens(const qrun_session *session) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        const qr_sequence *sequence = session->running[i];
+        n += qr_min(sequence->n_step, qr_max(sequence->request->n_prompt - sequence->kv.n_tokens, 0));
+    }
+    return n;
+}
+
+static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_error *err) {
+    drain_descriptor(session);
+    take_inbox(session);
+    take_cancellations(session);
+    *prompt_tokens = 0;
+    if (session->live == NULL) { return QRUN_OK; }
+    if (!qr_schedule(session)) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "the scheduler found nothing to compute although requests wait");
+    }
+    *prompt_tokens = count_prompt_tokens(session);
+    qrun_status status = compute(session, err);
+    if (status != QRUN_OK) { return status; }
+    session->counts.steps++;
+    status = give_rows(session, commit(session), err);
+    sweep(session);
+    return status;
+}
+
+qrun_status qrun_session_step(qrun_session *session, bool *has_work, qrun_error *error) {
+    *has_work = false;
+    if (atomic_exchange(&session->stepping, true)) {
+        return qr_fail(error, QRUN_ERROR_BUSY, "another thread is stepping this session");
+    }
+    const double start = qr_now_seconds();
+    int64_t prompt_tokens;
+    const qrun_status status = run_step(session, &prompt_tokens, error);
+    *has_work = update_stats(session, qr_now_seconds() - start, prompt_tokens);
+    atomic_store(&session->stepping, false);
+    return status;
+}

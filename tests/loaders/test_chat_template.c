@@ -1,0 +1,175 @@
+/* Chat templates of model folders: where they are read from, what they see, and what a broken one says. */
+#include "check.h"
+#include "loaders/chat_template.h"
+#include "temporary.h"
+
+static const char chatml[] =
+    "{%- if tools %}<tools>{{ tools | tojson }}</tools>\n{% endif -%}\n"
+    "{%- for message in messages %}\n"
+    "    {%- if message.role not in ['system', 'user', 'assistant'] %}\n"
+    "        {{- raise_exception('unknown role: ' ~ message.role) }}\n"
+    "    {%- endif %}\n"
+    "    {{- bos_token if loop.first }}<|{{ message.role }}|>{{ message.content | trim }}{{ eos_token }}\n"
+    "{% endfor %}\n"
+    "{%- if add_generation_prompt %}<|assistant|>{% if enable_thinking is false %}<think></think>{% endif %}{% endif "
+    "%}";
+
+static qr_json *json(const char *text) {
+    qr_json *root = NULL;
+    qr_error err = {0};
+    CHECK_MSG(qr_json_parse(text, strlen(text), "json", &root, &err) == QRUN_OK, "%s", err.message);
+    return root;
+}
+
+/* Renders with everything given as JSON text (tools and extra may be NULL) and compares the text or the message. */
+static void expect(const qr_chat_template *chat_template, const char *messages, const char *tools, const char *extra,
+                   bool add_generation_prompt, const char *expected) {
+    qr_json *message_list = json(messages);
+    qr_json *tool_list = tools != NULL ? json(tools) : NULL;
+    qr_json *arguments = extra != NULL ? json(extra) : NULL;
+    qr_buffer out = {0};
+    qr_error err = {0};
+    const qrun_status status = qr_chat_template_render(chat_template, message_list, tool_list, arguments,
+                                                       add_generation_prompt, 1752150600, &out, &err);
+    CHECK_INT(status, err.message[0] != '\0' ? QRUN_ERROR_INPUT : QRUN_OK);
+    CHECK_STR(status == QRUN_OK ? (out.data != NULL ? out.data : "") : err.message, expected);
+    if (status != QRUN_OK) { CHECK_INT(out.size, 0); }
+    qr_buffer_free(&out);
+    qr_json_free(message_list);
+    qr_json_free(tool_list);
+    qr_json_free(arguments);
+}
+
+static qr_chat_template *open_folder(const temporary_folder *folder) {
+    qr_chat_template *opened = NULL;
+    qr_error err = {0};
+    CHECK_MSG(qr_chat_template_open(folder->path, &opened, &err) == QRUN_OK, "%s", err.message);
+    return opened;
+}
+
+static void write_config(const temporary_folder *folder, const char *members, const char *chat_template) {
+    qr_buffer text = {0};
+    qr_buffer_append_format(&text, "{%s, \"chat_template\": ", members);
+    if (chat_template[0] == '[' || chat_template[0] == '1') {
+        qr_buffer_append_text(&text, chat_template);
+    } else {
+        qr_buffer_append_json_string(&text, chat_template, strlen(chat_template));
+    }
+    qr_buffer_append_text(&text, "}");
+    (void)temporary_text(folder, "tokenizer_config.json", text.data);
+    qr_buffer_free(&text);
+}
+
+static void test_config(void) {
+    const temporary_folder folder = temporary_create();
+    write_config(&folder, "\"bos_token\": {\"content\": \"<s>\", \"lstrip\": false}, \"eos_token\": \"</s>\"", chatml);
+    qr_chat_template *opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    const char *messages =
+        "[{\"role\": \"user\", \"content\": \" hi \"}, {\"role\": \"assistant\", \"content\": \"yo\"}]";
+    expect(opened, messages, NULL, NULL, false, "<s><|user|>hi</s>\n<|assistant|>yo</s>\n");
+    expect(opened, messages, NULL, NULL, true, "<s><|user|>hi</s>\n<|assistant|>yo</s>\n<|assistant|>");
+    expect(opened, messages, NULL, "{\"enable_thinking\": false, \"bos_token\": \"B\"}", true,
+           "B<|user|>hi</s>\n<|assistant|>yo</s>\n<|assistant|><think></think>");
+    expect(opened, "[]", "[{\"name\": \"é\"}]", NULL, false, "<tools>[{\"name\": \"é\"}]</tools>\n");
+    expect(opened, "[{\"role\": \"bot\"}]", NULL, NULL, false, "unknown role: bot");
+    expect(opened, "[{\"role\": \"user\", \"content\": \"a\"}, 5]", NULL, NULL, false, "message 2 is not an object");
+    expect(opened, "{}", NULL, NULL, false, "\"messages\" should be a list of messages");
+    expect(opened, "[]", "{}", NULL, false, "\"tools\" should be a list of tools");
+    expect(opened, "[]", NULL, "[]", false, "the template's arguments should be an object");
+    qr_chat_template_free(opened);
+    temporary_remove(&folder);
+}
+
+static void test_file_comes_first(void) {
+    const temporary_folder folder = temporary_create();
+    write_config(&folder, "\"bos_token\": \"<s>\", \"eos_token\": null", "from the config");
+    (void)temporary_text(&folder, "chat_template.jinja", "{{ bos_token }}{{ eos_token is defined }} from the file\n");
+    qr_chat_template *opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "<s>False from the file");
+    qr_chat_template_free(opened);
+    temporary_remove(&folder);
+}
+
+static void test_named_templates(void) {
+    const temporary_folder folder = temporary_create();
+    write_config(&folder, "\"x\": 1",
+                 "[{\"name\": \"rag\", \"template\": \"rag\"}, {\"name\": \"tool_use\", \"template\": \"tools\"}, "
+                 "{\"name\": \"default\", \"template\": \"plain {{ tools is none }}\"}]");
+    qr_chat_template *opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "plain True");
+    expect(opened, "[]", "null", NULL, false, "plain True");
+    expect(opened, "[]", "[]", NULL, false, "tools");
+    qr_chat_template_free(opened);
+    temporary_remove(&folder);
+}
+
+static void test_absent(void) {
+    const temporary_folder folder = temporary_create();
+    CHECK(open_folder(&folder) == NULL);
+    (void)temporary_text(&folder, "tokenizer_config.json", "{\"bos_token\": \"<s>\"}");
+    CHECK(open_folder(&folder) == NULL);
+    temporary_remove(&folder);
+}
+
+static void test_malformed(void) {
+    static const struct {
+        const char *config, *message;
+    } cases[] = {
+        {"{\"chat_template\": 5}", "neither a text nor a list"},
+        {"{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}", "none of the chat templates is named"},
+        {"{\"chat_template\": [{\"name\": \"default\"}]}", "has no name or no text"},
+        {"{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, {\"name\": \"default\", "
+         "\"template\": \"b\"}]}",
+         "the same name"},
+        {"{\"chat_template\": \"a\\n{% if %}\"}", "tokenizer_config.json: line 2: "},
+        {"{\"chat_template\": \"a\", \"bos_token\": 5}", "bos_token"},
+        {"[]", "should hold a JSON object"},
+        {"{", "tokenizer_config.json"},
+    };
+    const temporary_folder folder = temporary_create();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)temporary_text(&folder, "tokenizer_config.json", cases[i].config);
+        qr_chat_template *opened = NULL;
+        qr_error err = {0};
+        CHECK_INT(qr_chat_template_open(folder.path, &opened, &err), QRUN_ERROR_INPUT);
+        CHECK(opened == NULL);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: %s", cases[i].config, err.message);
+    }
+    temporary_remove(&folder);
+}
+
+static qrun_status open_and_render(void *context, qr_error *err) {
+    qr_chat_template *opened = NULL;
+    qr_buffer out = {0};
+    qrun_status status = qr_chat_template_open(((const temporary_folder *)context)->path, &opened, err);
+    qr_json *messages = NULL;
+    if (status == QRUN_OK) {
+        status = qr_json_parse("[{\"role\": \"user\", \"content\": \"a\"}]", 34, "m", &messages, err);
+    }
+    if (status == QRUN_OK) { status = qr_chat_template_render(opened, messages, NULL, NULL, true, 0, &out, err); }
+    qr_json_free(messages);
+    qr_chat_template_free(opened);
+    qr_buffer_free(&out);
+    return status;
+}
+
+static void test_failing_allocations(void) {
+    temporary_folder folder = temporary_create();
+    write_config(&folder, "\"bos_token\": \"<s>\"", chatml);
+    check_failing_allocations(open_and_render, &folder, false);
+    temporary_remove(&folder);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_config);
+    CHECK_RUN(test_file_comes_first);
+    CHECK_RUN(test_named_templates);
+    CHECK_RUN(test_absent);
+    CHECK_RUN(test_malformed);
+    CHECK_RUN(test_failing_allocations);
+    return check_end();
+}

@@ -1,0 +1,75 @@
+#include "single_sequence.h"
+
+#include <stdlib.h>
+
+#include "base/sizes.h"
+
+qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t rope_tokens, qr_kv_format kv_format,
+                                   single_sequence *single, qr_error *err) {
+    *single = (single_sequence){.model = model, .max_tokens = max_tokens, .adapter = -1};
+    const int64_t n_blocks = qr_ceil_div(max_tokens, QR_KV_PAGE_TOKENS);
+    int32_t windows[256];
+    for (int32_t g = 0; g < model->n_kv_groups; g++) { windows[g] = model->kv_groups[g].window; }
+    const qr_kv_cache_options options = {.n_pages = (int32_t)(n_blocks * model->n_kv_groups),
+                                         .n_groups = model->n_kv_groups, .windows = windows};
+    const qr_forward_limits limits = {.max_tokens = max_tokens, .max_sequences = 1, .max_blocks = n_blocks,
+                                      .max_logit_rows = 1, .n_rope_slots = 1, .kv_format = kv_format};
+    qr_backend *backend = model->context->backend;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_kv_cache_create(&options, &single->cache, err));
+    QR_TRY(qr_kv_sequence_create(single->cache, max_tokens, (qr_kv_key){0}, &single->sequence, err));
+    single->pages_bytes = (size_t)options.n_pages * qr_page_bytes(model, kv_format);
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->pages_bytes, &single->pages, err));
+    QR_TRY(qr_forward_create(model, &limits, single->pages, &single->forward, err));
+    QR_TRY(qr_forward_set_rope(single->forward, 0, rope_tokens, err));
+    single->scratch = calloc((size_t)(max_tokens * (4 + model->n_kv_groups)), sizeof(int32_t));
+out:
+    if (status != QRUN_OK) { single_sequence_destroy(single); }
+    return status;
+}
+
+void single_sequence_destroy(single_sequence *single) {
+    if (single->cache != NULL) { qr_kv_sequence_destroy(single->cache, &single->sequence); }
+    qr_kv_cache_destroy(single->cache);
+    qr_forward_destroy(single->forward);
+    qr_backend *backend = single->model->context->backend;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, single->pages, single->pages_bytes);
+    free(single->scratch);
+}
+
+qrun_status single_sequence_feed(single_sequence *single, const int32_t *ids, int64_t n, qr_error *err) {
+    const int32_t n_groups = single->model->n_kv_groups;
+    const int64_t first = single->sequence.n_tokens;
+    qr_kv_copy copies[256];
+    int32_t n_copies;
+    if (!qr_kv_reserve(single->cache, &single->sequence, n, copies, &n_copies)) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "the test's pool is too small");
+    }
+    int32_t *position = single->scratch, *slot = position + n, *adapter = slot + n, *token_page = adapter + n;
+    const int32_t *token_pages[256], *block_tables[256];
+    for (int64_t i = 0; i < n; i++) {
+        position[i] = (int32_t)(first + i);
+        slot[i] = 0;
+        adapter[i] = single->adapter;
+        for (int32_t g = 0; g < n_groups; g++) {
+            token_page[g * n + i] = qr_kv_table_entry(&single->sequence, g, (first + i) / QR_KV_PAGE_TOKENS);
+        }
+    }
+    for (int32_t g = 0; g < n_groups; g++) {
+        token_pages[g] = token_page + g * n;
+        block_tables[g] = single->sequence.tables + (int64_t)g * single->sequence.n_blocks;
+    }
+    const int32_t q_start[2] = {0, (int32_t)n}, first_position = (int32_t)first;
+    const qr_batch batch = {.n_tokens = n, .n_sequences = 1, .ids = ids + first, .position = position, .rope_slot = slot,
+                            .row_adapter = adapter, .has_adapters = single->adapter >= 0, .q_start = q_start,
+                            .first_position = &first_position, .token_page = token_pages, .block_table = block_tables,
+                            .table_stride = single->sequence.n_blocks};
+    const qrun_status status = qr_forward_run(single->forward, &batch, err);
+    if (status == QRUN_OK) { qr_kv_commit(single->cache, &single->sequence, ids, n); }
+    return status;
+}
+
+qrun_status single_sequence_logits(single_sequence *single, int64_t row, float *logits, qr_error *err) {
+    const int32_t rows[1] = {(int32_t)row};
+    return qr_forward_logits(single->forward, rows, 1, logits, err);
+}
