@@ -1,5 +1,6 @@
 /* Workers spin for a short while before they sleep: a decode step runs a few hundred loops of 20…500 µs, and waking a
- * sleeping thread costs about 50 µs on a virtual machine. */
+ * sleeping thread costs about 50 µs on a virtual machine. The calling thread waits only for workers that have joined the
+ * loop: one that sleeps or was preempted by another process holds nobody up. */
 #define _GNU_SOURCE
 #include "base/threads.h"
 
@@ -16,6 +17,10 @@
 
 enum { MAX_THREADS = 256, SPIN_ROUNDS = 20000 };
 
+static const unsigned long long STATE_INSIDE = 0xFFFFULL; /* count of workers inside */
+static const unsigned long long STATE_OPEN = 0x10000ULL;  /* workers may join */
+static const unsigned long long STATE_LOOP = 0x20000ULL;  /* one loop further */
+
 struct worker {
     struct qr_threads *pool;
     pthread_t thread;
@@ -31,13 +36,12 @@ struct qr_threads {
     pthread_cond_t wake;
     atomic_int n_sleeping;
     atomic_bool stopping;
-    /* The loop in progress. A worker reads fn, arg and n after it saw a new generation. */
-    atomic_ullong generation;
+    /* The loop in progress. A worker reads fn, arg and n after it has joined; they change only while nobody can be in. */
+    atomic_ullong state; /* workers inside, whether joining is possible, and the loop's number: see the constants above */
     qr_loop_fn fn;
     void *arg;
     int64_t n;
     atomic_llong next;
-    atomic_int n_busy; /* workers that have not left the current loop */
 };
 
 static unsigned int float_environment_enter(void) {
@@ -72,19 +76,35 @@ static void take_indices(struct qr_threads *pool, int worker) {
     }
 }
 
-/* Returns when the generation differs from `seen` or the pool stops. */
+static bool is_news(unsigned long long state, unsigned long long seen) {
+    return (state & STATE_OPEN) != 0 && state / STATE_LOOP != seen;
+}
+
+/* Returns when a loop other than number `seen` is open, or the pool stops. */
 static void wait_for_loop(struct qr_threads *pool, unsigned long long seen) {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen || atomic_load(&pool->stopping)) { return; }
+        if (is_news(atomic_load_explicit(&pool->state, memory_order_relaxed), seen) || atomic_load(&pool->stopping)) { return; }
         pause_briefly();
     }
     pthread_mutex_lock(&pool->sleep_lock);
     atomic_fetch_add(&pool->n_sleeping, 1);
-    while (atomic_load(&pool->generation) == seen && !atomic_load(&pool->stopping)) {
+    while (!is_news(atomic_load(&pool->state), seen) && !atomic_load(&pool->stopping)) {
         pthread_cond_wait(&pool->wake, &pool->sleep_lock);
     }
     atomic_fetch_sub(&pool->n_sleeping, 1);
     pthread_mutex_unlock(&pool->sleep_lock);
+}
+
+/* Enters the open loop, if it still is; *seen becomes its number. */
+static bool join_loop(struct qr_threads *pool, unsigned long long *seen) {
+    unsigned long long state = atomic_load(&pool->state);
+    while (is_news(state, *seen)) {
+        if (atomic_compare_exchange_weak(&pool->state, &state, state + 1)) {
+            *seen = state / STATE_LOOP;
+            return true;
+        }
+    }
+    return false;
 }
 
 static void *worker_main(void *arg) {
@@ -95,9 +115,9 @@ static void *worker_main(void *arg) {
     for (;;) {
         wait_for_loop(pool, seen);
         if (atomic_load(&pool->stopping)) { return NULL; }
-        seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
+        if (!join_loop(pool, &seen)) { continue; }
         take_indices(pool, worker->index);
-        atomic_fetch_sub_explicit(&pool->n_busy, 1, memory_order_release);
+        atomic_fetch_sub_explicit(&pool->state, 1, memory_order_release);
     }
 }
 
@@ -160,11 +180,11 @@ static void run_together(struct qr_threads *pool, int64_t n, qr_loop_fn fn, void
     pool->arg = arg;
     pool->n = n;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&pool->generation, 1);
+    atomic_fetch_add(&pool->state, STATE_LOOP + STATE_OPEN);
     if (atomic_load(&pool->n_sleeping) > 0) { wake_all(pool); }
     take_indices(pool, 0);
-    for (int spins = 0; atomic_load_explicit(&pool->n_busy, memory_order_acquire) > 0; spins++) {
+    atomic_fetch_sub(&pool->state, STATE_OPEN);
+    for (int spins = 0; (atomic_load_explicit(&pool->state, memory_order_acquire) & STATE_INSIDE) != 0; spins++) {
         if (spins < SPIN_ROUNDS) {
             pause_briefly();
         } else {
