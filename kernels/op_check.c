@@ -27,13 +27,14 @@ static bool check_positive(const char *op, const char *what, int64_t value, qr_e
 
 /* A matrix view: both sizes positive, the stride no shorter than a row, the last element countable. */
 static bool check_view(const char *op, const char *what, int64_t n_rows, int64_t row, int64_t stride, qr_error *err) {
-    if (!check_positive(op, "the number of rows", n_rows, err) || !check_positive(op, "the length of a row", row, err)) {
+    if (!check_positive(op, "the number of rows", n_rows, err) ||
+        !check_positive(op, "the length of a row", row, err)) {
         return false;
     }
-    REQUIRE(stride >= row, op, "%s has a row stride of %" PRId64 " elements, less than its row of %" PRId64, what, stride,
-            row);
-    REQUIRE(n_rows <= INT64_MAX / 16 / stride, op, "%s of %" PRId64 " rows %" PRId64 " apart is too large", what, n_rows,
-            stride);
+    REQUIRE(stride >= row, op, "%s has a row stride of %" PRId64 " elements, less than its row of %" PRId64, what,
+            stride, row);
+    REQUIRE(n_rows <= INT64_MAX / 16 / stride, op, "%s of %" PRId64 " rows %" PRId64 " apart is too large", what,
+            n_rows, stride);
     return true;
 }
 
@@ -161,8 +162,8 @@ bool qr_check_attention(const void *args, qr_error *err) {
     }
     REQUIRE(a->n_heads % a->layout.n_kv_heads == 0, "attention", "%d query heads do not divide over %d K/V heads",
             (int)a->n_heads, (int)a->layout.n_kv_heads);
-    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), "attention", "softcap is %g; it must be positive, or 0 for none",
-            (double)a->softcap);
+    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), "attention",
+            "softcap is %g; it must be positive, or 0 for none", (double)a->softcap);
     REQUIRE(isfinite(a->scale), "attention", "scale is %g", (double)a->scale);
     REQUIRE(a->window >= 0, "attention", "window is %d; it must be positive, or 0 for all", (int)a->window);
     return check_positive("attention", "the number of sequences", a->n_seqs, err) &&
@@ -207,8 +208,8 @@ qrun_status qr_check_weight_rows(const qr_weight_desc *desc, int64_t row, int64_
                          (n_rows % QR_WEIGHT_ROW_GROUP == 0 || row + n_rows == desc->rows);
     if (inside && aligned) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "rows %" PRId64 " to %" PRId64 " of a weight with %" PRId64 " rows; they must lie inside and be whole "
-                   "groups of %d",
+                   "rows %" PRId64 " to %" PRId64 " of a weight with %" PRId64 " rows; they must lie inside and be "
+                   "whole groups of %d",
                    row, row + n_rows, desc->rows, QR_WEIGHT_ROW_GROUP);
 }
 

@@ -88,7 +88,8 @@ static kv_vector kv_at(const head_query *query, size_t part_offset, int64_t posi
     const int32_t page = query->table[position / QR_KV_PAGE_TOKENS];
     assert(page >= 0);
     /* The cast drops const for the type that kv_write shares; nothing is written through it here. */
-    unsigned char *part = (unsigned char *)(uintptr_t)args->pages + (size_t)page * args->page_stride_bytes + part_offset;
+    unsigned char *first = (unsigned char *)(uintptr_t)args->pages;
+    unsigned char *part = first + (size_t)page * args->page_stride_bytes + part_offset;
     return vector_at(&args->layout, part, query->kv_head, position % QR_KV_PAGE_TOKENS);
 }
 

@@ -22,7 +22,8 @@ static void quantize_nf4(const qr_quantize_args *args) {
     for (int64_t first = 0; first < n; first += PIECE) {
         const int64_t length = qr_min(PIECE, n - first);
         load_piece(args, first, length, piece);
-        qr_nf4_quantize(piece, length, args->block, (uint8_t *)args->codes + first / 2, args->absmax + first / args->block);
+        qr_nf4_quantize(piece, length, args->block, (uint8_t *)args->codes + first / 2,
+                        args->absmax + first / args->block);
     }
 }
 

@@ -1,0 +1,116 @@
+/* What ops refuse, and that the message names the precondition. */
+#include "check.h"
+
+#include "kernels/op_check.h"
+
+#define REFUSED(op, part, ...)                                                                                    \
+    do {                                                                                                          \
+        const qr_##op##_args changed = __VA_ARGS__;                                                               \
+        qr_error refusal = {0};                                                                                   \
+        CHECK_MSG(!qr_check_##op(&changed, &refusal), "%s: accepted what it should refuse: %s", #op, part);       \
+        CHECK_INT(refusal.status, QRUN_ERROR_ARGUMENT);                                                           \
+        CHECK_MSG(strstr(refusal.message, part) != NULL, "%s: \"%s\" lacks %s", #op, refusal.message, part);    \
+    } while (0)
+
+static const qr_weight weight = {.desc = {.format = QR_WEIGHT_NF4, .block = 64, .rows = 4, .cols = 8}};
+static const qr_weight bad_weight = {.desc = {.format = QR_WEIGHT_NF4, .block = 63, .rows = 4, .cols = 8}};
+
+static qr_linear_args linear(void) {
+    return (qr_linear_args){.weight = &weight, .x_dtype = QR_DTYPE_F32, .n_rows = 2, .x_stride = 8, .y_stride = 4};
+}
+
+static void test_linear(void) {
+    qr_linear_args a = linear();
+    CHECK(qr_check_linear(&a, NULL));
+    a.weight = NULL;
+    REFUSED(linear, "no weight", a);
+    a.weight = &bad_weight;
+    REFUSED(linear, "63", a);
+    a = linear();
+    a.x_dtype = QR_DTYPE_F16;
+    REFUSED(linear, "x is F16", a);
+    a = linear();
+    a.n_rows = 0;
+    REFUSED(linear, "rows is 0", a);
+    a = linear();
+    a.x_stride = 7;
+    REFUSED(linear, "x has a row stride of 7", a);
+    a = linear();
+    a.y_stride = 3;
+    REFUSED(linear, "y has a row stride of 3", a);
+    a.y_stride = INT64_MAX / 2;
+    REFUSED(linear, "too large", a);
+}
+
+static qr_attention_args attention(void) {
+    return (qr_attention_args){.layout = {QR_KV_INT8, 2, 8}, .dst_dtype = QR_DTYPE_BF16, .n_tokens = 3, .q_stride = 48,
+                               .n_heads = 6, .n_seqs = 1, .table_stride = 1, .page_stride_bytes = 768, .scale = 1.0F};
+}
+
+static void test_attention(void) {
+    qr_attention_args a = attention();
+    qr_error err = {0};
+    CHECK_MSG(qr_check_attention(&a, &err), "%s", err.message);
+    a.n_heads = 5;
+    REFUSED(attention, "5 query heads", a);
+    a = attention();
+    a.page_stride_bytes = 704;
+    REFUSED(attention, "704", a);
+    a = attention();
+    a.window = -1;
+    REFUSED(attention, "window is -1", a);
+    a = attention();
+    a.softcap = -2.0F;
+    REFUSED(attention, "softcap is -2", a);
+    a = attention();
+    a.layout.format = (qr_kv_format)7;
+    REFUSED(attention, "7 is not a K/V format", a);
+    a = attention();
+    a.layout.head_dim = 0;
+    REFUSED(attention, "head_dim is 0", a);
+    a = attention();
+    a.q_stride = 47;
+    REFUSED(attention, "stride of 47", a);
+}
+
+static void test_the_others(void) {
+    REFUSED(quantize, "source is I8", {.src_dtype = QR_DTYPE_I8, .n_rows = 1, .cols = 1});
+    REFUSED(embedding, "the table is nf4", {.table = &weight, .n_tokens = 1});
+    REFUSED(gather_rows, "row is 0", {.n_rows = 1});
+    REFUSED(rms_norm, "dst is I8",
+            {.dst_dtype = QR_DTYPE_I8, .n_rows = 1, .n_groups = 1, .dim = 1, .src_stride = 1, .dst_stride = 1});
+    REFUSED(rms_norm, "src has a row stride of 5",
+            {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .n_groups = 2, .dim = 3, .src_stride = 5, .dst_stride = 6});
+    REFUSED(layer_norm, "eps is -1", {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .eps = -1.0F});
+    REFUSED(lora, "max_rank is 0",
+            {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 1, .x_stride = 1, .y_stride = 1, .n_adapters = 1});
+    REFUSED(rope_table, "row is 0", {.n_tokens = 1});
+    REFUSED(rope, "half is 3", {.n_tokens = 1, .n_heads = 1, .head_dim = 4, .half = 3, .x_stride = 4});
+    REFUSED(kv_write, "k has a row stride of 7",
+            {.layout = {QR_KV_F32, 1, 8}, .n_tokens = 1, .k_stride = 7, .v_stride = 8, .page_stride_bytes = 1024});
+    REFUSED(activation, "9 is not an activation", {.fn = (qr_act_fn)9});
+    REFUSED(gate, "u has a row stride of 2",
+            {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .g_stride = 3, .u_stride = 2});
+    REFUSED(add, "row is 0", {.n = 0});
+    REFUSED(softcap, "cap is 0", {.n = 1});
+    REFUSED(nll, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
+}
+
+/* The sizes of one layer's part of a page, by hand. */
+static void test_kv_layout(void) {
+    const qr_kv_layout bf16 = {QR_KV_BF16, 2, 8}, int8 = {QR_KV_INT8, 3, 17};
+    CHECK_INT(qr_kv_v_offset(&bf16), 512);
+    CHECK_INT(qr_kv_layer_bytes(&bf16), 1024);
+    CHECK_INT(qr_kv_scale_offset(&int8), 816);
+    CHECK_INT(qr_kv_v_offset(&int8), 816 + 192);
+    CHECK_INT(qr_kv_layer_bytes(&int8), 2048); /* 2016 rounded up */
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_linear);
+    CHECK_RUN(test_attention);
+    CHECK_RUN(test_the_others);
+    CHECK_RUN(test_kv_layout);
+    return check_end();
+}
