@@ -162,8 +162,8 @@ int main(int argc, char **argv) {
     bench b = {.options = &o};
     checked(qr_threads_create(o.n_threads, &threads, &err), &err, NULL);
     checked(qr_backend_cpu_create(o.isa, threads, &b.backend, &err), &err, NULL);
-    checked(qr_cpu_measure_read_bandwidth(threads, &b.read_bytes, &err), &err, NULL);
-    checked(qr_cpu_measure_matrix_peak(threads, b.backend->isa, o.dtype, &b.peak_flops, &err), &err, NULL);
+    checked(qr_cpu_measure_read_bandwidth(threads, 0.5, &b.read_bytes, &err), &err, NULL);
+    checked(qr_cpu_measure_matrix_peak(threads, b.backend->isa, o.dtype, 0.5, &b.peak_flops, &err), &err, NULL);
     printf("%s, %d threads: read bandwidth %.1f GB/s, matrix peak %.3f TFLOP/s (%s); weights [%lld, %lld]\n", b.backend->isa,
            qr_threads_count(threads), b.read_bytes * 1e-9, b.peak_flops * 1e-12, qr_dtype_name(o.dtype), (long long)o.out,
            (long long)o.in);

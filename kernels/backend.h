@@ -15,6 +15,13 @@ enum { QR_BACKEND_VERSION = 1 };
 
 typedef enum qr_memory_kind { QR_MEMORY_DEVICE, QR_MEMORY_HOST } qr_memory_kind; /* HOST: pinned where that matters */
 
+/* What a backend can do at most on this machine, for its speed to be held against. */
+typedef struct qr_backend_limits {
+    double read_bytes_per_second; /* streaming reads of device memory */
+    double bf16_flops;            /* BF16 products with F32 sums, from registers; a multiply-add is two */
+    double f32_flops;
+} qr_backend_limits;
+
 /* One op of one backend. */
 typedef struct qr_op_impl {
     /* Whether `run` would accept these arguments: pure; fills err with the precondition that fails. */
@@ -56,6 +63,10 @@ struct qr_backend {
                                    qr_error *err);
     qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
+
+    /* Measures the limits now, with everything the backend has; takes about `seconds`, or as long as the least number
+     * of passes needs. */
+    qrun_status (*measure_limits)(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
     qr_op_impl ops[QR_OP_COUNT];
 };

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_limits.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
@@ -114,6 +115,7 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
         .weight_put_scales = qr_cpu_weight_put_scales,
         .weight_get_rows = qr_cpu_weight_get_rows,
         .weight_get_scales = qr_cpu_weight_get_scales,
+        .measure_limits = qr_cpu_measure_limits,
     };
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->base.ops[op] = *implementations[op]; }
     *backend = &cpu->base;

@@ -11,10 +11,13 @@ static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Shortest of `rounds` runs of a loop: another process can only make it longer. */
-static double shortest_run(qr_threads *threads, int64_t n, qr_loop_fn fn, void *arg, int rounds) {
+/* Shortest of the runs of a loop that fit into `seconds`, of at least MIN_ROUNDS: another process can only make a run
+ * longer. */
+static double shortest_run(qr_threads *threads, int64_t n, qr_loop_fn fn, void *arg, double seconds) {
+    enum { MIN_ROUNDS = 3 };
+    const double start = seconds_now();
     double best = 1e30;
-    for (int round = 0; round < rounds; round++) {
+    for (int round = 0; round < MIN_ROUNDS || seconds_now() - start < seconds; round++) {
         const double begin = seconds_now();
         qr_threads_run(threads, n, fn, arg);
         const double taken = seconds_now() - begin;
@@ -23,7 +26,7 @@ static double shortest_run(qr_threads *threads, int64_t n, qr_loop_fn fn, void *
     return best;
 }
 
-enum { READ_BYTES = 512 << 20, PIECE_BYTES = 2 << 20, READ_ROUNDS = 6 };
+enum { READ_BYTES = 512 << 20, PIECE_BYTES = 2 << 20 };
 
 typedef struct read_loop {
     const unsigned char *buffer;
@@ -52,13 +55,13 @@ static void fill_piece(void *arg, int64_t index, int worker) {
     for (int64_t i = 0; i < PIECE_BYTES / 8; i++) { words[i] = (uint64_t)(i ^ index); }
 }
 
-qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double *bytes_per_second, qr_error *err) {
+qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, double *bytes_per_second, qr_error *err) {
     void *buffer = qr_cpu_map(READ_BYTES);
     if (buffer == NULL) { return qr_fail_memory(err, "the buffer that read bandwidth is measured with", READ_BYTES); }
     const int64_t n_pieces = READ_BYTES / PIECE_BYTES;
     qr_threads_run(threads, n_pieces, fill_piece, buffer);
     read_loop loop = {.buffer = buffer};
-    *bytes_per_second = READ_BYTES / shortest_run(threads, n_pieces, read_piece, &loop, READ_ROUNDS);
+    *bytes_per_second = READ_BYTES / shortest_run(threads, n_pieces, read_piece, &loop, seconds);
     qr_cpu_unmap(buffer, READ_BYTES);
     return QRUN_OK;
 }
@@ -69,8 +72,8 @@ static void exercise(void *arg, int64_t index, int worker) {
     matmul->exercise(QR_CPU_EXERCISE_ROUNDS);
 }
 
-qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double *flops, qr_error *err) {
-    enum { ROUNDS = 40 };
+qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds, double *flops,
+                                       qr_error *err) {
     const qr_cpu_isa *chosen;
     const qrun_status status = qr_cpu_isa_choose(isa, &chosen, err);
     if (status != QRUN_OK) { return status; }
@@ -78,7 +81,17 @@ qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_
     if (matmul->exercise == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has no speed to measure", chosen->name); }
     const int n_threads = qr_threads_count(threads);
     /* Twice as many tasks as threads, so that a worker that wakes late costs little. */
-    const double taken = shortest_run(threads, 2 * n_threads, exercise, (void *)(uintptr_t)matmul, ROUNDS);
+    const double taken = shortest_run(threads, 2 * n_threads, exercise, (void *)(uintptr_t)matmul, seconds);
     *flops = 2.0 * n_threads * matmul->exercise_flops * QR_CPU_EXERCISE_ROUNDS / taken;
     return QRUN_OK;
+}
+
+qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {
+    qr_threads *threads = backend->threads;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &limits->read_bytes_per_second, err));
+    QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &limits->bf16_flops, err));
+    QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &limits->f32_flops, err));
+out:
+    return status;
 }

@@ -17,6 +17,9 @@ typedef struct qr_ref_backend {
 /* Fills in the functions of ref_weight.c. */
 void qr_ref_set_weight_functions(qr_backend *backend);
 
+/* As qr_backend.measure_limits; in ref_limits.c. */
+qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+
 /* Elements [0, cols) of one row, dequantised to F32. */
 void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst);
 /* INT8: the codes as numbers and the row's SCB; every other format goes through qr_ref_weight_row. */

@@ -123,6 +123,7 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
         .copy_within = copy,
         .fill_zero = fill_zero,
         .sync = sync,
+        .measure_limits = qr_ref_measure_limits,
     };
     qr_ref_set_weight_functions(&ref->base);
     memcpy(ref->base.ops, ops, sizeof ops);
