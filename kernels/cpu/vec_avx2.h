@@ -117,18 +117,18 @@ QR_INLINE void qr_vec_store_f16_n(uint16_t *p, qr_vec v, int64_t n) {
 }
 
 QR_INLINE qr_vec qr_vec_load_i8_n(const int8_t *p, int64_t n) {
-    int8_t lanes[16] = {0};
-    memcpy(lanes, p, n >= QR_VEC ? QR_VEC : (size_t)n);
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)lanes)));
+    int8_t lanes[QR_VEC] = {0};
+    if (n < QR_VEC) { p = memcpy(lanes, p, (size_t)n); }
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 /* Rounded to the nearest even integer, which fits int8; NaN gives 0. */
 QR_INLINE void qr_vec_store_i8_n(int8_t *p, qr_vec v, int64_t n) {
     const __m256i number = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_ORD_Q));
     const __m256i codes = _mm256_and_si256(_mm256_cvtps_epi32(v), number);
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
-    int8_t lanes[16];
-    _mm_storeu_si128((__m128i *)(void *)lanes, _mm_packs_epi16(words, words));
-    memcpy(p, lanes, n >= QR_VEC ? QR_VEC : (size_t)n);
+    int8_t lanes[QR_VEC];
+    _mm_storel_epi64((__m128i *)(void *)(n >= QR_VEC ? p : lanes), _mm_packs_epi16(words, words));
+    if (n < QR_VEC) { memcpy(p, lanes, (size_t)n); }
 }
 
 #endif

@@ -7,14 +7,23 @@
 #define QR_VEC 16
 typedef __m512 qr_vec;
 
+/* Masked loads, and masked stores far more, cost several plain ones on some processors: whole vectors go without. */
 QR_INLINE __mmask16 qr_vec_first(int64_t n) { return n >= QR_VEC ? 0xFFFFU : (__mmask16)((1U << n) - 1U); }
 
 QR_INLINE qr_vec qr_vec_zero(void) { return _mm512_setzero_ps(); }
 QR_INLINE qr_vec qr_vec_set1(float x) { return _mm512_set1_ps(x); }
 QR_INLINE qr_vec qr_vec_load(const float *p) { return _mm512_loadu_ps(p); }
-QR_INLINE qr_vec qr_vec_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(qr_vec_first(n), p); }
+QR_INLINE qr_vec qr_vec_load_n(const float *p, int64_t n) {
+    return n >= QR_VEC ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(qr_vec_first(n), p);
+}
 QR_INLINE void qr_vec_store(float *p, qr_vec v) { _mm512_storeu_ps(p, v); }
-QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) { _mm512_mask_storeu_ps(p, qr_vec_first(n), v); }
+QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
+    if (n >= QR_VEC) {
+        _mm512_storeu_ps(p, v);
+    } else {
+        _mm512_mask_storeu_ps(p, qr_vec_first(n), v);
+    }
+}
 
 QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return _mm512_add_ps(a, b); }
 QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return _mm512_sub_ps(a, b); }
@@ -55,15 +64,25 @@ QR_INLINE float qr_vec_sum(qr_vec v) {
 }
 QR_INLINE float qr_vec_highest(qr_vec v) { return _mm512_reduce_max_ps(v); }
 
+/* The first n 16-bit elements. */
+QR_INLINE __m256i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
+    return n >= QR_VEC ? _mm256_loadu_si256((const __m256i *)(const void *)p) : _mm256_maskz_loadu_epi16(qr_vec_first(n), p);
+}
+QR_INLINE void qr_vec_store_16_n(uint16_t *p, __m256i v, int64_t n) {
+    if (n >= QR_VEC) {
+        _mm256_storeu_si256((__m256i *)(void *)p, v);
+    } else {
+        _mm256_mask_storeu_epi16(p, qr_vec_first(n), v);
+    }
+}
+
 QR_INLINE qr_vec qr_vec_from_bf16(__m256i v) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 QR_INLINE qr_vec qr_vec_load_bf16(const uint16_t *p) {
     return qr_vec_from_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) {
-    return qr_vec_from_bf16(_mm256_maskz_loadu_epi16(qr_vec_first(n), p));
-}
+QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
 /* Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
 QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) {
     const __m512i bits = _mm512_castps_si512(v);
@@ -74,26 +93,29 @@ QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
 QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) {
-    _mm256_mask_storeu_epi16(p, qr_vec_first(n), qr_vec_to_bf16(v));
+    qr_vec_store_16_n(p, qr_vec_to_bf16(v), n);
 }
 
-QR_INLINE qr_vec qr_vec_load_f16_n(const uint16_t *p, int64_t n) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(qr_vec_first(n), p));
-}
+QR_INLINE qr_vec qr_vec_load_f16_n(const uint16_t *p, int64_t n) { return _mm512_cvtph_ps(qr_vec_load_16_n(p, n)); }
 /* Each lane rounded to the nearest binary16 value. */
 QR_INLINE qr_vec qr_vec_round_f16(qr_vec v) { return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
 QR_INLINE void qr_vec_store_f16_n(uint16_t *p, qr_vec v, int64_t n) {
-    _mm256_mask_storeu_epi16(p, qr_vec_first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    qr_vec_store_16_n(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT), n);
 }
 
 QR_INLINE qr_vec qr_vec_load_i8_n(const int8_t *p, int64_t n) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(qr_vec_first(n), p)));
+    const __m128i codes = n >= QR_VEC ? _mm_loadu_si128((const __m128i *)(const void *)p) : _mm_maskz_loadu_epi8(qr_vec_first(n), p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
 }
 /* Rounded to the nearest even integer, which fits int8; NaN gives 0. */
 QR_INLINE void qr_vec_store_i8_n(int8_t *p, qr_vec v, int64_t n) {
     const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
-    const __m512i codes = _mm512_maskz_cvtps_epi32(number, v);
-    _mm_mask_storeu_epi8(p, qr_vec_first(n), _mm512_cvtsepi32_epi8(codes));
+    const __m128i codes = _mm512_cvtsepi32_epi8(_mm512_maskz_cvtps_epi32(number, v));
+    if (n >= QR_VEC) {
+        _mm_storeu_si128((__m128i *)(void *)p, codes);
+    } else {
+        _mm_mask_storeu_epi8(p, qr_vec_first(n), codes);
+    }
 }
 
 #endif
