@@ -78,17 +78,29 @@ static void load_keys(const qr_kv_layout *layout, const unsigned char *src, floa
     }
 }
 
+QR_INLINE qr_vec load_elements(const void *src, qr_kv_format format, int64_t index, int64_t n) {
+    switch (format) {
+    case QR_KV_BF16: return qr_vec_load_bf16_n((const uint16_t *)src + index, n);
+    case QR_KV_INT8: return qr_vec_load_i8_n((const int8_t *)src + index, n);
+    default: return qr_vec_load_n((const float *)src + index, n);
+    }
+}
+
 /* V of one page and head, a row a token. */
-static void load_values(const qr_kv_layout *layout, const unsigned char *src, float *values, int64_t stride) {
-    const int64_t dim = layout->head_dim;
+QR_INLINE void load_values_as(const void *src, qr_kv_format format, int64_t dim, float *values, int64_t stride) {
+    const int64_t whole = dim - dim % QR_VEC;
     for (int token = 0; token < QR_KV_PAGE_TOKENS; token++) {
-        const unsigned char *row = src + (size_t)(token * dim) * qr_kv_element_bytes(layout->format);
-        for (int64_t j = 0; j < dim; j += QR_VEC) {
-            const qr_vec v = layout->format == QR_KV_F32    ? qr_vec_load_n((const float *)(const void *)row + j, dim - j)
-                             : layout->format == QR_KV_BF16 ? qr_vec_load_bf16_n((const uint16_t *)(const void *)row + j, dim - j)
-                                                            : qr_vec_load_i8_n((const int8_t *)row + j, dim - j);
-            qr_vec_store(values + token * stride + j, v);
-        }
+        float *row = values + token * stride;
+        for (int64_t j = 0; j < whole; j += QR_VEC) { qr_vec_store(row + j, load_elements(src, format, token * dim + j, QR_VEC)); }
+        if (whole < dim) { qr_vec_store(row + whole, load_elements(src, format, token * dim + whole, dim - whole)); }
+    }
+}
+
+static void load_values(const qr_kv_layout *layout, const unsigned char *src, float *values, int64_t stride) {
+    switch (layout->format) {
+    case QR_KV_F32: load_values_as(src, QR_KV_F32, layout->head_dim, values, stride); break;
+    case QR_KV_BF16: load_values_as(src, QR_KV_BF16, layout->head_dim, values, stride); break;
+    case QR_KV_INT8: load_values_as(src, QR_KV_INT8, layout->head_dim, values, stride); break;
     }
 }
 

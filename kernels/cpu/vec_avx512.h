@@ -8,7 +8,7 @@
 typedef __m512 qr_vec;
 
 /* Masked loads, and masked stores far more, cost several plain ones on some processors: whole vectors go without. */
-QR_INLINE __mmask16 qr_vec_first(int64_t n) { return n >= QR_VEC ? 0xFFFFU : (__mmask16)((1U << n) - 1U); }
+QR_INLINE __mmask16 qr_vec_first(int64_t n) { return (__mmask16)(n >= QR_VEC ? 0xFFFFU : (1U << n) - 1U); }
 
 QR_INLINE qr_vec qr_vec_zero(void) { return _mm512_setzero_ps(); }
 QR_INLINE qr_vec qr_vec_set1(float x) { return _mm512_set1_ps(x); }
