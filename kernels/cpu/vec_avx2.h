@@ -75,6 +75,18 @@ QR_INLINE float qr_vec_highest(qr_vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* Sums of lanes in F64. */
+typedef union qr_vec_f64 {
+    struct {
+        __m256d low, high;
+    };
+    double lanes[QR_VEC];
+} qr_vec_f64;
+QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
+    sums->low = _mm256_add_pd(sums->low, _mm256_cvtps_pd(_mm256_castps256_ps128(v)));
+    sums->high = _mm256_add_pd(sums->high, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)));
+}
+
 /* The first n 16-bit elements. */
 QR_INLINE __m128i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
     if (n >= QR_VEC) { return _mm_loadu_si128((const __m128i *)(const void *)p); }

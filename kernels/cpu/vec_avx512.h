@@ -64,6 +64,18 @@ QR_INLINE float qr_vec_sum(qr_vec v) {
 }
 QR_INLINE float qr_vec_highest(qr_vec v) { return _mm512_reduce_max_ps(v); }
 
+/* Sums of lanes in F64. */
+typedef union qr_vec_f64 {
+    struct {
+        __m512d low, high;
+    };
+    double lanes[QR_VEC];
+} qr_vec_f64;
+QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
+    sums->low = _mm512_add_pd(sums->low, _mm512_cvtps_pd(_mm512_castps512_ps256(v)));
+    sums->high = _mm512_add_pd(sums->high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+}
+
 /* The first n 16-bit elements. */
 QR_INLINE __m256i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
     return n >= QR_VEC ? _mm256_loadu_si256((const __m256i *)(const void *)p) : _mm256_maskz_loadu_epi16(qr_vec_first(n), p);

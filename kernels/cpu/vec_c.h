@@ -7,8 +7,6 @@
 typedef float qr_vec __attribute__((vector_size(16)));
 typedef int32_t qr_vec_mask __attribute__((vector_size(16)));
 
-QR_INLINE size_t qr_vec_count(int64_t n) { return n >= QR_VEC ? QR_VEC : (size_t)n; }
-
 QR_INLINE qr_vec qr_vec_set1(float x) { return (qr_vec){x, x, x, x}; }
 QR_INLINE qr_vec qr_vec_zero(void) { return qr_vec_set1(0.0F); }
 QR_INLINE qr_vec qr_vec_load(const float *p) {
@@ -17,12 +15,19 @@ QR_INLINE qr_vec qr_vec_load(const float *p) {
     return v;
 }
 QR_INLINE qr_vec qr_vec_load_n(const float *p, int64_t n) {
+    if (n >= QR_VEC) { return qr_vec_load(p); }
     qr_vec v = qr_vec_zero();
-    memcpy(&v, p, qr_vec_count(n) * sizeof *p);
+    memcpy(&v, p, (size_t)n * sizeof *p);
     return v;
 }
 QR_INLINE void qr_vec_store(float *p, qr_vec v) { memcpy(p, &v, sizeof v); }
-QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) { memcpy(p, &v, qr_vec_count(n) * sizeof *p); }
+QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
+    if (n >= QR_VEC) {
+        qr_vec_store(p, v);
+    } else {
+        memcpy(p, &v, (size_t)n * sizeof *p);
+    }
+}
 
 QR_INLINE qr_vec qr_vec_where(qr_vec_mask mask, qr_vec x, qr_vec y) {
     return (qr_vec)((mask & (qr_vec_mask)x) | (~mask & (qr_vec_mask)y));
@@ -50,15 +55,11 @@ QR_INLINE qr_vec qr_vec_select_range(qr_vec inside, qr_vec outside, int begin, i
     const qr_vec_mask lane = {0, 1, 2, 3};
     return qr_vec_where((lane >= begin) & (lane < end), inside, outside);
 }
-QR_INLINE qr_vec qr_vec_round(qr_vec a) {
-    for (int i = 0; i < QR_VEC; i++) { a[i] = rintf(a[i]); }
-    return a;
-}
+/* To the nearest even integer, for |a| < 2^22: at 1.5 · 2^23 a unit in the last place is 1. */
+QR_INLINE qr_vec qr_vec_round(qr_vec a) { return (a + 0x1.8p+23F) - 0x1.8p+23F; }
 /* a · 2^n for integral n, rounded once: the first of two factors never leaves the normal range for n in [-160, 160]. */
 QR_INLINE qr_vec qr_vec_scale2(qr_vec a, qr_vec n) {
-    qr_vec_mask whole;
-    for (int i = 0; i < QR_VEC; i++) { whole[i] = n[i] >= -160.0F && n[i] <= 160.0F ? (int32_t)n[i] : 0; }
-    const qr_vec_mask half = whole >> 1;
+    const qr_vec_mask whole = __builtin_convertvector(qr_vec_where(n == n, n, qr_vec_zero()), qr_vec_mask), half = whole >> 1;
     return a * (qr_vec)((half + 127) << 23) * (qr_vec)((whole - half + 127) << 23);
 }
 
@@ -70,16 +71,32 @@ QR_INLINE float qr_vec_highest(qr_vec v) {
     return highest;
 }
 
-/* One lane at a time through a scalar conversion. */
-#define QR_VEC_LOAD(name, type, convert)                                                  \
-    QR_INLINE qr_vec name(const type *p, int64_t n) {                                     \
-        qr_vec v = qr_vec_zero();                                                         \
-        for (size_t i = 0; i < qr_vec_count(n); i++) { v[i] = convert(p[i]); }            \
-        return v;                                                                         \
+/* Sums of lanes in F64. */
+typedef struct qr_vec_f64 {
+    double lanes[QR_VEC];
+} qr_vec_f64;
+QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
+    for (int i = 0; i < QR_VEC; i++) { sums->lanes[i] += (double)v[i]; }
+}
+
+/* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. */
+#define QR_VEC_LOAD(name, type, convert)                                      \
+    QR_INLINE qr_vec name(const type *p, int64_t n) {                         \
+        qr_vec v = qr_vec_zero();                                             \
+        if (n >= QR_VEC) {                                                    \
+            for (int i = 0; i < QR_VEC; i++) { v[i] = convert(p[i]); }        \
+        } else {                                                              \
+            for (int i = 0; i < (int)n; i++) { v[i] = convert(p[i]); }        \
+        }                                                                     \
+        return v;                                                             \
     }
-#define QR_VEC_STORE(name, type, convert)                                                 \
-    QR_INLINE void name(type *p, qr_vec v, int64_t n) {                                   \
-        for (size_t i = 0; i < qr_vec_count(n); i++) { p[i] = convert(v[i]); }            \
+#define QR_VEC_STORE(name, type, convert)                                     \
+    QR_INLINE void name(type *p, qr_vec v, int64_t n) {                       \
+        if (n >= QR_VEC) {                                                    \
+            for (int i = 0; i < QR_VEC; i++) { p[i] = convert(v[i]); }        \
+        } else {                                                              \
+            for (int i = 0; i < (int)n; i++) { p[i] = convert(v[i]); }        \
+        }                                                                     \
     }
 
 QR_INLINE float qr_vec_i8_to_f32(int8_t code) { return (float)code; }
