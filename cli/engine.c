@@ -34,9 +34,9 @@ const option model_option_table[N_MODEL_OPTIONS] = {
 
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
     {.name = "adapter", .kind = OPTION_TEXTS, .value_name = "[NAME=]DIR", AT(adapters), .completion = COMPLETE_FOLDER,
-     .help = "A PEFT LoRA folder to run with the model, unmerged. May be given several times; a request chooses one "
-             "by name (\"adapter\": \"NAME\"; NAME is the folder's name unless said). The first one serves the "
-             "requests that choose none."},
+     .help = "A PEFT LoRA folder to run with the model, unmerged. May be given several times; a line of --prompts "
+             "chooses one by its NAME (\"adapter\": \"NAME\"; without NAME=, it is the name of the folder), or none "
+             "(\"adapter\": \"\"). The first one serves the requests that do not choose."},
 };
 
 const option machine_option_table[N_MACHINE_OPTIONS] = {

@@ -114,6 +114,7 @@ static void feed(job *j) {
 
 static void update_rate(job *j, int64_t tokens) {
     const double now = clock_seconds(), elapsed = now - j->rate_seconds;
+    if (elapsed < 0.05) { return; } /* too short to tell */
     const double current = (double)(tokens - j->rate_tokens) / elapsed;
     j->tokens_per_second = j->tokens_per_second == 0 ? current : 0.7 * j->tokens_per_second + 0.3 * current;
     j->rate_seconds = now;

@@ -2,7 +2,7 @@
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 
 cd "$work" || exit 1
-awk 'BEGIN { for (i = 0; i < 60; i++) printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 40, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' >requests.jsonl
+awk 'BEGIN { for (i = 0; i < 40; i++) printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 24, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' >requests.jsonl
 set -- generate --model "$model" --prompts requests.jsonl --max-batch 4
 
 # A whole job: the file, and nothing beside it.
@@ -10,7 +10,7 @@ run "$@" --output whole.jsonl
 expect_code 0
 expect_empty_out
 expect_silent_err
-expect_jsonl whole.jsonl 90
+expect_jsonl whole.jsonl 60
 expect_true "no partial file stays" test ! -e whole.jsonl.partial -a ! -e whole.jsonl.partial.job
 
 # The answers without what depends on time, in order.
@@ -38,8 +38,8 @@ wait $job 2>/dev/null
 expect_true "nothing under the final name" test ! -e killed.jsonl
 expect_true "the partial file stays" test -s killed.jsonl.partial
 n_before=$(wc -l <killed.jsonl.partial)
-expect_true "the job was not over" test "$n_before" -lt 90
-printf '{"index":59,"sample":0,"text":"to' >>killed.jsonl.partial
+expect_true "the job was not over" test "$n_before" -lt 60
+printf '{"index":39,"sample":0,"text":"to' >>killed.jsonl.partial
 
 run "$@" --output killed.jsonl
 expect_code 2
@@ -56,7 +56,7 @@ cp same.jsonl requests.jsonl
 
 run "$@" --output killed.jsonl --resume --stats --threads 1
 expect_code 0
-expect_jsonl killed.jsonl 90
+expect_jsonl killed.jsonl 60
 expect_true "some were not computed again" sh -c "grep -q '\"resumed\":[1-9]' '$work/err'"
 expect_true "no partial file stays" test ! -e killed.jsonl.partial -a ! -e killed.jsonl.partial.job
 canonical killed.jsonl >killed.txt
@@ -67,7 +67,7 @@ expect_true "a resumed job has the answers of an uninterrupted one" cmp -s kille
 run "$@" --output killed.jsonl --resume
 expect_code 0
 expect_err "nothing to resume"
-expect_jsonl killed.jsonl 90
+expect_jsonl killed.jsonl 60
 
 # Half of a request's two samples counts as none.
 grep '"index":1,' whole.jsonl | head -1 >half.jsonl.partial
@@ -92,7 +92,7 @@ expect_err "is not an answer of this job"
 { grep -v '"n":2' good.partial; cat pair; } >other.jsonl.partial
 run "$@" --output other.jsonl --resume
 expect_code 0
-expect_jsonl other.jsonl 90
+expect_jsonl other.jsonl 60
 canonical other.jsonl >other.txt
 expect_true "a half-written request is computed again" cmp -s other.txt whole.txt
 

@@ -20,22 +20,22 @@ plain() { ! coloured; }
 on_terminal "$QRUN help"
 expect_code 0
 expect_true "headings are bold" coloured
-NO_COLOR=1 on_terminal "$QRUN help"
+on_terminal "env NO_COLOR=1 $QRUN help"
 expect_true "NO_COLOR: none" plain
-TERM=dumb on_terminal "$QRUN help"
+on_terminal "env TERM=dumb $QRUN help"
 expect_true "TERM=dumb: none" plain
 
-awk 'BEGIN { for (i = 0; i < 24; i++) print "{\"prompt\": \"Story:\", \"max_tokens\": 60, \"ignore_eos\": true}" }' >"$work/requests.jsonl"
+awk 'BEGIN { for (i = 0; i < 12; i++) print "{\"prompt\": \"Story:\", \"max_tokens\": 30, \"ignore_eos\": true}" }' >"$work/requests.jsonl"
 job="$QRUN generate --model $model --prompts $work/requests.jsonl --max-batch 2"
 on_terminal "$job --output $work/a.jsonl"
 expect_code 0
 expect_true "progress shows a bar and a rate" grep -q '\[#* *\].*tokens/s.*running.*waiting.*KV' "$work/out"
 expect_true "the summary is for people" grep -q 'K/V pages' "$work/out"
-NO_COLOR=1 on_terminal "$job --output $work/b.jsonl"
+on_terminal "env NO_COLOR=1 $job --output $work/b.jsonl"
 expect_true "NO_COLOR: progress without colours" plain
 on_terminal "$job --output $work/c.jsonl --quiet"
 expect_true "--quiet: nothing at all" test ! -s "$work/out"
-TERM=dumb on_terminal "$job --output $work/d.jsonl"
+on_terminal "env TERM=dumb $job --output $work/d.jsonl"
 expect_true "TERM=dumb: no progress" sh -c "! grep -q running '$work/out'"
 
 # Text for people ends with a newline, which the text of a pipe does not.
