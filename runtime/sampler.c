@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/half.h"
 #include "base/random.h"
 
 struct qr_sampler {
@@ -11,6 +12,7 @@ struct qr_sampler {
     int32_t *heap;   /* [vocab] ids; the likeliest on top, then the chosen ones in order at the end */
     int32_t *counts; /* [vocab], all zero between draws */
     double *weights; /* [vocab] of the ids taken off the heap */
+    float *adjusted; /* [vocab] logits after penalties and mask */
 };
 
 qrun_status qr_sampler_create(int64_t vocab, qr_sampler **sampler, qr_error *err) {
@@ -21,9 +23,10 @@ qrun_status qr_sampler_create(int64_t vocab, qr_sampler **sampler, qr_error *err
     made->heap = qr_alloc_array((size_t)vocab, sizeof *made->heap);
     made->counts = qr_alloc_array_zeroed((size_t)vocab, sizeof *made->counts);
     made->weights = qr_alloc_array((size_t)vocab, sizeof *made->weights);
-    if (made->heap == NULL || made->counts == NULL || made->weights == NULL) {
+    made->adjusted = qr_alloc_array((size_t)vocab, sizeof *made->adjusted);
+    if (made->heap == NULL || made->counts == NULL || made->weights == NULL || made->adjusted == NULL) {
         qr_sampler_destroy(made);
-        return qr_fail_memory(err, "the sampler", (unsigned long long)vocab * 16);
+        return qr_fail_memory(err, "the sampler", (unsigned long long)vocab * 20);
     }
     *sampler = made;
     return QRUN_OK;
@@ -34,13 +37,13 @@ void qr_sampler_destroy(qr_sampler *sampler) {
     qr_free(sampler->heap);
     qr_free(sampler->counts);
     qr_free(sampler->weights);
+    qr_free(sampler->adjusted);
     qr_free(sampler);
 }
 
 /* ---- Penalties and masks ----------------------------------------------------------------------------------------------- */
 
 static void penalise_repetition(qr_sampler *sampler, float penalty, const qr_sampling_history *history, float *logits) {
-    if (penalty == 1.0F) { return; }
     for (int64_t i = 0; i < history->n_tokens; i++) {
         const int32_t id = history->tokens[i];
         if (sampler->counts[id]++ > 0) { continue; }
@@ -51,7 +54,6 @@ static void penalise_repetition(qr_sampler *sampler, float penalty, const qr_sam
 
 static void penalise_answer(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
                             float *logits) {
-    if (sampling->presence_penalty == 0.0F && sampling->frequency_penalty == 0.0F) { return; }
     for (int64_t i = history->n_prompt; i < history->n_tokens; i++) { sampler->counts[history->tokens[i]]++; }
     for (int64_t i = history->n_prompt; i < history->n_tokens; i++) {
         const int32_t id = history->tokens[i];
@@ -69,12 +71,25 @@ static void apply_mask(const uint32_t *mask, int64_t vocab, float *logits) {
 
 /* ---- Choosing ------------------------------------------------------------------------------------------------------------ */
 
-static int32_t likeliest(const float *logits, int64_t vocab) {
-    int32_t best = 0;
-    for (int64_t i = 1; i < vocab; i++) {
-        if (logits[i] > logits[best]) { best = (int32_t)i; }
+/* Of a block of values, the largest: eight running maxima, so that the compiler can keep them in one register. */
+static float block_maximum(const float *values, int64_t n) {
+    enum { LANES = 8 };
+    float lanes[LANES];
+    for (int l = 0; l < LANES; l++) { lanes[l] = values[0]; }
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) { lanes[l] = values[i + l] > lanes[l] ? values[i + l] : lanes[l]; }
     }
-    return best;
+    for (; i < n; i++) { lanes[0] = values[i] > lanes[0] ? values[i] : lanes[0]; }
+    for (int l = 1; l < LANES; l++) { lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0]; }
+    return lanes[0];
+}
+
+static int32_t likeliest(const float *logits, int64_t vocab) {
+    const float highest = block_maximum(logits, vocab);
+    int64_t i = 0;
+    while (i + 1 < vocab && logits[i] != highest) { i++; }
+    return (int32_t)i;
 }
 
 static bool before(const float *logits, int32_t a, int32_t b) {
@@ -159,11 +174,22 @@ static int32_t draw_unfiltered(const qr_sampling *sampling, const float *logits,
     return best; /* rounding left a crumb */
 }
 
+/* The logits a draw goes by: as they are, or a copy with penalties and mask applied. */
+static const float *adjust(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
+                           const uint32_t *mask, const float *logits) {
+    const bool repetition = sampling->repetition_penalty != 1.0F;
+    const bool answer = sampling->presence_penalty != 0.0F || sampling->frequency_penalty != 0.0F;
+    if (!repetition && !answer && mask == NULL) { return logits; }
+    memcpy(sampler->adjusted, logits, (size_t)sampler->vocab * sizeof *logits);
+    if (repetition) { penalise_repetition(sampler, sampling->repetition_penalty, history, sampler->adjusted); }
+    if (answer) { penalise_answer(sampler, sampling, history, sampler->adjusted); }
+    apply_mask(mask, sampler->vocab, sampler->adjusted);
+    return sampler->adjusted;
+}
+
 int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
-                        int32_t sample, const uint32_t *mask, float *logits) {
-    penalise_repetition(sampler, sampling->repetition_penalty, history, logits);
-    penalise_answer(sampler, sampling, history, logits);
-    apply_mask(mask, sampler->vocab, logits);
+                        int32_t sample, const uint32_t *mask, const float *logits) {
+    logits = adjust(sampler, sampling, history, mask, logits);
     if (sampling->temperature <= 0.0F) { return likeliest(logits, sampler->vocab); }
     const double uniform = qr_random_uniform(sampling->seed, (uint64_t)sample, (uint64_t)history->n_tokens);
     if (sampling->top_k <= 0 && sampling->top_p >= 1.0F && sampling->min_p <= 0.0F) {
@@ -173,6 +199,12 @@ int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const 
 }
 
 /* ---- Log probabilities --------------------------------------------------------------------------------------------------- */
+
+bool qr_logits_are_finite(const float *logits, int64_t vocab) {
+    uint32_t n_bad = 0;
+    for (int64_t i = 0; i < vocab; i++) { n_bad += (qr_f32_bits(logits[i]) & 0x7F800000U) == 0x7F800000U; }
+    return n_bad == 0;
+}
 
 double qr_log_sum_exp(const float *logits, int64_t vocab) {
     const float highest = logits[likeliest(logits, vocab)];

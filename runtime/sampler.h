@@ -24,17 +24,20 @@ typedef struct qr_sampling_history {
     int64_t n_prompt, n_tokens;
 } qr_sampling_history;
 
-/* Scratch for one vocabulary, made once. */
+/* Scratch for one vocabulary, made once; used by one thread at a time. */
 typedef struct qr_sampler qr_sampler;
 qrun_status qr_sampler_create(int64_t vocab, qr_sampler **sampler, qr_error *err);
 void qr_sampler_destroy(qr_sampler *sampler); /* NULL is fine */
 
-/* The next token, whose position is history->n_tokens. logits [vocab] are changed. mask (may be NULL) has one bit per
- * id, least significant first: only ids with a set bit can be drawn; at least one must be set. Allocates nothing. */
+/* The next token, whose position is history->n_tokens, from logits [vocab]. mask (may be NULL) has one bit per id, least
+ * significant first: only ids with a set bit can be drawn; at least one must be set. Allocates nothing. */
 int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
-                        int32_t sample, const uint32_t *mask, float *logits);
+                        int32_t sample, const uint32_t *mask, const float *logits);
 
-/* log of the sum of exp(logits): log p(id) is logits[id] − that. Before qr_sampler_draw changes the logits. */
+/* Whether every value is a number, none infinite. */
+bool qr_logits_are_finite(const float *logits, int64_t vocab);
+
+/* log of the sum of exp(logits): log p(id) is logits[id] − that. */
 double qr_log_sum_exp(const float *logits, int64_t vocab);
 /* The n_top likeliest ids with log p, best first (n_top ≤ vocab). */
 void qr_top_logprobs(const float *logits, int64_t vocab, double log_sum, int32_t n_top, qrun_top_logprob *top);

@@ -192,13 +192,25 @@ static qrun_status make_lists(qrun_session *session, qr_error *err) {
     session->running = qr_alloc_array_zeroed((size_t)s, sizeof *session->running);
     session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
     session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
-    session->draw_logits = qr_alloc_array((size_t)vocab, sizeof(float));
-    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || session->draw_logits == NULL) {
+    session->step.draws = qr_alloc_array((size_t)s, sizeof *session->step.draws);
+    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || session->step.draws == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
     }
     for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
     session->n_free_places = (int32_t)s;
     return QRUN_OK;
+}
+
+static int n_threads(const qrun_session *session) { return qr_threads_count(session->model->context->threads); }
+
+static qrun_status make_samplers(qrun_session *session, qr_error *err) {
+    session->samplers = qr_alloc_array_zeroed((size_t)n_threads(session), sizeof(qr_sampler *));
+    if (session->samplers == NULL) { return qr_fail_memory(err, "the samplers", 0); }
+    qrun_status status = QRUN_OK;
+    for (int i = 0; i < n_threads(session) && status == QRUN_OK; i++) {
+        status = qr_sampler_create(session->model->shape.vocab, &session->samplers[i], err);
+    }
+    return status;
 }
 
 static qrun_status make_cache(qrun_session *session, qr_error *err) {
@@ -253,7 +265,7 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
     QR_TRY(make_memory(made, error));
     QR_TRY(make_step(made, error));
     QR_TRY(make_lists(made, error));
-    QR_TRY(qr_sampler_create(model->shape.vocab, &made->sampler, error));
+    QR_TRY(make_samplers(made, error));
     made->event_descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (made->event_descriptor < 0) {
         QR_TRY(qr_fail(error, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno)));
@@ -281,9 +293,10 @@ void qrun_session_destroy(qrun_session *session) {
     qr_forward_destroy(session->forward);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, session->pages, session->pages_bytes);
     qr_kv_cache_destroy(session->cache);
-    qr_sampler_destroy(session->sampler);
+    for (int i = 0; session->samplers != NULL && i < n_threads(session); i++) { qr_sampler_destroy(session->samplers[i]); }
+    qr_free(session->samplers);
     qr_free(session->logits);
-    qr_free(session->draw_logits);
+    qr_free(session->step.draws);
     qr_free(session->step.memory);
     qr_free(session->running);
     qr_free(session->free_places);

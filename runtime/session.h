@@ -16,6 +16,17 @@ typedef struct qr_session_sizes {
     bool share_prefixes;
 } qr_session_sizes;
 
+/* One token to be drawn from a row of logits, and what came out. */
+typedef struct qr_draw {
+    qr_sequence *sequence;
+    const float *logits; /* host, [V] */
+    int32_t token;
+    bool is_broken;      /* the logits are no numbers */
+    float logprob;
+    int32_t n_top;
+    qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
+} qr_draw;
+
 /* The step being built: host arrays that qr_forward_run copies, made once at their largest. */
 typedef struct qr_step {
     int64_t n_tokens, n_sequences;
@@ -26,6 +37,7 @@ typedef struct qr_step {
     int32_t n_copies;
     int32_t *rows;                                     /* [S] rows that want logits */
     qr_sequence **row_sequences;                       /* [S] */
+    struct qr_draw *draws;                             /* [S] */
     void *memory;
 } qr_step;
 
@@ -37,9 +49,8 @@ struct qrun_session {
     size_t pages_bytes;
     qr_kv_cache *cache;
     qr_forward *forward;
-    qr_sampler *sampler;
-    float *logits;     /* host, [R, V] */
-    float *draw_logits; /* host, [V]: what a draw may change */
+    qr_sampler **samplers; /* one a thread */
+    float *logits;         /* host, [R, V] */
     qr_step step;
 
     /* Of the stepping thread. */

@@ -1,7 +1,6 @@
 /* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler chose,
  * draws tokens and tells the callers. Callbacks run without any lock held. */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -256,55 +255,6 @@ static bool is_end(const qrun_session *session, int32_t token) {
     return false;
 }
 
-static bool has_nan(const float *logits, int64_t n) {
-    float sum = 0; /* NaN and infinities of both signs survive a sum */
-    for (int64_t i = 0; i < n; i++) { sum += logits[i] * 0.0F; }
-    return isnan(sum);
-}
-
-/* Text of a new token, its event, and the end of the sample where this was it. */
-static qrun_status give_token(qrun_session *session, qr_sequence *sequence, qrun_event *event, qr_error *err) {
-    qr_request *request = sequence->request;
-    bool stopped;
-    const qrun_status status =
-        qr_answer_push(&sequence->answer, event->token_id, &event->text, &event->text_bytes, &stopped, err);
-    if (status != QRUN_OK) { return status; }
-    send(sequence, event);
-    if (stopped) {
-        finish(session, sequence, "stop", true);
-    } else if (sequence->n_tokens == request->capacity) {
-        finish(session, sequence, "length", false);
-    }
-    return QRUN_OK;
-}
-
-static qrun_status draw(qrun_session *session, qr_sequence *sequence, const float *logits, qr_error *err) {
-    qr_request *request = sequence->request;
-    const int64_t vocab = session->model->shape.vocab;
-    qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
-    qrun_event event = {.type = QRUN_EVENT_TOKEN, .has_logprob = request->logprobs >= 0};
-    const double log_sum = event.has_logprob ? qr_log_sum_exp(logits, vocab) : 0;
-    memcpy(session->draw_logits, logits, (size_t)vocab * sizeof *logits);
-    const qr_sampling_history history = {sequence->tokens, request->n_prompt, sequence->n_tokens};
-    const int32_t token =
-        qr_sampler_draw(session->sampler, &request->sampling, &history, sequence->sample, NULL, session->draw_logits);
-    if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
-    if (!request->ignore_eos && is_end(session, token)) {
-        finish(session, sequence, "stop", false);
-        return QRUN_OK;
-    }
-    if (event.has_logprob) {
-        event.n_top = (int32_t)qr_min(request->logprobs, vocab);
-        qr_top_logprobs(logits, vocab, log_sum, event.n_top, top);
-        event.top = top;
-        event.logprob = (float)((double)logits[token] - log_sum);
-    }
-    sequence->tokens[sequence->n_tokens++] = token;
-    event.token_id = token;
-    session->counts.completion_tokens++;
-    return give_token(session, sequence, &event, err);
-}
-
 /* The first sample has its prompt computed: the others become owners of the same pages, or wait for a place. */
 static void release_held(qrun_session *session, qr_sequence *first) {
     qr_request *request = first->request;
@@ -320,37 +270,84 @@ static void release_held(qrun_session *session, qr_sequence *first) {
     }
 }
 
-static qrun_status give_row(qrun_session *session, qr_sequence *sequence, const float *logits, qr_error *err) {
+/* The draws that a row gives rise to: one, or one for every sample that starts from it. */
+static int32_t plan_draws(qrun_session *session, qr_sequence *sequence, const float *logits, qr_draw *draws) {
+    qr_request *request = sequence->request;
+    const bool first = !request->started;
+    request->started = true;
+    if (first) { release_held(session, sequence); }
+    int32_t n = 0;
+    for (int32_t i = 0; i < (first ? request->n_samples : 1); i++) {
+        qr_sequence *target = first ? &request->sequences[i] : sequence;
+        if (target->state == QR_SEQUENCE_RUNNING) { draws[n++] = (qr_draw){.sequence = target, .logits = logits}; }
+    }
+    return n;
+}
+
+static void draw_task(void *arg, int64_t index, int worker) {
+    qrun_session *session = arg;
+    qr_draw *draw = &session->step.draws[index];
+    const qr_request *request = draw->sequence->request;
+    const int64_t vocab = session->model->shape.vocab;
+    draw->is_broken = !qr_logits_are_finite(draw->logits, vocab);
+    if (draw->is_broken) { return; }
+    const qr_sampling_history history = {draw->sequence->tokens, request->n_prompt, draw->sequence->n_tokens};
+    draw->token = qr_sampler_draw(session->samplers[worker], &request->sampling, &history, draw->sequence->sample, NULL,
+                                  draw->logits);
+    if (request->logprobs < 0) { return; }
+    const double log_sum = qr_log_sum_exp(draw->logits, vocab);
+    draw->n_top = (int32_t)qr_min(request->logprobs, vocab);
+    qr_top_logprobs(draw->logits, vocab, log_sum, draw->n_top, draw->top);
+    draw->logprob = (float)((double)draw->logits[draw->token] - log_sum);
+}
+
+/* Adds the drawn token to its sequence: text, event, and the end of the sample where this was it. */
+static qrun_status give_token(qrun_session *session, const qr_draw *draw, qr_error *err) {
+    qr_sequence *sequence = draw->sequence;
     qr_request *request = sequence->request;
     if (sequence->state != QR_SEQUENCE_RUNNING) { return QRUN_OK; } /* its request has failed in this very step */
-    if (has_nan(logits, session->model->shape.vocab)) {
+    if (draw->is_broken) {
         fail_request(session, request, "the model computed values that are no numbers; are its weights intact?");
         return QRUN_OK;
     }
-    const bool first_draw = !request->started;
-    request->started = true;
-    if (first_draw) { release_held(session, sequence); }
-    qrun_status status = QRUN_OK;
-    const int32_t n = first_draw ? request->n_samples : 1;
-    for (int32_t i = 0; i < n && status == QRUN_OK; i++) {
-        qr_sequence *target = first_draw ? &request->sequences[i] : sequence;
-        if (target->state == QR_SEQUENCE_RUNNING) { status = draw(session, target, logits, err); }
+    if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
+    if (!request->ignore_eos && is_end(session, draw->token)) {
+        finish(session, sequence, "stop", false);
+        return QRUN_OK;
     }
-    return status;
+    sequence->tokens[sequence->n_tokens++] = draw->token;
+    session->counts.completion_tokens++;
+    qrun_event event = {.type = QRUN_EVENT_TOKEN, .token_id = draw->token, .has_logprob = request->logprobs >= 0,
+                        .logprob = draw->logprob, .top = draw->top, .n_top = draw->n_top};
+    bool stopped;
+    const qrun_status status = qr_answer_push(&sequence->answer, draw->token, &event.text, &event.text_bytes, &stopped, err);
+    if (status != QRUN_OK) { return status; }
+    send(sequence, &event);
+    if (stopped) {
+        finish(session, sequence, "stop", true);
+    } else if (sequence->n_tokens == request->capacity) {
+        finish(session, sequence, "length", false);
+    }
+    return QRUN_OK;
 }
 
 static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *err) {
     const int64_t most = session->sizes.forward.max_logit_rows, vocab = session->model->shape.vocab;
     qr_step *step = &session->step;
-    pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
+    qrun_context *context = session->model->context;
     for (int64_t first = 0; first < n_rows; first += most) {
         const int64_t n = qr_min(most, n_rows - first);
-        pthread_mutex_lock(compute_lock);
+        pthread_mutex_lock(&context->compute_lock);
         qrun_status status = qr_forward_logits(session->forward, step->rows + first, n, session->logits, err);
-        pthread_mutex_unlock(compute_lock);
-        for (int64_t i = 0; i < n && status == QRUN_OK; i++) {
-            status = give_row(session, step->row_sequences[first + i], session->logits + i * vocab, err);
+        pthread_mutex_unlock(&context->compute_lock);
+        if (status != QRUN_OK) { return status; }
+        int32_t n_draws = 0;
+        for (int64_t i = 0; i < n; i++) {
+            n_draws += plan_draws(session, step->row_sequences[first + i], session->logits + i * vocab,
+                                  step->draws + n_draws);
         }
+        qr_threads_run(context->threads, n_draws, draw_task, session);
+        for (int32_t i = 0; i < n_draws && status == QRUN_OK; i++) { status = give_token(session, &step->draws[i], err); }
         if (status != QRUN_OK) { return status; }
     }
     return QRUN_OK;
