@@ -23,3 +23,16 @@ qr_f16 qr_f32_to_f16(float value) {
     const uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
     return (qr_f16)(sign | ((rounded - 0x38000000U) >> 13));
 }
+
+void qr_elements_to_f32(qr_dtype dtype, const void *src, int64_t first, int64_t n, float *dst) {
+    const unsigned char *bytes = (const unsigned char *)src + (size_t)first * qr_dtype_bytes(dtype);
+    if (dtype == QR_DTYPE_F32) {
+        memcpy(dst, bytes, (size_t)n * sizeof *dst);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, bytes + i * 2, sizeof half);
+        dst[i] = dtype == QR_DTYPE_F16 ? qr_f16_to_f32(half) : qr_bf16_to_f32(half);
+    }
+}

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/dtype.h"
+
 typedef uint16_t qr_bf16; /* the upper half of a float */
 typedef uint16_t qr_f16;  /* IEEE 754 binary16 */
 
@@ -31,5 +33,8 @@ static inline qr_bf16 qr_f32_to_bf16(float value) {
 
 float qr_f16_to_f32(qr_f16 value);
 qr_f16 qr_f32_to_f16(float value);
+
+/* dst[i] = element first + i of src, an array of F32, F16 or BF16 at any alignment (a mapped file). */
+void qr_elements_to_f32(qr_dtype dtype, const void *src, int64_t first, int64_t n, float *dst);
 
 #endif

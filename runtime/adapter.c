@@ -53,25 +53,13 @@ static qrun_status check_module(const qr_adapter_module *module, const qr_linear
     return QRUN_OK;
 }
 
-static void to_f32(const qr_safetensors_tensor *tensor, int64_t n, float *dst) {
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half;
-        if (tensor->dtype == QR_DTYPE_F32) {
-            memcpy(&dst[i], tensor->data + i * 4, sizeof dst[i]);
-            continue;
-        }
-        memcpy(&half, tensor->data + i * 2, sizeof half);
-        dst[i] = tensor->dtype == QR_DTYPE_F16 ? qr_f16_to_f32(half) : qr_bf16_to_f32(half);
-    }
-}
-
 static qrun_status put_factor(match_state *state, const qr_safetensors_tensor *tensor, int64_t n, const float **device,
                               qr_error *err) {
     qr_backend *backend = state->made->model->context->backend;
     unsigned char *address = (unsigned char *)state->made->memory + state->offset;
     state->offset += ((size_t)n * sizeof(float) + 63) / 64 * 64;
     if (!state->place) { return QRUN_OK; }
-    to_f32(tensor, n, state->staging);
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, state->staging);
     *device = (const float *)(const void *)address;
     return backend->copy_in(backend, address, state->staging, (size_t)n * sizeof(float), err);
 }

@@ -29,17 +29,6 @@ static qrun_status advance(load_state *state, const qr_safetensors_tensor *tenso
     return qr_fail(err, QRUN_ERROR_CANCELLED, "loading %s was cancelled", state->model->folder);
 }
 
-static float element_to_f32(const unsigned char *data, qr_dtype dtype, int64_t i) {
-    if (dtype == QR_DTYPE_F32) {
-        float value;
-        memcpy(&value, data + i * 4, sizeof value);
-        return value;
-    }
-    uint16_t half;
-    memcpy(&half, data + i * 2, sizeof half);
-    return dtype == QR_DTYPE_F16 ? qr_f16_to_f32(half) : qr_bf16_to_f32(half);
-}
-
 /* A norm's weight or a bias: a vector, held in F32. */
 static qrun_status load_vector(load_state *state, qr_tensor_role role, int64_t layer, const char *suffix, int64_t n,
                                const float *device, qr_error *err) {
@@ -52,7 +41,7 @@ static qrun_status load_vector(load_state *state, qr_tensor_role role, int64_t l
     if (status != QRUN_OK) { return status; }
     float *values = qr_alloc_array((size_t)n, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, name, (unsigned long long)n * sizeof *values); }
-    for (int64_t i = 0; i < n; i++) { values[i] = element_to_f32(tensor->data, tensor->dtype, i); }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
     qr_backend *backend = model->context->backend;
     status = backend->copy_in(backend, (void *)(uintptr_t)device, values, (size_t)n * sizeof *values, err);
     qr_free(values);
