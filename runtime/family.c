@@ -39,7 +39,8 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GEMMA2, .name = "gemma2",
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
     {.family = QR_FAMILY_GEMMA3, .name = "gemma3", 
-     .prefixes = {"language_model."},
+     /* with pictures: "language_model.model.layers…", and since transformers 4.52 "model.language_model.layers…" */
+     .prefixes = {"language_model.", "model.language_"},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},
     {.family = QR_FAMILY_PHI3, .name = "phi3", .modules = {LLAMA_FRAME, PRE_NORMS, [QR_ROLE_QKV] = LAYER "self_attn.qkv_proj",
                  [QR_ROLE_GATE_UP] = LAYER "mlp.gate_up_proj"}},
