@@ -168,7 +168,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_attention: %s\n", err.message);
         return 1;
     }
-    printf("instruction set %s, %d threads, %d/%d heads of %d\n", backend->isa, o.n_threads, o.n_heads, o.n_kv_heads, o.head_dim);
+    printf("instruction set %s, %d threads, %d/%d heads of %d\n", backend->isa, o.n_threads, o.n_heads, o.n_kv_heads,
+           o.head_dim);
     for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) { bench_shape(&o, backend, &shapes[i]); }
     qr_backend_destroy(backend);
     qr_threads_destroy(threads);

@@ -91,7 +91,9 @@ QR_INLINE void load_values_as(const void *src, qr_kv_format format, int64_t dim,
     const int64_t whole = dim - dim % QR_VEC;
     for (int token = 0; token < QR_KV_PAGE_TOKENS; token++) {
         float *row = values + token * stride;
-        for (int64_t j = 0; j < whole; j += QR_VEC) { qr_vec_store(row + j, load_elements(src, format, token * dim + j, QR_VEC)); }
+        for (int64_t j = 0; j < whole; j += QR_VEC) {
+            qr_vec_store(row + j, load_elements(src, format, token * dim + j, QR_VEC));
+        }
         if (whole < dim) { qr_vec_store(row + whole, load_elements(src, format, token * dim + whole, dim - whole)); }
     }
 }
@@ -128,7 +130,8 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
         load_values(layout, page + v_part, t->scratch.values + column * t->plan->dim_padded, t->plan->dim_padded);
         if (layout->format == QR_KV_INT8) {
             memcpy(t->scratch.k_scales + column, page + scales, QR_KV_PAGE_TOKENS * sizeof(float));
-            memcpy(t->scratch.v_scales + column, page + qr_kv_v_offset(layout) + scales, QR_KV_PAGE_TOKENS * sizeof(float));
+            memcpy(t->scratch.v_scales + column, page + qr_kv_v_offset(layout) + scales,
+                   QR_KV_PAGE_TOKENS * sizeof(float));
         }
     }
 }
@@ -191,8 +194,8 @@ static void attend_block(struct tile *t, int32_t block_start) {
     for (int row = 0, n; row < t->n_rows; row += n) {
         n = rows_alike(t, row, block_start, &columns);
         if (columns.begin >= columns.end) { continue; }
-        mix_rows(t->scratch.weights + row * QR_ATTENTION_BLOCK, t->scratch.rescale + row, t->scratch.values, dim, stride,
-                 columns.begin - block_start, columns.end - block_start, t->scratch.acc + row * stride, n);
+        mix_rows(t->scratch.weights + row * QR_ATTENTION_BLOCK, t->scratch.rescale + row, t->scratch.values, dim,
+                 stride, columns.begin - block_start, columns.end - block_start, t->scratch.acc + row * stride, n);
     }
 }
 

@@ -7,7 +7,9 @@ enum { FLOATS_PER_LINE = 16, SCRATCH_VECTORS = 5 /* rescale, highest, sum, total
 
 static int64_t keys_floats(int64_t head_dim) { return qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK; }
 
-static int64_t tile_rows(const qr_attention_plan *plan) { return (int64_t)plan->heads_per_tile * plan->tokens_per_tile; }
+static int64_t tile_rows(const qr_attention_plan *plan) {
+    return (int64_t)plan->heads_per_tile * plan->tokens_per_tile;
+}
 
 /* Tasks per thread below which positions are split too: enough for the last ones to even out. */
 static bool wants_splits(const qr_backend *backend, const qr_attention_args *args, const qr_attention_plan *plan,
@@ -17,7 +19,8 @@ static bool wants_splits(const qr_backend *backend, const qr_attention_args *arg
     return qr_threads_count(backend->threads) > 1 && n_tasks < TASKS_PER_THREAD * qr_threads_count(backend->threads);
 }
 
-static void plan_shape(const qr_backend *backend, const qr_attention_args *args, int64_t n_tokens, qr_attention_plan *plan) {
+static void plan_shape(const qr_backend *backend, const qr_attention_args *args, int64_t n_tokens,
+                       qr_attention_plan *plan) {
     const int64_t head_dim = args->layout.head_dim;
     *plan = (qr_attention_plan){.group = args->n_heads / args->layout.n_kv_heads, .n_splits = 1};
     plan->heads_per_tile = plan->group < QR_ATTENTION_ROWS ? plan->group : QR_ATTENTION_ROWS;

@@ -10,14 +10,17 @@
 enum { TILE_ROWS = 6, TILE_VECTORS = QR_VEC == 16 ? 4 : 2 };
 
 /* scores[r][c] = sum over d of q[r][d] · keys[d][c], for V vectors of columns. keys and scores are BLOCK wide. */
-QR_INLINE void score_columns(const float *const *q, int64_t head_dim, const float *keys, float *scores, int n_rows, int n_vectors) {
+QR_INLINE void score_columns(const float *const *q, int64_t head_dim, const float *keys, float *scores, int n_rows,
+                             int n_vectors) {
     qr_vec acc[TILE_ROWS][TILE_VECTORS];
     QR_UNROLL for (int r = 0; r < n_rows; r++) {
         QR_UNROLL for (int v = 0; v < n_vectors; v++) { acc[r][v] = qr_vec_zero(); }
     }
     for (int64_t d = 0; d < head_dim; d++) {
         qr_vec k[TILE_VECTORS];
-        QR_UNROLL for (int v = 0; v < n_vectors; v++) { k[v] = qr_vec_load(keys + d * QR_ATTENTION_BLOCK + v * QR_VEC); }
+        QR_UNROLL for (int v = 0; v < n_vectors; v++) {
+            k[v] = qr_vec_load(keys + d * QR_ATTENTION_BLOCK + v * QR_VEC);
+        }
         QR_UNROLL for (int r = 0; r < n_rows; r++) {
             const qr_vec x = qr_vec_set1(q[r][d]);
             QR_UNROLL for (int v = 0; v < n_vectors; v++) { acc[r][v] = qr_vec_fma(x, k[v], acc[r][v]); }
@@ -31,8 +34,8 @@ QR_INLINE void score_columns(const float *const *q, int64_t head_dim, const floa
 }
 
 /* Columns [begin, end), both multiples of a page. */
-QR_INLINE void score_rows_of(const float *const *q, int64_t head_dim, const float *keys, int begin, int end, float *scores,
-                             int n_rows) {
+QR_INLINE void score_rows_of(const float *const *q, int64_t head_dim, const float *keys, int begin, int end,
+                             float *scores, int n_rows) {
     int column = begin;
     for (; column + TILE_VECTORS * QR_VEC <= end; column += TILE_VECTORS * QR_VEC) {
         score_columns(q, head_dim, keys + column, scores + column, n_rows, TILE_VECTORS);
@@ -40,8 +43,8 @@ QR_INLINE void score_rows_of(const float *const *q, int64_t head_dim, const floa
     for (; column < end; column += QR_VEC) { score_columns(q, head_dim, keys + column, scores + column, n_rows, 1); }
 }
 
-static inline void score_rows(const float *const *q, int64_t head_dim, const float *keys, int begin, int end, float *scores,
-                              int n_rows) {
+static inline void score_rows(const float *const *q, int64_t head_dim, const float *keys, int begin, int end,
+                              float *scores, int n_rows) {
     switch (n_rows) {
     case 1: score_rows_of(q, head_dim, keys, begin, end, scores, 1); break;
     case 2: score_rows_of(q, head_dim, keys, begin, end, scores, 2); break;
@@ -53,8 +56,8 @@ static inline void score_rows(const float *const *q, int64_t head_dim, const flo
 }
 
 /* acc[r][c] = acc[r][c] · rescale[r] + sum over t in [begin, end) of weights[r][t] · values[t][c]. */
-QR_INLINE void mix_columns(const float *weights, const float *rescale, const float *values, int64_t stride, int begin, int end,
-                           float *acc, int n_rows, int n_vectors) {
+QR_INLINE void mix_columns(const float *weights, const float *rescale, const float *values, int64_t stride, int begin,
+                           int end, float *acc, int n_rows, int n_vectors) {
     qr_vec sums[TILE_ROWS][TILE_VECTORS];
     QR_UNROLL for (int r = 0; r < n_rows; r++) {
         const qr_vec scale = qr_vec_set1(rescale[r]);
@@ -75,8 +78,8 @@ QR_INLINE void mix_columns(const float *weights, const float *rescale, const flo
     }
 }
 
-QR_INLINE void mix_rows_of(const float *weights, const float *rescale, const float *values, int64_t head_dim, int64_t stride,
-                           int begin, int end, float *acc, int n_rows) {
+QR_INLINE void mix_rows_of(const float *weights, const float *rescale, const float *values, int64_t head_dim,
+                           int64_t stride, int begin, int end, float *acc, int n_rows) {
     int64_t column = 0;
     for (; column + TILE_VECTORS * QR_VEC <= head_dim; column += TILE_VECTORS * QR_VEC) {
         mix_columns(weights, rescale, values + column, stride, begin, end, acc + column, n_rows, TILE_VECTORS);
@@ -86,8 +89,8 @@ QR_INLINE void mix_rows_of(const float *weights, const float *rescale, const flo
     }
 }
 
-static inline void mix_rows(const float *weights, const float *rescale, const float *values, int64_t head_dim, int64_t stride,
-                            int begin, int end, float *acc, int n_rows) {
+static inline void mix_rows(const float *weights, const float *rescale, const float *values, int64_t head_dim,
+                            int64_t stride, int begin, int end, float *acc, int n_rows) {
     switch (n_rows) {
     case 1: mix_rows_of(weights, rescale, values, head_dim, stride, begin, end, acc, 1); break;
     case 2: mix_rows_of(weights, rescale, values, head_dim, stride, begin, end, acc, 2); break;

@@ -54,7 +54,8 @@ static void layer_norm_rows(const void *args, int64_t begin, int64_t end) {
             const int64_t n = a->dim - j;
             const qr_vec bias = a->bias != NULL ? qr_vec_load_n(a->bias + j, n) : qr_vec_zero();
             const qr_vec x = qr_vec_mul(qr_vec_sub(qr_vec_load_n(src + j, n), shift), scale);
-            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, qr_vec_fma(x, qr_vec_load_n(a->weight + j, n), bias), n);
+            const qr_vec y = qr_vec_fma(x, qr_vec_load_n(a->weight + j, n), bias);
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, y, n);
         }
     }
 }

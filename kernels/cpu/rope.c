@@ -30,8 +30,8 @@ static void rope_rows(const void *args, int64_t begin, int64_t end) {
     const qr_rope_args *a = args;
     for (int64_t i = begin; i < end; i++) {
         for (int64_t head = 0; head < a->n_heads; head++) {
-            rotate_head(a->x + i * a->x_stride + head * a->head_dim, a->cos_table + i * a->half, a->sin_table + i * a->half,
-                        a->half);
+            float *x = a->x + i * a->x_stride + head * a->head_dim;
+            rotate_head(x, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half);
         }
     }
 }

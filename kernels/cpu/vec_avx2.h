@@ -107,9 +107,6 @@ QR_INLINE void qr_vec_store_16_n(uint16_t *p, __m128i v, int64_t n) {
 QR_INLINE qr_vec qr_vec_from_bf16(__m128i v) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
-QR_INLINE qr_vec qr_vec_load_bf16(const uint16_t *p) {
-    return qr_vec_from_bf16(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
 QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) {
     const __m256i bits = _mm256_castps_si256(v);

@@ -78,7 +78,8 @@ QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
 
 /* The first n 16-bit elements. */
 QR_INLINE __m256i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
-    return n >= QR_VEC ? _mm256_loadu_si256((const __m256i *)(const void *)p) : _mm256_maskz_loadu_epi16(qr_vec_first(n), p);
+    if (n >= QR_VEC) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+    return _mm256_maskz_loadu_epi16(qr_vec_first(n), p);
 }
 QR_INLINE void qr_vec_store_16_n(uint16_t *p, __m256i v, int64_t n) {
     if (n >= QR_VEC) {
@@ -90,9 +91,6 @@ QR_INLINE void qr_vec_store_16_n(uint16_t *p, __m256i v, int64_t n) {
 
 QR_INLINE qr_vec qr_vec_from_bf16(__m256i v) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
-}
-QR_INLINE qr_vec qr_vec_load_bf16(const uint16_t *p) {
-    return qr_vec_from_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
 /* Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
@@ -116,7 +114,8 @@ QR_INLINE void qr_vec_store_f16_n(uint16_t *p, qr_vec v, int64_t n) {
 }
 
 QR_INLINE qr_vec qr_vec_load_i8_n(const int8_t *p, int64_t n) {
-    const __m128i codes = n >= QR_VEC ? _mm_loadu_si128((const __m128i *)(const void *)p) : _mm_maskz_loadu_epi8(qr_vec_first(n), p);
+    const __m128i codes =
+        n >= QR_VEC ? _mm_loadu_si128((const __m128i *)(const void *)p) : _mm_maskz_loadu_epi8(qr_vec_first(n), p);
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
 }
 /* Rounded to the nearest even integer, which fits int8; NaN gives 0. */

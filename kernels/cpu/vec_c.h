@@ -59,7 +59,8 @@ QR_INLINE qr_vec qr_vec_select_range(qr_vec inside, qr_vec outside, int begin, i
 QR_INLINE qr_vec qr_vec_round(qr_vec a) { return (a + 0x1.8p+23F) - 0x1.8p+23F; }
 /* a · 2^n for integral n, rounded once: the first of two factors never leaves the normal range for n in [-160, 160]. */
 QR_INLINE qr_vec qr_vec_scale2(qr_vec a, qr_vec n) {
-    const qr_vec_mask whole = __builtin_convertvector(qr_vec_where(n == n, n, qr_vec_zero()), qr_vec_mask), half = whole >> 1;
+    const qr_vec number = qr_vec_where(n == n, n, qr_vec_zero());
+    const qr_vec_mask whole = __builtin_convertvector(number, qr_vec_mask), half = whole >> 1;
     return a * (qr_vec)((half + 127) << 23) * (qr_vec)((whole - half + 127) << 23);
 }
 
@@ -79,15 +80,18 @@ QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { sums->lanes[i] += (double)v[i]; }
 }
 
-/* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. */
+/* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. Sources may lie at any
+ * address (tensors of a mapped file). */
 #define QR_VEC_LOAD(name, type, convert)                                      \
     QR_INLINE qr_vec name(const type *p, int64_t n) {                         \
         qr_vec v = qr_vec_zero();                                             \
+        type elements[QR_VEC] = {0};                                          \
         if (n >= QR_VEC) {                                                    \
-            for (int i = 0; i < QR_VEC; i++) { v[i] = convert(p[i]); }        \
+            memcpy(elements, p, sizeof elements);                             \
         } else {                                                              \
-            for (int i = 0; i < (int)n; i++) { v[i] = convert(p[i]); }        \
+            memcpy(elements, p, (size_t)n * sizeof *p);                       \
         }                                                                     \
+        for (int i = 0; i < QR_VEC; i++) { v[i] = convert(elements[i]); }     \
         return v;                                                             \
     }
 #define QR_VEC_STORE(name, type, convert)                                     \
@@ -116,7 +120,6 @@ QR_VEC_STORE(qr_vec_store_i8_n, int8_t, qr_vec_f32_to_i8)
 #undef QR_VEC_LOAD
 #undef QR_VEC_STORE
 
-QR_INLINE qr_vec qr_vec_load_bf16(const uint16_t *p) { return qr_vec_load_bf16_n(p, QR_VEC); }
 /* Each lane rounded to the nearest binary16 value. */
 QR_INLINE qr_vec qr_vec_round_f16(qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { v[i] = qr_f16_to_f32(qr_f32_to_f16(v[i])); }

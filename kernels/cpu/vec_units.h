@@ -43,7 +43,8 @@ QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
 
 QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     const __m512i bits = _mm512_castps_si512(v);
-    return _mm512_castsi512_ps(k == 0 ? _mm512_slli_epi32(bits, 16) : _mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
+    if (k == 0) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)); }
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
 }
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     const __m512i top = _mm512_slli_epi32(_mm512_castps_si512(v), (unsigned)(24 - 8 * k));
@@ -79,7 +80,8 @@ QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
 
 QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     const __m256i bits = _mm256_castps_si256(v);
-    return _mm256_castsi256_ps(k == 0 ? _mm256_slli_epi32(bits, 16) : _mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
+    if (k == 0) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)); }
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
 }
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(v), 24 - 8 * k), 24));
