@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -108,6 +109,12 @@ char *qr_path_join(const char *base, const char *name) {
     return qr_buffer_take(&path);
 }
 
+static char *partial_path_of(const char *path) {
+    qr_buffer partial = {0};
+    qr_buffer_append_format(&partial, "%s.partial-%ld", path, (long)getpid());
+    return qr_buffer_take(&partial);
+}
+
 static void writer_free(qr_file_writer *writer) {
     qr_free(writer->path);
     qr_free(writer->partial_path);
@@ -117,9 +124,7 @@ static void writer_free(qr_file_writer *writer) {
 
 qrun_status qr_file_writer_open(qr_file_writer *writer, const char *path, qr_error *err) {
     *writer = (qr_file_writer){0};
-    qr_buffer partial = {0};
-    qr_buffer_append_format(&partial, "%s.partial-%ld", path, (long)getpid());
-    writer->partial_path = qr_buffer_take(&partial);
+    writer->partial_path = partial_path_of(path);
     writer->block = qr_alloc(WRITER_BLOCK_BYTES);
     char *copy = qr_strdup(path);
     if (writer->partial_path == NULL || writer->block == NULL || copy == NULL) {
@@ -217,6 +222,71 @@ qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, q
     if (status == QRUN_OK) { return qr_file_writer_commit(&writer, err); }
     qr_file_writer_abort(&writer);
     return status;
+}
+
+qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr_error *err) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') { length--; }
+    *writer = (qr_folder_writer){.path = qr_strndup(path, length)};
+    if (writer->path != NULL) { writer->partial_path = partial_path_of(writer->path); }
+    qrun_status status = QRUN_OK;
+    if (writer->partial_path == NULL) {
+        status = qr_fail_memory(err, path, length);
+    } else if (qr_file_exists(writer->path)) {
+        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
+    } else if (mkdir(writer->partial_path, 0777) != 0) {
+        status = fail_errno(err, writer->path, "create the folder");
+    }
+    if (status != QRUN_OK) {
+        qr_free(writer->path);
+        qr_free(writer->partial_path);
+        *writer = (qr_folder_writer){0};
+    }
+    return status;
+}
+
+void qr_folder_writer_abort(qr_folder_writer *writer) {
+    if (writer->path == NULL) { return; }
+    DIR *folder = opendir(writer->partial_path);
+    if (folder != NULL) {
+        for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+            (void)unlinkat(dirfd(folder), entry->d_name, 0); /* fails for "." and "..", as it should */
+        }
+        closedir(folder);
+    }
+    (void)rmdir(writer->partial_path);
+    qr_free(writer->path);
+    qr_free(writer->partial_path);
+    *writer = (qr_folder_writer){0};
+}
+
+static bool sync_folder(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) { return false; }
+    const bool done = fsync(descriptor) == 0 || errno == EINVAL;
+    close(descriptor);
+    return done;
+}
+
+qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
+    if (writer->path == NULL) { return QRUN_OK; }
+    qrun_status status = QRUN_OK;
+    if (!sync_folder(writer->partial_path)) {
+        status = fail_errno(err, writer->path, "write");
+    } else if (qr_file_exists(writer->path)) {
+        status = qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name", writer->path);
+    } else if (rename(writer->partial_path, writer->path) != 0) {
+        status = fail_errno(err, writer->path, "put in place");
+    }
+    if (status != QRUN_OK) {
+        qr_folder_writer_abort(writer);
+        return status;
+    }
+    sync_parent(writer->path);
+    qr_free(writer->path);
+    qr_free(writer->partial_path);
+    *writer = (qr_folder_writer){0};
+    return QRUN_OK;
 }
 
 qrun_status qr_folder_create(const char *path, qr_error *err) {

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "loaders/bnb_tensors.h"
 #include "loaders/json.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
@@ -99,14 +100,14 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
                        (long long)stored->desc.cols, qr_weight_code_bytes(&stored->desc));
     }
     const int64_t n_blocks = qr_weight_blocks(&stored->desc);
-    status = check_map(file, module, "weight.quant_map", qr_nf4_code, 16, err);
+    status = check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err);
     if (status != QRUN_OK) { return status; }
-    status = require_vector(file, module, "weight.absmax", nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks, &stored->absmax,
+    status = require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks, &stored->absmax,
                             err);
     if (status != QRUN_OK || !nested) { return status; }
-    status = check_map(file, module, "weight.nested_quant_map", qr_dynamic8_map(true), 256, err);
+    status = check_map(file, module, QR_BNB_NESTED_QUANT_MAP_NAME, qr_dynamic8_map(true), 256, err);
     if (status != QRUN_OK) { return status; }
-    return require_vector(file, module, "weight.nested_absmax", QR_DTYPE_F32, qr_ceil_div(n_blocks, QR_NESTED_BLOCK),
+    return require_vector(file, module, QR_BNB_NESTED_ABSMAX_NAME, QR_DTYPE_F32, qr_ceil_div(n_blocks, QR_NESTED_BLOCK),
                           &stored->nested_absmax, err);
 }
 
@@ -115,7 +116,7 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
 static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_stored_weight *stored, qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
     stored->desc.format = QR_WEIGHT_INT8;
-    const qr_safetensors_tensor *layout = find_part(file, module, "weight_format", name);
+    const qr_safetensors_tensor *layout = find_part(file, module, QR_BNB_WEIGHT_FORMAT_NAME, name);
     if (layout != NULL && (layout->n_bytes != 1 || layout->data[0] != 0)) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: only row-major LLM.int8 weights (format 0) can be read", name);
     }
@@ -123,18 +124,18 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
     qrun_status status = qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(QR_DTYPE_I8), 2, dims,
                                                 &stored->codes, err);
     if (status != QRUN_OK) { return status; }
-    return require_vector(file, module, "SCB", QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax, err);
+    return require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax, err);
 }
 
 qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module, int64_t rows, int64_t cols,
                                   bool transposed, qr_stored_weight *stored, qr_error *err) {
     *stored = (qr_stored_weight){.desc = {.rows = rows, .cols = cols}};
     char name[QR_STORED_NAME_BYTES];
-    const qr_safetensors_tensor *state = find_part(file, module, "weight.quant_state.bitsandbytes__nf4", name);
+    const qr_safetensors_tensor *state = find_part(file, module, QR_BNB_QUANT_STATE_NAME, name);
     if (state == NULL && find_part(file, module, "weight.quant_state.bitsandbytes__fp4", name) != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is FP4; only NF4 can be read: quantise the original model again", name);
     }
-    stored->codes = find_part(file, module, "weight", name);
+    stored->codes = find_part(file, module, QR_BNB_CODES_NAME, name);
     if (state != NULL && stored->codes != NULL) { return find_nf4(file, module, state, stored, err); }
     if (stored->codes != NULL && stored->codes->dtype == QR_DTYPE_I8) { return find_int8(file, module, stored, err); }
     const int64_t dims[2] = {transposed ? cols : rows, transposed ? rows : cols};

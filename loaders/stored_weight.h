@@ -1,5 +1,5 @@
 /* A weight matrix as a model folder stores it: plain (F32, F16, BF16), or quantised by bitsandbytes (NF4, NF4 double-
- * quantised, LLM.int8; FORMATS of bitsandbytes 0.50). This is the one place that knows those tensors' names. */
+ * quantised, LLM.int8; loaders/bnb_tensors.h has the names). */
 #ifndef QR_LOADERS_STORED_WEIGHT_H
 #define QR_LOADERS_STORED_WEIGHT_H
 

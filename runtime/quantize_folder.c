@@ -1,0 +1,385 @@
+/* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them.
+ *
+ * The format wants every tensor's size at the head of a file, and large elements before small ones. So a matrix is
+ * quantised twice: for its scales, and again when its codes are due. That costs time and no memory: no more than one
+ * quantised matrix is ever held (and, double-quantised, one number per 16,384 weights). */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "loaders/bnb_tensors.h"
+#include "loaders/quantized_config.h"
+#include "loaders/suffix.h"
+#include "quant/dynamic8.h"
+#include "quant/nf4.h"
+#include "runtime/model_open.h"
+#include "runtime/weight_writer.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 24, COPY_BYTES = 1 << 23 };
+
+/* A linear layer's matrix. */
+typedef struct linear_matrix {
+    const qr_safetensors_tensor *source;
+    qr_weight_desc desc;  /* as it is written */
+    float nested_offset;  /* double-quantised: known from the first time, with nested_absmax */
+    float *nested_absmax;
+    char state[QR_BNB_QUANT_STATE_BYTES];
+    size_t state_bytes;
+} linear_matrix;
+
+/* A tensor of the new folder: a part of a matrix, or a tensor of the old one as it is. */
+typedef struct planned_tensor {
+    const qr_safetensors_tensor *source;
+    linear_matrix *matrix; /* NULL: kept */
+    qr_bnb_part part;
+    char *name; /* owned; NULL where the source's is taken */
+} planned_tensor;
+
+typedef struct folder_job {
+    const qrun_quantize_params *params;
+    qr_weight_format format;
+    qrun_model model;
+    qr_safetensors *source;
+    linear_matrix *matrices; /* [model.n_slots], in slot order */
+    planned_tensor *outputs;
+    qr_safetensors_spec *specs; /* [n_outputs], beside outputs */
+    size_t n_outputs;
+    qr_host_weight host; /* of host_matrix */
+    const linear_matrix *host_matrix;
+    qr_folder_writer folder;
+    int64_t done_bytes, total_bytes;
+} folder_job;
+
+static qrun_status advance(folder_job *job, int64_t n_bytes, qr_error *err) {
+    job->done_bytes += n_bytes;
+    const qrun_quantize_params *params = job->params;
+    if (params->progress == NULL || params->progress(params->progress_user, job->done_bytes, job->total_bytes)) {
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "quantising %s was cancelled", job->model.folder);
+}
+
+/* ---- What to write --------------------------------------------------------------------------------------------------- */
+
+static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
+    if (params->struct_size != sizeof *params) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_quantize_params has an unknown size; begin with QRUN_QUANTIZE_PARAMS_INIT");
+    }
+    if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
+    if (params->out == NULL || params->out[0] == '\0') {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "no folder to write was given");
+    }
+    if (params->max_shard_bytes < 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a shard of %lld bytes cannot be", (long long)params->max_shard_bytes);
+    }
+    switch (params->quant) {
+        case QRUN_QUANT_AUTO:
+        case QRUN_QUANT_NF4_DQ: *format = QR_WEIGHT_NF4_DQ; return QRUN_OK;
+        case QRUN_QUANT_NF4: *format = QR_WEIGHT_NF4; return QRUN_OK;
+        case QRUN_QUANT_INT8: *format = QR_WEIGHT_INT8; return QRUN_OK;
+        default: break;
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can", (int)params->quant);
+}
+
+static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "%s: is quantised already; use it as it is, or quantise the original model instead", job->model.folder);
+}
+
+static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    folder_job *job = arg;
+    const qr_weight_desc *shape = &linear->weight.desc;
+    qr_stored_weight stored;
+    const qrun_status status = qr_model_find_stored(&job->model, job->source, role, layer, shape, &stored, err);
+    if (status != QRUN_OK) { return status; }
+    if (stored.desc.format >= QR_WEIGHT_INT8) { return refuse_quantised(job, err); }
+    linear_matrix *matrix = &job->matrices[linear->slot];
+    matrix->source = stored.codes;
+    matrix->desc = (qr_weight_desc){job->format, job->format == QR_WEIGHT_INT8 ? 0 : QR_NF4_BLOCK, shape->rows, shape->cols};
+    return QRUN_OK;
+}
+
+static linear_matrix *find_matrix(const folder_job *job, const qr_safetensors_tensor *source) {
+    for (int32_t i = 0; i < job->model.n_slots; i++) {
+        if (job->matrices[i].source == source) { return &job->matrices[i]; }
+    }
+    return NULL;
+}
+
+/* "model.layers.0.mlp.up_proj.weight" and "SCB" make "model.layers.0.mlp.up_proj.SCB". */
+static char *part_name(const qr_safetensors_tensor *source, qr_bnb_part part) {
+    qr_buffer name = {0};
+    qr_buffer_append(&name, source->name, strlen(source->name) - strlen(QR_BNB_CODES_NAME));
+    qr_buffer_append_text(&name, qr_bnb_part_suffix(part));
+    return qr_buffer_take(&name);
+}
+
+static qr_safetensors_spec spec_of(const planned_tensor *output) {
+    const qr_safetensors_tensor *source = output->source;
+    qr_safetensors_spec spec = {.name = source->name, .dtype = source->dtype, .n_dims = source->n_dims};
+    memcpy(spec.dims, source->dims, sizeof spec.dims);
+    if (output->matrix != NULL) {
+        spec = qr_bnb_part_spec(&output->matrix->desc, output->part, output->matrix->state_bytes);
+        spec.name = output->name;
+    }
+    return spec;
+}
+
+static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *err) {
+    for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
+        if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
+        planned_tensor *output = &job->outputs[job->n_outputs++];
+        *output = (planned_tensor){matrix->source, matrix, (qr_bnb_part)part, part_name(matrix->source, (qr_bnb_part)part)};
+        if (output->name == NULL) { return qr_fail_memory(err, "the names of the tensors", strlen(matrix->source->name)); }
+    }
+    return QRUN_OK;
+}
+
+/* The matrices and, in the order of the old files, every tensor of the new folder. */
+static qrun_status plan_outputs(folder_job *job, qr_error *err) {
+    const size_t n_sources = qr_safetensors_count(job->source);
+    const size_t most = n_sources + (size_t)job->model.n_slots * QR_BNB_PART_COUNT;
+    job->matrices = qr_alloc_array_zeroed((size_t)job->model.n_slots, sizeof *job->matrices);
+    job->outputs = qr_alloc_array(most, sizeof *job->outputs);
+    job->specs = qr_alloc_array(most, sizeof *job->specs);
+    if (job->matrices == NULL || job->outputs == NULL || job->specs == NULL) {
+        return qr_fail_memory(err, "the list of tensors", most * sizeof *job->outputs);
+    }
+    qrun_status status = qr_model_each_linear(&job->model, collect_matrix, job, err);
+    const int64_t n_times = 2; /* a matrix is read for its scales and for its codes */
+    for (size_t i = 0; i < n_sources && status == QRUN_OK; i++) {
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(job->source, i);
+        linear_matrix *matrix = find_matrix(job, tensor);
+        job->total_bytes += (int64_t)tensor->n_bytes * (matrix != NULL ? n_times : 1);
+        if (matrix != NULL) {
+            status = add_matrix(job, matrix, err);
+        } else {
+            job->outputs[job->n_outputs++] = (planned_tensor){.source = tensor};
+        }
+    }
+    return status;
+}
+
+/* ---- Quantising ------------------------------------------------------------------------------------------------------ */
+
+static qrun_status check_finite(const linear_matrix *matrix, const qr_host_weight *host, qr_error *err) {
+    const float *scales = host->row_absmax != NULL ? host->row_absmax : host->absmax;
+    const int64_t n = host->row_absmax != NULL ? matrix->desc.rows : qr_weight_blocks(&matrix->desc);
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(scales[i])) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is infinite%s; is the download damaged?",
+                           matrix->source->name, host->row_absmax != NULL ? " in F16" : "");
+        }
+    }
+    return QRUN_OK;
+}
+
+/* Makes job->host that of the matrix. */
+static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix, qr_error *err) {
+    if (job->host_matrix == matrix) { return QRUN_OK; }
+    job->host_matrix = NULL;
+    qr_host_weight_free(&job->host);
+    qrun_context *context = job->model.context;
+    const qr_row_source rows = {.src = matrix->source->data, .dtype = matrix->source->dtype,
+                                .transposed = job->model.family->transposed};
+    pthread_mutex_lock(&context->compute_lock);
+    qrun_status status =
+        qr_weight_quantize_host(context->backend, &matrix->desc, &rows, matrix->source->name, &job->host, err);
+    pthread_mutex_unlock(&context->compute_lock);
+    if (status == QRUN_OK) { status = check_finite(matrix, &job->host, err); }
+    if (status != QRUN_OK) { return status; }
+    job->host_matrix = matrix;
+    qr_safetensors_drop(job->source, matrix->source);
+    return advance(job, (int64_t)matrix->source->n_bytes, err);
+}
+
+/* The length of a state depends on the digits of the offset, so double-quantised matrices are read before anything is
+ * written. */
+static qrun_status make_states(folder_job *job, qr_error *err) {
+    for (int32_t i = 0; i < job->model.n_slots && job->format != QR_WEIGHT_INT8; i++) {
+        linear_matrix *matrix = &job->matrices[i];
+        if (job->format == QR_WEIGHT_NF4_DQ) {
+            const qrun_status status = quantize_matrix(job, matrix, err);
+            if (status != QRUN_OK) { return status; }
+            matrix->nested_offset = job->host.nested_offset;
+            matrix->nested_absmax = job->host.nested_absmax; /* taken over */
+            job->host.nested_absmax = NULL;
+        }
+        matrix->state_bytes = qr_bnb_quant_state(&matrix->desc, matrix->source->dtype, matrix->nested_offset, matrix->state);
+    }
+    return QRUN_OK;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+
+static qrun_status write_kept(folder_job *job, qr_safetensors_writer *writer, const qr_safetensors_tensor *tensor,
+                              qr_error *err) {
+    for (size_t offset = 0; offset < tensor->n_bytes;) {
+        const size_t n_bytes = tensor->n_bytes - offset < COPY_BYTES ? tensor->n_bytes - offset : COPY_BYTES;
+        qrun_status status = qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err);
+        if (status == QRUN_OK) { status = advance(job, (int64_t)n_bytes, err); }
+        if (status != QRUN_OK) { return status; }
+        offset += n_bytes;
+    }
+    qr_safetensors_drop(job->source, tensor);
+    return QRUN_OK;
+}
+
+/* Whether a part comes from job->host: the others are known by now. */
+static bool is_in_host(qr_bnb_part part) {
+    return part == QR_BNB_CODES || part == QR_BNB_ROW_ABSMAX || part == QR_BNB_ABSMAX;
+}
+
+static const void *part_bytes(const folder_job *job, const planned_tensor *output) {
+    static const unsigned char row_major = 0;
+    const linear_matrix *matrix = output->matrix;
+    switch (output->part) {
+        case QR_BNB_CODES: return job->host.codes;
+        case QR_BNB_ABSMAX: return job->format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
+        case QR_BNB_QUANT_MAP: return qr_nf4_code;
+        case QR_BNB_NESTED_ABSMAX: return matrix->nested_absmax;
+        case QR_BNB_NESTED_QUANT_MAP: return qr_dynamic8_map(true);
+        case QR_BNB_QUANT_STATE: return matrix->state;
+        case QR_BNB_ROW_ABSMAX: return job->host.row_absmax;
+        case QR_BNB_WEIGHT_FORMAT:
+        case QR_BNB_PART_COUNT: break;
+    }
+    return &row_major;
+}
+
+static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, const planned_tensor *output,
+                              const qr_safetensors_spec *spec, qr_error *err) {
+    size_t n_bytes;
+    if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes)) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name);
+    }
+    if (is_in_host(output->part)) {
+        const qrun_status status = quantize_matrix(job, output->matrix, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    return qr_safetensors_writer_write(writer, part_bytes(job, output), n_bytes, err);
+}
+
+static qrun_status write_tensors(folder_job *job, qr_error *err) {
+    for (size_t i = 0; i < job->n_outputs; i++) { job->specs[i] = spec_of(&job->outputs[i]); }
+    const int64_t shard_bytes = job->params->max_shard_bytes > 0 ? job->params->max_shard_bytes : QR_SAFETENSORS_SHARD_BYTES;
+    qr_safetensors_writer *writer = NULL;
+    qrun_status status = qr_safetensors_writer_create(job->folder.partial_path, "model", job->specs, job->n_outputs,
+                                                      shard_bytes, &writer, err);
+    if (status != QRUN_OK) { return status; }
+    const qr_safetensors_spec *spec;
+    while (status == QRUN_OK && (spec = qr_safetensors_writer_next(writer)) != NULL) {
+        const planned_tensor *output = &job->outputs[spec - job->specs];
+        status = output->matrix != NULL ? write_part(job, writer, output, spec, err)
+                                        : write_kept(job, writer, output->source, err);
+    }
+    if (status == QRUN_OK) { return qr_safetensors_writer_commit(writer, err); }
+    qr_safetensors_writer_abort(writer);
+    return status;
+}
+
+/* ---- The files beside the weights ------------------------------------------------------------------------------------ */
+
+/* A Gemma 3 wrapper: what is not its text model stays as it is. Two spellings, for older and newer transformers. */
+static const char *const wrapper_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
+                                            "model.multi_modal_projector"};
+
+static qrun_status write_config(folder_job *job, qr_error *err) {
+    char *path = qr_path_join(job->model.folder, "config.json");
+    char *out_path = qr_path_join(job->folder.partial_path, "config.json");
+    char *text = NULL;
+    size_t n_bytes;
+    qr_buffer config = {0};
+    qrun_status status = QRUN_OK;
+    if (path == NULL || out_path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(job->model.folder))); }
+    QR_TRY(qr_file_read(path, MAX_CONFIG_BYTES, &text, &n_bytes, err));
+    QR_TRY(qr_quantized_config_append(text, n_bytes, path, job->format, wrapper_skips,
+                                      job->model.config.is_multimodal ? QR_COUNT_OF(wrapper_skips) : 0, &config, err));
+    QR_TRY(qr_file_write(out_path, config.data, config.size, err));
+out:
+    qr_buffer_free(&config);
+    qr_free(text);
+    qr_free(path);
+    qr_free(out_path);
+    return status;
+}
+
+/* What describes the model beside config.json and the weights: tokenizer, template, generation defaults, picture
+ * processor, licence. */
+static bool is_copied(const char *name) {
+    static const char *const names[] = {
+        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+        "vocab.json", "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "NOTICE",
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(name, names[i]) == 0) { return true; }
+    }
+    return strncmp(name, "chat_template", 13) == 0 || strncmp(name, "LICENSE", 7) == 0 || qr_ends_with(name, ".model");
+}
+
+static qrun_status copy_file(const folder_job *job, const char *name, qr_error *err) {
+    char *from = qr_path_join(job->model.folder, name), *to = qr_path_join(job->folder.partial_path, name);
+    qr_file_map map = {0};
+    qrun_status status = QRUN_OK;
+    if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
+    if (qr_file_is_folder(from)) { goto out; }
+    QR_TRY(qr_file_map_open(from, &map, err));
+    QR_TRY(qr_file_write(to, map.data, map.size, err));
+out:
+    qr_file_map_close(&map);
+    qr_free(from);
+    qr_free(to);
+    return status;
+}
+
+static qrun_status copy_files(const folder_job *job, qr_error *err) {
+    DIR *folder = opendir(job->model.folder);
+    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", job->model.folder); }
+    qrun_status status = QRUN_OK;
+    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        if (is_copied(entry->d_name)) { status = copy_file(job, entry->d_name, err); }
+    }
+    closedir(folder);
+    return status;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------------- */
+
+static void job_free(folder_job *job) {
+    for (size_t i = 0; i < job->n_outputs; i++) { qr_free(job->outputs[i].name); }
+    for (int32_t i = 0; i < job->model.n_slots && job->matrices != NULL; i++) { qr_free(job->matrices[i].nested_absmax); }
+    qr_free(job->outputs);
+    qr_free(job->specs);
+    qr_free(job->matrices);
+    qr_host_weight_free(&job->host);
+    qr_safetensors_close(job->source);
+    qr_model_release(&job->model);
+    qr_folder_writer_abort(&job->folder);
+}
+
+qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error) {
+    folder_job job = {.params = params};
+    qrun_status status = check_params(params, &job.format, error);
+    if (status != QRUN_OK) { return status; }
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    model_params.path = params->path;
+    QR_TRY(qr_model_prepare(context, &model_params, &job.model, &job.source, error));
+    if (job.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
+    QR_TRY(qr_folder_writer_open(&job.folder, params->out, error));
+    QR_TRY(plan_outputs(&job, error));
+    QR_TRY(make_states(&job, error));
+    QR_TRY(write_tensors(&job, error));
+    QR_TRY(write_config(&job, error));
+    QR_TRY(copy_files(&job, error));
+    QR_TRY(advance(&job, job.total_bytes - job.done_bytes, error)); /* a matrix alone in a shard is read once */
+    QR_TRY(qr_folder_writer_commit(&job.folder, error));
+out:
+    job_free(&job);
+    return status;
+}
