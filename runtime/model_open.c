@@ -219,7 +219,7 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, cons
     return qr_model_load_weights(model, source, params->progress, params->progress_user, err);
 }
 
-static qrun_status open_tokenizer(qrun_model *model, qr_error *err) {
+qrun_status qr_model_open_tokenizer(qrun_model *model, qr_error *err) {
     if (!qr_file_is_folder(model->folder)) { return QRUN_OK; }
     char *path = qr_path_join(model->folder, "tokenizer.json");
     if (path == NULL) { return qr_fail_memory(err, "a path", strlen(model->folder)); }
@@ -236,7 +236,7 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qr_safetensors *source = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
-    QR_TRY(open_tokenizer(made, error));
+    QR_TRY(qr_model_open_tokenizer(made, error));
     pthread_mutex_lock(&context->compute_lock);
     status = load(made, params, source, error);
     pthread_mutex_unlock(&context->compute_lock);
