@@ -4,35 +4,92 @@
 
 #include "base/sizes.h"
 
-/* Enough for a character spelled in byte tokens and for whatever a decoder strips at the start of a text. */
-enum { PRIMING_TOKENS = 8 };
+static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
+
+enum { PRIMING_TOKENS = 8 }; /* more than any decoder looks back, unless it is in the middle of a run of byte tokens */
+
+static qrun_status push_all(qr_token_stream *stream, const int32_t *ids, int64_t n, qr_buffer *out, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; i < n && status == QRUN_OK; i++) { status = qr_token_stream_push(stream, ids[i], out, err); }
+    return status;
+}
+
+/* Primes the decoder with the shortest end of the prompt, of at least PRIMING_TOKENS, of which it passes something on:
+ * then it does not begin in the middle of what it would hold. *first is where that end begins. */
+static qrun_status prime(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
+                         int64_t *first, qr_error *err) {
+    for (int64_t n = PRIMING_TOKENS;; n *= 2) {
+        *first = qr_max(0, n_prompt - n);
+        qr_token_stream_init(&answer->stream, tokenizer, true);
+        const qrun_status status = push_all(&answer->stream, prompt + *first, n_prompt - *first, &answer->pending, err);
+        if (status != QRUN_OK || answer->pending.size > 0 || *first == 0) { return status; }
+        qr_token_stream_free(&answer->stream);
+    }
+}
+
+/* The whole characters among what the decoder holds after these tokens: what it passes on at their end, with the tokens of
+ * an incomplete last character left out. */
+static qrun_status find_held_characters(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n, qr_buffer *held,
+                                        qr_error *err) {
+    enum { MAX_INCOMPLETE = 3 };
+    qrun_status status = QRUN_OK;
+    for (int64_t cut = 0; cut <= qr_min(MAX_INCOMPLETE, n) && status == QRUN_OK; cut++) {
+        qr_token_stream stream;
+        qr_token_stream_init(&stream, tokenizer, true);
+        status = push_all(&stream, ids, n - cut, held, err);
+        qr_buffer_clear(held);
+        if (status == QRUN_OK) { status = qr_token_stream_finish(&stream, held, err); }
+        qr_token_stream_free(&stream);
+        if (held->size == 0 || strstr(held->data, REPLACEMENT) == NULL) { return status; }
+        qr_buffer_clear(held);
+    }
+    return status;
+}
 
 qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                             const qr_stop_list *stops, qr_error *err) {
     *answer = (qr_answer){.has_text = tokenizer != NULL, .stops = *stops};
     if (tokenizer == NULL) { return QRUN_OK; }
-    qr_token_stream_init(&answer->stream, tokenizer, true);
-    qrun_status status = QRUN_OK;
-    for (int64_t i = qr_max(0, n_prompt - PRIMING_TOKENS); i < n_prompt && status == QRUN_OK; i++) {
-        status = qr_token_stream_push(&answer->stream, prompt[i], &answer->pending, err);
-    }
+    int64_t first;
+    qrun_status status = prime(answer, tokenizer, prompt, n_prompt, &first, err);
     qr_buffer_clear(&answer->pending);
+    if (status == QRUN_OK) {
+        status = find_held_characters(tokenizer, prompt + first, n_prompt - first, &answer->prompt_tail, err);
+    }
+    if (status == QRUN_OK && !(qr_buffer_ok(&answer->pending) && qr_buffer_ok(&answer->prompt_tail))) {
+        status = qr_fail_memory(err, "an answer's text", answer->pending.capacity);
+    }
     return status;
 }
 
 void qr_answer_free(qr_answer *answer) {
     if (answer->has_text) { qr_token_stream_free(&answer->stream); }
     qr_buffer_free(&answer->pending);
+    qr_buffer_free(&answer->prompt_tail);
     *answer = (qr_answer){0};
 }
 
+static void drop_front(qr_buffer *text, size_t n_bytes) {
+    text->size -= n_bytes;
+    memmove(text->data, text->data + n_bytes, text->size);
+    text->data[text->size] = '\0';
+}
+
 static void drop_given(qr_answer *answer) {
-    if (answer->n_given == 0) { return; }
-    const size_t rest = answer->pending.size - answer->n_given;
-    memmove(answer->pending.data, answer->pending.data + answer->n_given, rest);
-    answer->pending.size = rest;
-    answer->pending.data[rest] = '\0';
+    if (answer->pending.size == 0) { return; }
+    answer->pending.data[answer->n_given] = answer->after_given;
+    drop_front(&answer->pending, answer->n_given);
     answer->n_given = 0;
+}
+
+/* The first text that the decoder passes on may begin with the end of the prompt. */
+static void drop_prompt_tail(qr_answer *answer) {
+    const qr_buffer *tail = &answer->prompt_tail;
+    if (tail->size == 0 || answer->pending.size == 0) { return; }
+    if (answer->pending.size >= tail->size && memcmp(answer->pending.data, tail->data, tail->size) == 0) {
+        drop_front(&answer->pending, tail->size);
+    }
+    qr_buffer_clear(&answer->prompt_tail);
 }
 
 /* Where the first of the stop strings begins in the pending text; pending.size when none does. */
@@ -61,11 +118,15 @@ static size_t held_bytes(const qr_answer *answer) {
 
 static qrun_status give(qr_answer *answer, bool all, const char **text, size_t *n_bytes, bool *stopped, qr_error *err) {
     if (!qr_buffer_ok(&answer->pending)) { return qr_fail_memory(err, "an answer's text", answer->pending.capacity); }
+    drop_prompt_tail(answer);
     const size_t stop = find_stop(answer);
     *stopped = stop < answer->pending.size;
     *n_bytes = *stopped || all ? stop : answer->pending.size - held_bytes(answer);
-    *text = answer->pending.size > 0 ? answer->pending.data : "";
     answer->n_given = *n_bytes;
+    if (answer->pending.size == 0) { return QRUN_OK; }
+    answer->after_given = answer->pending.data[*n_bytes];
+    answer->pending.data[*n_bytes] = '\0';
+    *text = answer->pending.data;
     return QRUN_OK;
 }
 

@@ -151,7 +151,8 @@ static int32_t draw_filtered(qr_sampler *sampler, const qr_sampling *sampling, c
         const double weight = exp(((double)logits[id] - (double)highest) * inverse_temperature);
         sampler->weights[n++] = weight;
         taken += weight;
-        if (weight < (double)sampling->min_p || weight == 0) { break; }
+        /* top_p is a share of all that top_k leaves, so under top_k min_p must wait until that is summed. */
+        if (weight == 0 || (!limited && weight < (double)sampling->min_p)) { break; }
     }
     if (limited) { total = taken; }
     const int64_t kept = survivors(sampling, sampler->weights, n, total);
