@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/random.h"
 #include "base/sizes.h"
+#include "base/utf8.h"
 #include "runtime/machine.h"
 #include "runtime/rope.h"
 
@@ -132,11 +133,17 @@ static uint64_t default_seed(const qr_tokens *tokens) {
 }
 
 static qrun_status copy_stops(const qrun_request_params *params, qr_request *request, qr_error *err) {
+    if (params->n_stop > 0 && params->stop == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "n_stop is %d but stop is NULL", params->n_stop);
+    }
     request->stops = qr_alloc_array_zeroed((size_t)params->n_stop, sizeof *request->stops);
     if (request->stops == NULL) { return qr_fail_memory(err, "stop texts", (unsigned)params->n_stop * sizeof(char *)); }
     for (int32_t i = 0; i < params->n_stop; i++) {
         if (params->stop[i] == NULL || params->stop[i][0] == '\0') {
             return qr_fail(err, QRUN_ERROR_ARGUMENT, "stop text %d is empty", i + 1);
+        }
+        if (qr_utf8_valid_prefix(params->stop[i], strlen(params->stop[i])) != strlen(params->stop[i])) {
+            return qr_fail(err, QRUN_ERROR_ARGUMENT, "stop text %d is not UTF-8", i + 1);
         }
         request->stops[i] = qr_strdup(params->stop[i]);
         if (request->stops[i] == NULL) { return qr_fail_memory(err, "a stop text", strlen(params->stop[i])); }

@@ -62,6 +62,14 @@ static void preempt(qrun_session *session, qr_sequence *sequence) {
     session->counts.n_preemptions++;
 }
 
+void qr_put_back_all(qrun_session *session) {
+    while (session->n_running > 0) {
+        qr_sequence *youngest = session->running[session->n_running - 1];
+        qr_sequence_leave(session, youngest);
+        qr_sequence_enqueue(session, youngest);
+    }
+}
+
 /* Reserves pages for the i-th running sequence, putting back younger ones while there are too few; itself last. */
 static bool reserve_or_preempt(qrun_session *session, qr_sequence *sequence, int64_t n_tokens) {
     while (!reserve(session, sequence, n_tokens)) {

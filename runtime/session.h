@@ -82,6 +82,8 @@ bool qr_schedule(qrun_session *session);
 void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence); /* into waiting, at its place */
 /* A place for a sequence that runs from now on; false when all are taken. */
 bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence);
+/* All running sequences wait again, and what they have is computed anew: after a step that failed. */
+void qr_put_back_all(qrun_session *session);
 /* Gives place and pages back; the caller sets the new state. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
 

@@ -302,33 +302,35 @@ static void draw_task(void *arg, int64_t index, int worker) {
 }
 
 /* Adds the drawn token to its sequence: text, event, and the end of the sample where this was it. */
-static qrun_status give_token(qrun_session *session, const qr_draw *draw, qr_error *err) {
+static void give_token(qrun_session *session, const qr_draw *draw) {
     qr_sequence *sequence = draw->sequence;
     qr_request *request = sequence->request;
-    if (sequence->state != QR_SEQUENCE_RUNNING) { return QRUN_OK; } /* its request has failed in this very step */
+    if (sequence->state != QR_SEQUENCE_RUNNING) { return; } /* its request has failed in this very step */
     if (draw->is_broken) {
         fail_request(session, request, "the model computed values that are no numbers; are its weights intact?");
-        return QRUN_OK;
+        return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
     if (!request->ignore_eos && is_end(session, draw->token)) {
         finish(session, sequence, "stop", false);
-        return QRUN_OK;
+        return;
     }
     sequence->tokens[sequence->n_tokens++] = draw->token;
     session->counts.completion_tokens++;
     qrun_event event = {.type = QRUN_EVENT_TOKEN, .token_id = draw->token, .has_logprob = request->logprobs >= 0,
                         .logprob = draw->logprob, .top = draw->top, .n_top = draw->n_top};
     bool stopped;
-    const qrun_status status = qr_answer_push(&sequence->answer, draw->token, &event.text, &event.text_bytes, &stopped, err);
-    if (status != QRUN_OK) { return status; }
+    qr_error err = {0};
+    if (qr_answer_push(&sequence->answer, draw->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {
+        fail_request(session, request, err.message);
+        return;
+    }
     send(sequence, &event);
     if (stopped) {
         finish(session, sequence, "stop", true);
     } else if (sequence->n_tokens == request->capacity) {
         finish(session, sequence, "length", false);
     }
-    return QRUN_OK;
 }
 
 static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *err) {
@@ -338,7 +340,7 @@ static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *er
     for (int64_t first = 0; first < n_rows; first += most) {
         const int64_t n = qr_min(most, n_rows - first);
         pthread_mutex_lock(&context->compute_lock);
-        qrun_status status = qr_forward_logits(session->forward, step->rows + first, n, session->logits, err);
+        const qrun_status status = qr_forward_logits(session->forward, step->rows + first, n, session->logits, err);
         pthread_mutex_unlock(&context->compute_lock);
         if (status != QRUN_OK) { return status; }
         int32_t n_draws = 0;
@@ -347,8 +349,7 @@ static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *er
                                   step->draws + n_draws);
         }
         qr_threads_run(context->threads, n_draws, draw_task, session);
-        for (int32_t i = 0; i < n_draws && status == QRUN_OK; i++) { status = give_token(session, &step->draws[i], err); }
-        if (status != QRUN_OK) { return status; }
+        for (int32_t i = 0; i < n_draws; i++) { give_token(session, &step->draws[i]); }
     }
     return QRUN_OK;
 }
@@ -407,9 +408,12 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
     }
     *prompt_tokens = count_prompt_tokens(session);
     qrun_status status = compute(session, err);
-    if (status != QRUN_OK) { return status; }
-    session->counts.steps++;
-    status = give_rows(session, commit(session), err);
+    if (status == QRUN_OK) {
+        session->counts.steps++;
+        status = give_rows(session, commit(session), err);
+    }
+    /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again. */
+    if (status != QRUN_OK) { qr_put_back_all(session); }
     sweep(session);
     return status;
 }

@@ -19,13 +19,11 @@ static void random_logits(uint64_t seed, float *logits, int64_t n) {
     for (int64_t i = 0; i < n; i++) { logits[i] = 3.0F * (float)qr_random_normal(seed, 1, (uint64_t)i); }
 }
 
-static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t vocab, int64_t position,
-                    int32_t sample, const uint32_t *mask) {
-    static float scratch[4096];
+static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position, int32_t sample,
+                    const uint32_t *mask) {
     static int32_t tokens[1 << 16];
-    memcpy(scratch, logits, (size_t)vocab * sizeof *scratch);
     const qr_sampling_history history = {tokens, position, position};
-    return qr_sampler_draw(sampler, sampling, &history, sample, mask, scratch);
+    return qr_sampler_draw(sampler, sampling, &history, sample, mask, logits);
 }
 
 /* ---- A naive sampler: Hugging Face's warpers in their order -------------------------------------------------------------- */
@@ -74,7 +72,7 @@ static void check_draws(const qr_sampling *sampling, const float *logits, int vo
     naive_distribution(sampling, logits, vocab, p);
     memset(counts, 0, sizeof counts);
     qr_sampler *sampler = make(vocab);
-    for (int i = 0; i < N; i++) { counts[draw(sampler, sampling, logits, vocab, i, 0, NULL)]++; }
+    for (int i = 0; i < N; i++) { counts[draw(sampler, sampling, logits, i, 0, NULL)]++; }
     double chi = 0, rare_expected = 0, rare_seen = 0;
     int degrees = -1;
     for (int i = 0; i < vocab; i++) {
@@ -100,11 +98,11 @@ static void test_greedy_takes_the_lowest_of_equals(void) {
     qr_sampling greedy = PLAIN;
     greedy.temperature = 0;
     greedy.top_k = 1;
-    CHECK_INT(draw(sampler, &greedy, logits, VOCAB, 0, 0, NULL), 0);
+    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 0);
     logits[7] = logits[31] = 5;
-    CHECK_INT(draw(sampler, &greedy, logits, VOCAB, 0, 0, NULL), 7);
+    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 7);
     for (int i = 0; i < VOCAB; i++) { logits[i] = -1000.0F - (float)(i % 3); }
-    CHECK_INT(draw(sampler, &greedy, logits, VOCAB, 0, 0, NULL), 0);
+    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 0);
     qr_sampler_destroy(sampler);
 }
 
@@ -119,11 +117,11 @@ static void test_top_k_1_is_greedy(void) {
     sure.min_p = 1;
     for (uint64_t seed = 1; seed < 50; seed++) {
         random_logits(seed, logits, VOCAB);
-        const int32_t best = draw(sampler, &greedy, logits, VOCAB, 3, 0, NULL);
-        CHECK_INT(draw(sampler, &top, logits, VOCAB, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &tiny, logits, VOCAB, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &nothing, logits, VOCAB, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &sure, logits, VOCAB, (int64_t)seed, 0, NULL), best);
+        const int32_t best = draw(sampler, &greedy, logits, 3, 0, NULL);
+        CHECK_INT(draw(sampler, &top, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(draw(sampler, &tiny, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(draw(sampler, &nothing, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(draw(sampler, &sure, logits, (int64_t)seed, 0, NULL), best);
     }
     qr_sampler_destroy(sampler);
 }
@@ -174,7 +172,7 @@ static void test_which_tokens_survive(void) {
                                       .min_p = cases[i].min_p, .repetition_penalty = 1};
         int32_t most = 0;
         for (int64_t n = 0; n < 400; n++) {
-            const int32_t id = draw(sampler, &sampling, logits, 5, n, 0, NULL);
+            const int32_t id = draw(sampler, &sampling, logits, n, 0, NULL);
             most = id > most ? id : most;
         }
         CHECK_MSG(most + 1 == cases[i].expected, "case %zu keeps %d tokens, expected %d", i, most + 1, cases[i].expected);
@@ -191,26 +189,41 @@ static void test_large_vocabulary(void) {
     check_draws(&plain, logits, 4096, "plain over 4096");
 }
 
-static void test_penalties(void) {
-    qr_sampler *sampler = make(6);
+/* Draws with penalties equal draws without them from logits that were changed by hand. */
+static void check_penalties(qr_sampling sampling, const float *logits, const float *changed) {
     const int32_t tokens[] = {0, 1, 1, 2, 2, 2}; /* the prompt is 0 1 1 */
     const qr_sampling_history history = {tokens, 3, 6};
-    qr_sampling greedy = {.top_p = 1, .repetition_penalty = 2};
-    float logits[6] = {4, -2, 6, 1, 0, -8};
-    qr_sampler_draw(sampler, &greedy, &history, 0, NULL, logits);
-    const float repeated[6] = {2, -4, 3, 1, 0, -8};
-    CHECK(memcmp(logits, repeated, sizeof logits) == 0);
-
-    greedy = (qr_sampling){.top_p = 1, .repetition_penalty = 1, .presence_penalty = 0.5F, .frequency_penalty = 0.25F};
-    float answer[6] = {4, -2, 6, 1, 0, -8};
-    qr_sampler_draw(sampler, &greedy, &history, 0, NULL, answer);
-    const float expected[6] = {4, -2, 6 - 0.5F - 0.75F, 1, 0, -8};
-    CHECK(memcmp(answer, expected, sizeof answer) == 0);
-
-    float again[6] = {4, -2, 6, 1, 0, -8}; /* nothing is carried from draw to draw */
-    qr_sampler_draw(sampler, &greedy, &history, 0, NULL, again);
-    CHECK(memcmp(again, expected, sizeof again) == 0);
+    qr_sampler *sampler = make(6);
+    float given[6];
+    memcpy(given, logits, sizeof given);
+    int n_changed = 0;
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        qr_sampling without = {.temperature = 4, .top_p = 1, .repetition_penalty = 1, .seed = seed};
+        if (seed % 2 == 1) { without.top_k = 5; }
+        sampling.temperature = without.temperature, sampling.top_p = 1, sampling.seed = seed, sampling.top_k = without.top_k;
+        const int32_t expected = qr_sampler_draw(sampler, &without, &history, 0, NULL, changed);
+        CHECK_INT(qr_sampler_draw(sampler, &sampling, &history, 0, NULL, given), expected);
+        n_changed += qr_sampler_draw(sampler, &without, &history, 0, NULL, logits) != expected;
+    }
+    CHECK(n_changed > 100);
+    CHECK(memcmp(given, logits, sizeof given) == 0); /* the caller's logits stay */
+    sampling.temperature = 0;
+    qr_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    CHECK_INT(qr_sampler_draw(sampler, &sampling, &history, 0, NULL, given),
+              qr_sampler_draw(sampler, &greedy, &history, 0, NULL, changed));
     qr_sampler_destroy(sampler);
+}
+
+static void test_penalties(void) {
+    const float logits[6] = {4, -2, 6, 1, 0, -8};
+    const float repeated[6] = {2, -4, 3, 1, 0, -8};
+    check_penalties((qr_sampling){.repetition_penalty = 2}, logits, repeated);
+    const float answered[6] = {4, -2, 6 - 0.5F - 1.5F, 1, 0, -8};
+    check_penalties((qr_sampling){.repetition_penalty = 1, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits, answered);
+    const float all[6] = {2, -4, 3 - 2.0F, 1, 0, -8};
+    check_penalties((qr_sampling){.repetition_penalty = 2, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits, all);
+    const float liked[6] = {4, -2, 6 + 3.0F, 1, 0, -8};
+    check_penalties((qr_sampling){.repetition_penalty = 1, .frequency_penalty = -1}, logits, liked);
 }
 
 static void test_mask(void) {
@@ -227,7 +240,7 @@ static void test_mask(void) {
     variants[3].temperature = 20, variants[3].top_p = 0.99F, variants[3].min_p = 0.001F;
     for (int v = 0; v < 4; v++) {
         int seen[VOCAB] = {0};
-        for (int64_t n = 0; n < 500; n++) { seen[draw(sampler, &variants[v], logits, VOCAB, n, 0, mask)]++; }
+        for (int64_t n = 0; n < 500; n++) { seen[draw(sampler, &variants[v], logits, n, 0, mask)]++; }
         int total = 0;
         for (int i = 0; i < 4; i++) {
             total += seen[allowed[i]];
@@ -236,7 +249,7 @@ static void test_mask(void) {
         CHECK_INT(total, 500);
     }
     uint32_t one[2] = {0, 1U << 4};
-    for (int v = 0; v < 4; v++) { CHECK_INT(draw(sampler, &variants[v], logits, VOCAB, 0, 0, one), 36); }
+    for (int v = 0; v < 4; v++) { CHECK_INT(draw(sampler, &variants[v], logits, 0, 0, one), 36); }
     qr_sampler_destroy(sampler);
 }
 
@@ -249,14 +262,14 @@ static void test_a_draw_depends_on_seed_sample_and_position_alone(void) {
     qr_sampler *a = make(VOCAB), *b = make(VOCAB);
     int differs[3] = {0};
     for (int64_t position = 0; position < 200; position++) {
-        const int32_t id = draw(a, &hot, logits, VOCAB, position, 0, NULL);
-        for (int i = 0; i < 3; i++) { draw(b, &hot, other, VOCAB, 7 * position + i, i, NULL); } /* what came before is no matter */
-        CHECK_INT(draw(b, &hot, logits, VOCAB, position, 0, NULL), id);
+        const int32_t id = draw(a, &hot, logits, position, 0, NULL);
+        for (int i = 0; i < 3; i++) { draw(b, &hot, other, 7 * position + i, i, NULL); } /* what came before is no matter */
+        CHECK_INT(draw(b, &hot, logits, position, 0, NULL), id);
         qr_sampling reseeded = hot;
         reseeded.seed = 43;
-        differs[0] += draw(a, &reseeded, logits, VOCAB, position, 0, NULL) != id;
-        differs[1] += draw(a, &hot, logits, VOCAB, position, 1, NULL) != id;
-        differs[2] += draw(a, &hot, logits, VOCAB, position + 1, 0, NULL) != id;
+        differs[0] += draw(a, &reseeded, logits, position, 0, NULL) != id;
+        differs[1] += draw(a, &hot, logits, position, 1, NULL) != id;
+        differs[2] += draw(a, &hot, logits, position + 1, 0, NULL) != id;
     }
     for (int i = 0; i < 3; i++) { CHECK_MSG(differs[i] > 150, "variant %d differs in %d of 200 draws", i, differs[i]); }
     qr_sampler_destroy(a);
@@ -283,6 +296,19 @@ static void test_log_probabilities(void) {
     qr_top_logprobs(logits, VOCAB, log_sum, 0, NULL);
 }
 
+static void test_finite(void) {
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++) {
+        random_logits(6, logits, VOCAB);
+        CHECK(qr_logits_are_finite(logits, VOCAB));
+        static const float bad[] = {NAN, INFINITY, -INFINITY};
+        for (int b = 0; b < 3; b++) {
+            logits[i] = bad[b];
+            CHECK(!qr_logits_are_finite(logits, VOCAB));
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_greedy_takes_the_lowest_of_equals);
@@ -294,5 +320,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_mask);
     CHECK_RUN(test_a_draw_depends_on_seed_sample_and_position_alone);
     CHECK_RUN(test_log_probabilities);
+    CHECK_RUN(test_finite);
     return check_end();
 }
