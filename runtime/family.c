@@ -38,7 +38,7 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_QWEN3, .name = "qwen3", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS}},
     {.family = QR_FAMILY_GEMMA2, .name = "gemma2",
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
-    {.family = QR_FAMILY_GEMMA3, .name = "gemma3", 
+    {.family = QR_FAMILY_GEMMA3, .name = "gemma3",
      /* with pictures: "language_model.model.layers…", and since transformers 4.52 "model.language_model.layers…" */
      .prefixes = {"language_model.", "model.language_"},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},

@@ -216,6 +216,23 @@ static qrun_status describe_tables(const describe_state *state, qr_error *err) {
     return QRUN_OK;
 }
 
+static int64_t count_norm_parameters(const qrun_model *model) {
+    static const struct {
+        qr_tensor_role role;
+        bool per_head, once;
+    } norms[] = {{QR_ROLE_FINAL_NORM, false, true},     {QR_ROLE_ATTN_NORM, false, false},
+                 {QR_ROLE_POST_ATTN_NORM, false, false}, {QR_ROLE_MLP_NORM, false, false},
+                 {QR_ROLE_POST_MLP_NORM, false, false},  {QR_ROLE_Q_NORM, true, false},
+                 {QR_ROLE_K_NORM, true, false}};
+    int64_t n = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(norms); i++) {
+        if (model->family->modules[norms[i].role] == NULL) { continue; }
+        n += (norms[i].per_head ? model->shape.head_dim : model->shape.hidden) *
+             (norms[i].once ? 1 : model->shape.n_layers);
+    }
+    return model->family->layer_norm ? 2 * n : n;
+}
+
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
@@ -228,8 +245,10 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     describe_state state = {model, options, source};
     if (status == QRUN_OK) { status = describe_tables(&state, err); }
     if (status == QRUN_OK) { status = qr_model_each_linear(model, describe_linear, &state, err); }
-    if (status == QRUN_OK) { model->weight_bytes = qr_model_place_weights(model, NULL); }
-    return status;
+    if (status != QRUN_OK) { return status; }
+    model->n_parameters += count_norm_parameters(model);
+    model->weight_bytes = qr_model_place_weights(model, NULL);
+    return QRUN_OK;
 }
 
 void qr_model_free_tables(qrun_model *model) {
