@@ -33,7 +33,7 @@ static void mark_done(answer_file *file, int64_t index) {
 }
 
 bool answer_file_has(const answer_file *file, int64_t index) {
-    return index < file->n_done_bits && ((file->done[index / 8] >> (index % 8)) & 1U) != 0;
+    return index < file->n_done_bits && (file->done[index / 8] & (1U << (index % 8))) != 0;
 }
 
 /* What one line of a partial file says. */

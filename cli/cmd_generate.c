@@ -126,6 +126,9 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         }
         if (!text_read_file(&texts->prompt, "-")) { return EXIT_FILE; }
         text_buffer *p = &texts->prompt;
+        if (p->size == 0) {
+            return complain(EXIT_USAGE, "no prompt: stdin is empty; give --prompt TEXT (--prompt \"\" begins from nothing)");
+        }
         if (p->size > 0 && p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
     if (!o->chat) { return EXIT_OK; }

@@ -61,6 +61,7 @@ wrong "it is one of: bf16, f32" generate --dtype double
 wrong "numbers separated by commas" bench --batch 1,,2
 wrong "numbers separated by commas" bench --batch 0
 
+wrong "stdin is empty" generate --model x
 wrong "exclude each other" generate --model x --prompt a --prompts b
 wrong "needs --chat" generate --model x --prompt a --system b
 wrong "needs --chat" generate --model x --prompt a --enable-thinking false
