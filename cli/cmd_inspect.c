@@ -20,6 +20,12 @@ static const option inspect_table[] = {
 
 static const option_group groups[] = {OPTION_GROUP("Options", inspect_table, 0)};
 
+static const json_view_title titles[] = {{"holds", "weights in memory, by --quant"},
+                                         {"kv_per_token", "K/V cache per token, by --kv"},
+                                         {"tensor_types", "tensors in the files"},
+                                         {"generation", "defaults of sampling"},
+                                         {NULL, NULL}};
+
 /* The memory of a run with default options; a folder that cannot run was described all the same. */
 static void print_default_plan(qrun_context *context, const char *path) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -44,7 +50,7 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
     if (qrun_folder_inspect(context, path, o->tensors, &json, &error) != QRUN_OK) { return complain_error(&error); }
     if (o->json) {
         printf("%s\n", json);
-    } else if (json_view_print(json)) {
+    } else if (json_view_print(json, titles)) {
         print_default_plan(context, path);
     } else {
         code = complain(EXIT_ENGINE, "the description of '%s' is no JSON", path);

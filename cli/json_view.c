@@ -46,8 +46,6 @@ static void put_string(const char *value, text_buffer *out) {
     }
 }
 
-static bool is_scalar(const cJSON *value) { return !cJSON_IsObject(value) && !cJSON_IsArray(value); }
-
 static void put_value(const cJSON *value, const char *name, text_buffer *out) {
     if (cJSON_IsArray(value)) {
         bool first = true;
@@ -122,42 +120,60 @@ static void print_table(const cJSON *rows, int indent) {
     text_free(&cell);
 }
 
-static void print_members(const cJSON *object, int indent) {
+static void print_members(const cJSON *object, int indent, const json_view_title *titles);
+
+/* A heading, and under it an object or an array of objects. */
+static void print_section(const cJSON *member, int indent, const json_view_title *titles) {
+    text_buffer name = {0};
+    label(member->string, &name);
+    for (const json_view_title *t = titles; t->name != NULL; t++) {
+        if (strcmp(t->name, member->string) != 0) { continue; }
+        text_clear(&name);
+        text_puts(&name, t->title);
+    }
+    printf("\n%*s%s%s%s\n", indent, "", terminal_sequence(stdout, STYLE_BOLD), name.data,
+           terminal_sequence(stdout, STYLE_PLAIN));
+    if (is_table(member)) {
+        print_table(member, indent + 2);
+    } else {
+        print_members(member, indent + 2, titles);
+    }
+    text_free(&name);
+}
+
+static bool is_section(const cJSON *member) { return cJSON_IsObject(member) || is_table(member); }
+
+/* Plain members first, so that none stands under another's heading. */
+static void print_members(const cJSON *object, int indent, const json_view_title *titles) {
     text_buffer name = {0}, value = {0};
     int width = 0;
     for (const cJSON *member = object->child; member != NULL; member = member->next) {
         label(member->string, &name);
-        if (is_scalar(member) && columns_of(&name) > width) { width = columns_of(&name); }
+        if (!is_section(member) && columns_of(&name) > width) { width = columns_of(&name); }
     }
     for (const cJSON *member = object->child; member != NULL; member = member->next) {
+        if (is_section(member)) { continue; }
         label(member->string, &name);
-        if (cJSON_IsObject(member) || is_table(member)) {
-            printf("\n%*s%s%s%s\n", indent, "", terminal_sequence(stdout, STYLE_BOLD), name.data,
-                   terminal_sequence(stdout, STYLE_PLAIN));
-            if (is_table(member)) {
-                print_table(member, indent + 2);
-            } else {
-                print_members(member, indent + 2);
-            }
-            continue;
-        }
         text_clear(&value);
         put_value(member, member->string, &value);
         printf("%*s", indent, "");
         print_cell(&name, width, false);
         printf("  %s\n", value.data != NULL ? value.data : "");
     }
+    for (const cJSON *member = object->child; member != NULL; member = member->next) {
+        if (is_section(member)) { print_section(member, indent, titles); }
+    }
     text_free(&name);
     text_free(&value);
 }
 
-bool json_view_print(const char *json) {
+bool json_view_print(const char *json, const json_view_title *titles) {
     cJSON *root = cJSON_Parse(json);
     if (!cJSON_IsObject(root)) {
         cJSON_Delete(root);
         return false;
     }
-    print_members(root, 0);
+    print_members(root, 0, titles);
     cJSON_Delete(root);
     return true;
 }

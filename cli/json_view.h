@@ -4,7 +4,13 @@
 
 #include <stdbool.h>
 
-/* False when the text is no JSON. Prints to stdout. Members whose names end in "_bytes" are shown as sizes. */
-bool json_view_print(const char *json);
+/* Another heading for the members of this name. */
+typedef struct json_view_title {
+    const char *name, *title;
+} json_view_title;
+
+/* False when the text is no JSON object. Prints to stdout. Members whose names end in "_bytes" are shown as sizes.
+ * `titles` ends with a NULL name. */
+bool json_view_print(const char *json, const json_view_title *titles);
 
 #endif
