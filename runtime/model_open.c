@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/units.h"
 #include "loaders/model_folder.h"
 #include "runtime/adapter.h"
 #include "runtime/machine.h"
@@ -202,10 +203,10 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
     const int64_t limit = params->memory_bytes > 0 ? params->memory_bytes : available;
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "%s: its weights need %.2f GiB as %s and %s is %.2f GiB; use a smaller format (--quant nf4-dq, "
-                   "--quant-head int8) or more memory", model->folder, (double)model->weight_bytes / 0x1p30,
+                   "%s: its weights need %s as %s, and %s is %s; give more memory or hold them smaller (--quant nf4-dq, "
+                   "--quant-head int8)", model->folder, qr_format_bytes((int64_t)model->weight_bytes).text,
                    qr_weight_format_name(model->linear_format),
-                   params->memory_bytes > 0 ? "the budget" : "what is free on this machine", (double)limit / 0x1p30);
+                   params->memory_bytes > 0 ? "the budget" : "what is free on this machine", qr_format_bytes(limit).text);
 }
 
 static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source, qr_error *err) {

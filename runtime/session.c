@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "runtime/adapter.h"
 #include "runtime/machine.h"
 #include "runtime/model_open.h"
@@ -69,12 +70,12 @@ static int64_t longest_sequence(const qrun_model *model, int64_t n_pages, int64_
 }
 
 static qrun_status refuse_budget(const qr_plan *plan, int64_t budget, int64_t least, qr_error *err) {
+    const int64_t weights = plan->entries[QR_PLAN_WEIGHTS].bytes, all = qr_plan_total(plan);
     return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "a budget of %.3f GiB is too small: weights %.3f, buffers %.3f and a minimal K/V pool %.3f GiB make %.3f; "
-                   "give more --memory, a smaller --quant, --max-batch or --context, or --kv int8",
-                   (double)budget / 0x1p30, (double)plan->entries[QR_PLAN_WEIGHTS].bytes / 0x1p30,
-                   (double)(qr_plan_total(plan) - plan->entries[QR_PLAN_WEIGHTS].bytes) / 0x1p30, (double)least / 0x1p30,
-                   (double)(qr_plan_total(plan) + least) / 0x1p30);
+                   "a budget of %s is too small: weights %s, buffers %s and the smallest K/V pool %s make %s; give more "
+                   "--memory, hold the weights smaller (--quant, --quant-head int8), or take a smaller --max-batch",
+                   qr_format_bytes(budget).text, qr_format_bytes(weights).text, qr_format_bytes(all - weights).text,
+                   qr_format_bytes(least).text, qr_format_bytes(all + least).text);
 }
 
 /* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */

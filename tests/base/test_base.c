@@ -13,6 +13,7 @@
 #include "base/sizes.h"
 #include "base/status.h"
 #include "base/threads.h"
+#include "base/units.h"
 #include "base/utf8.h"
 
 static void test_first_message_wins(void) {
@@ -198,6 +199,15 @@ static void test_a_full_disk_is_an_error(void) {
     CHECK(rmdir(folder) == 0);
 }
 
+static void test_sizes_for_people(void) {
+    CHECK_STR(qr_format_bytes(0).text, "0 B");
+    CHECK_STR(qr_format_bytes(719).text, "719 B");
+    CHECK_STR(qr_format_bytes(1606144).text, "1.53 MiB");
+    CHECK_STR(qr_format_bytes(INT64_C(45097156608)).text, "42.0 GiB");
+    CHECK_STR(qr_format_bytes(1048575).text, "1.00 MiB");
+    CHECK_STR(qr_format_bytes(INT64_MAX).text, "8.00 EiB");
+}
+
 struct loop {
     atomic_int seen[1000];
     int n_workers;
@@ -242,6 +252,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dtype_names);
     CHECK_RUN(test_files_appear_whole_or_not_at_all);
     CHECK_RUN(test_a_full_disk_is_an_error);
+    CHECK_RUN(test_sizes_for_people);
     CHECK_RUN(test_loops_run_every_index_once);
     return check_end();
 }
