@@ -1,0 +1,462 @@
+/* Folders written quantised: equal to those that transformers and bitsandbytes wrote, equal to quantising on load when
+ * read back, and whole or not there at all. */
+#include "check.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "loaders/bnb_tensors.h"
+#include "loaders/json.h"
+#include "loaders/quantized_config.h"
+#include "loaders/safetensors.h"
+#include "runtime/model.h"
+
+#define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
+#define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
+
+enum { PATH_BYTES = 512 };
+
+static qrun_context *context;
+static char scratch[] = "/tmp/qrun-quantize-XXXXXX"; /* a folder of this run's own */
+
+/* ---- Folders --------------------------------------------------------------------------------------------------------- */
+
+static const char *in_scratch(const char *name) {
+    static char paths[16][PATH_BYTES];
+    static int next;
+    char *path = paths[next++ % 16];
+    snprintf(path, PATH_BYTES, "%s/%s", scratch, name);
+    return path;
+}
+
+/* Entries of a folder, "." and ".." left out; −1 when it cannot be opened. */
+static int count_entries(const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) { return -1; }
+    int n = -2;
+    while (readdir(folder) != NULL) { n++; }
+    closedir(folder);
+    return n;
+}
+
+static void remove_folder(const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) { return; }
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) { unlinkat(dirfd(folder), entry->d_name, 0); }
+    closedir(folder);
+    rmdir(path);
+}
+
+static bool same_file(const char *folder_a, const char *folder_b, const char *name) {
+    char *paths[2] = {qr_path_join(folder_a, name), qr_path_join(folder_b, name)};
+    char *texts[2] = {NULL, NULL};
+    size_t sizes[2] = {0, 1};
+    for (int i = 0; i < 2; i++) { (void)qr_file_read(paths[i], 1 << 28, &texts[i], &sizes[i], NULL); }
+    const bool same = texts[0] != NULL && texts[1] != NULL && sizes[0] == sizes[1] && memcmp(texts[0], texts[1], sizes[0]) == 0;
+    for (int i = 0; i < 2; i++) { qr_free(paths[i]), qr_free(texts[i]); }
+    return same;
+}
+
+static qrun_status quantize(const char *path, const char *out, qrun_quant quant, int64_t max_shard_bytes, qrun_error *error) {
+    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
+    params.path = path;
+    params.out = out;
+    params.quant = quant;
+    params.max_shard_bytes = max_shard_bytes;
+    return qrun_quantize_folder(context, &params, error);
+}
+
+/* ---- Against bitsandbytes -------------------------------------------------------------------------------------------- */
+
+typedef struct stored_fixture {
+    const char *base, *folder;
+    qrun_quant quant;
+} stored_fixture;
+
+static const stored_fixture fixtures[] = {
+    {MODELS "llama", MODELS "llama-nf4", QRUN_QUANT_NF4},   {MODELS "llama", MODELS "llama-nf4-dq", QRUN_QUANT_AUTO},
+    {MODELS "llama", MODELS "llama-int8", QRUN_QUANT_INT8}, {MODELS "gpt2", MODELS "gpt2-nf4", QRUN_QUANT_NF4},
+    {MODELS "gpt2", MODELS "gpt2-int8", QRUN_QUANT_INT8},
+};
+
+/* The two codes that bitsandbytes' CPU path finds through a coarse table (tests/golden/README.md). */
+static size_t known_differences(const stored_fixture *fixture, const char *tensor) {
+    const bool known = strcmp(fixture->folder, MODELS "llama-nf4-dq") == 0 &&
+                       strcmp(tensor, "model.layers.1.mlp.up_proj.weight.absmax") == 0;
+    return known ? 2 : 0;
+}
+
+static void compare_tensor(const stored_fixture *fixture, const qr_safetensors_tensor *ours, const qr_safetensors_tensor *theirs) {
+    CHECK_INT(ours->dtype, theirs->dtype);
+    CHECK_INT(ours->n_dims, theirs->n_dims);
+    CHECK_MSG(memcmp(ours->dims, theirs->dims, sizeof ours->dims) == 0, "%s: another shape", ours->name);
+    REQUIRE(ours->n_bytes == theirs->n_bytes);
+    size_t n_different = 0;
+    for (size_t i = 0; i < ours->n_bytes; i++) {
+        n_different += ours->data[i] != theirs->data[i];
+        CHECK_MSG(abs(ours->data[i] - theirs->data[i]) <= (known_differences(fixture, ours->name) > 0 ? 1 : 0),
+                  "%s: byte %zu is %d, bitsandbytes has %d", ours->name, i, ours->data[i], theirs->data[i]);
+    }
+    CHECK_INT(n_different, known_differences(fixture, ours->name));
+}
+
+static void compare_tensors(const stored_fixture *fixture, const char *out) {
+    qr_error err = {0};
+    qr_safetensors *ours = NULL, *theirs = NULL;
+    CHECK_MSG(qr_safetensors_open(out, &ours, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_safetensors_open(fixture->folder, &theirs, &err) == QRUN_OK, "%s", err.message);
+    if (ours != NULL && theirs != NULL) {
+        CHECK_INT(qr_safetensors_count(ours), qr_safetensors_count(theirs));
+        CHECK_STR(qr_safetensors_metadata(ours, "format"), "pt");
+        for (size_t i = 0; i < qr_safetensors_count(theirs); i++) {
+            const qr_safetensors_tensor *tensor = qr_safetensors_get(theirs, i);
+            const qr_safetensors_tensor *found = qr_safetensors_find(ours, tensor->name);
+            CHECK_MSG(found != NULL, "%s was not written", tensor->name);
+            if (found != NULL) { compare_tensor(fixture, found, tensor); }
+        }
+    }
+    qr_safetensors_close(ours);
+    qr_safetensors_close(theirs);
+}
+
+static void compare_configs(const char *folder, const char *out) {
+    char *paths[2] = {qr_path_join(folder, "config.json"), qr_path_join(out, "config.json")};
+    qr_json *configs[2] = {NULL, NULL};
+    qr_error err = {0};
+    for (int i = 0; i < 2; i++) {
+        CHECK_MSG(qr_json_read(paths[i], 1 << 20, &configs[i], &err) == QRUN_OK, "%s", err.message);
+        qr_free(paths[i]);
+    }
+    CHECK(cJSON_Compare(configs[0], configs[1], true));
+    for (int i = 0; i < 2; i++) { qr_json_free(configs[i]); }
+}
+
+static void test_as_bitsandbytes_writes_them(void) {
+    for (size_t i = 0; i < QR_COUNT_OF(fixtures); i++) {
+        const char *out = in_scratch("out");
+        qrun_error error = QRUN_ERROR_INIT;
+        CHECK_MSG(quantize(fixtures[i].base, out, fixtures[i].quant, 0, &error) == QRUN_OK, "%s", error.message);
+        compare_tensors(&fixtures[i], out);
+        compare_configs(fixtures[i].folder, out);
+        CHECK(same_file(fixtures[i].base, out, "generation_config.json"));
+        CHECK_INT(count_entries(out), 3);
+        remove_folder(out);
+    }
+}
+
+static void test_quantisation_states(void) {
+    const qr_weight_desc nested = {QR_WEIGHT_NF4_DQ, 64, 3, 5}, plain = {QR_WEIGHT_NF4, 128, 7, 1};
+    static const struct {
+        float offset;
+        const char *text;
+    } cases[] = {{0.5F, "0.5"}, {1.0F, "1.0"}, {1e-5F, "9.999999747378752e-06"}, {0.0F, "0.0"},
+                 {0.00048828125F, "0.00048828125"}, {0.43866580724716187F, "0.43866580724716187"}};
+    char text[QR_BNB_QUANT_STATE_BYTES], expected[QR_BNB_QUANT_STATE_BYTES];
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        snprintf(expected, sizeof expected,
+                 "{\"quant_type\": \"nf4\", \"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [3, 5], "
+                 "\"nested_blocksize\": 256, \"nested_dtype\": \"float32\", \"nested_offset\": %s}", cases[i].text);
+        CHECK_INT(qr_bnb_quant_state(&nested, QR_DTYPE_BF16, cases[i].offset, text), strlen(expected));
+        CHECK_STR(text, expected);
+    }
+    (void)qr_bnb_quant_state(&plain, QR_DTYPE_F16, 0.0F, text);
+    CHECK_STR(text, "{\"quant_type\": \"nf4\", \"blocksize\": 128, \"dtype\": \"float16\", \"shape\": [7, 1]}");
+}
+
+/* ---- config.json ----------------------------------------------------------------------------------------------------- */
+
+/* The text up to `kept_before` bytes and its last `kept_after` bytes stay; what stands between is the new value. */
+static void check_config(const char *text, size_t kept_before, size_t kept_after) {
+    static const char *const skips[] = {"lm_head", "vision_tower"};
+    qr_buffer out = {0};
+    qr_error err = {0};
+    const size_t n = strlen(text);
+    CHECK_MSG(qr_quantized_config_append(text, n, "a config", QR_WEIGHT_NF4_DQ, skips, 2, &out, &err) == QRUN_OK, "%s",
+              err.message);
+    REQUIRE(out.size > kept_before + kept_after);
+    CHECK_MSG(memcmp(out.data, text, kept_before) == 0, "the beginning changed: %s", out.data);
+    CHECK_MSG(memcmp(out.data + out.size - kept_after, text + n - kept_after, kept_after) == 0, "the end changed: %s", out.data);
+    qr_json *root = NULL;
+    CHECK_MSG(qr_json_parse(out.data, out.size, "the new config", &root, &err) == QRUN_OK, "%s in %s", err.message, out.data);
+    const qr_json *value = qr_json_get(root, "quantization_config");
+    const char *type = "";
+    CHECK(qr_json_get_string(value, "bnb_4bit_quant_type", &type, "", &err) == QRUN_OK);
+    CHECK_STR(type, "nf4");
+    CHECK_INT(cJSON_GetArraySize(qr_json_get(value, "llm_int8_skip_modules")), 2);
+    qr_json_free(root);
+    qr_buffer_free(&out);
+}
+
+static void test_config_text_is_kept(void) {
+    check_config("{\"a\": 1e-05}\n", 11, 2);
+    check_config("{ }", 1, 1);
+    check_config("{\n  \"b\": {\"c\": [1, {}]},\n  \"d\": \"}\"\n}", 34, 2);
+    check_config("{\"quantization_config\": null}", 23, 1);
+    check_config("{\"x\": \"\\\",:{\", \"y\": [\"]\", {\"z\": 1}], \"quantization_config\" :null , \"w\": {\"q\": -1.50}}", 60, 17);
+    check_config("{\"quantization\\u005fconfig\": {\"a\": [1, 2]}, \"b\": 7}", 28, 10);
+    qr_buffer out = {0};
+    qr_error err = {0};
+    CHECK(qr_quantized_config_append("[1]", 3, "a list", QR_WEIGHT_NF4, NULL, 0, &out, &err) == QRUN_ERROR_INPUT);
+    qr_buffer_free(&out);
+}
+
+/* ---- Read back ------------------------------------------------------------------------------------------------------- */
+
+static qrun_model *open_model(const char *path, qrun_quant quant) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    params.quant = quant;
+    qrun_model *model = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", path, error.message);
+    return model;
+}
+
+/* Codes and scales of a matrix in canonical form, one after the other; what a format lacks stays zero. */
+static unsigned char *canonical(const qr_weight *weight, size_t *n_bytes) {
+    const qr_weight_desc *desc = &weight->desc;
+    const size_t n_codes = qr_weight_code_bytes(desc), n_blocks = (size_t)qr_weight_blocks(desc);
+    const size_t scales = (size_t)qr_round_up((int64_t)n_codes, 4), n_rows = (size_t)desc->rows;
+    *n_bytes = scales + 4 * (n_rows + 2 * n_blocks) + n_blocks;
+    unsigned char *bytes = qr_alloc_zeroed(*n_bytes);
+    float *row_absmax = (float *)(void *)(bytes + scales), *absmax = row_absmax + n_rows, *nested = absmax + n_blocks;
+    uint8_t *codes = (uint8_t *)(nested + n_blocks);
+    qr_backend *backend = context->backend;
+    const bool is_int8 = desc->format == QR_WEIGHT_INT8, is_nf4 = desc->format == QR_WEIGHT_NF4;
+    const bool is_nested = desc->format == QR_WEIGHT_NF4_DQ;
+    CHECK(backend->weight_get_rows(backend, weight, 0, desc->rows, bytes, NULL) == QRUN_OK);
+    CHECK(backend->weight_get_scales(backend, weight, is_int8 ? row_absmax : NULL, is_nf4 ? absmax : NULL,
+                                     is_nested ? codes : NULL, is_nested ? nested : NULL, NULL) == QRUN_OK);
+    return bytes;
+}
+
+static qrun_status compare_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    (void)role, (void)err;
+    qr_linear_layer *const *others = arg; /* by slot */
+    const qr_weight *a = &linear->weight, *b = &others[linear->slot]->weight;
+    size_t n_a, n_b;
+    unsigned char *bytes_a = canonical(a, &n_a), *bytes_b = canonical(b, &n_b);
+    CHECK_INT(a->desc.format, b->desc.format);
+    CHECK_MSG(n_a == n_b && memcmp(bytes_a, bytes_b, n_a) == 0, "slot %d of layer %d differs", (int)linear->slot, (int)layer);
+    CHECK(memcmp(&a->nested_offset, &b->nested_offset, sizeof(float)) == 0);
+    qr_free(bytes_a);
+    qr_free(bytes_b);
+    return QRUN_OK;
+}
+
+static qrun_status note_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    (void)layer, (void)role, (void)err;
+    ((qr_linear_layer **)arg)[linear->slot] = linear;
+    return QRUN_OK;
+}
+
+static void check_read_back(const char *base, qrun_quant quant, int64_t max_shard_bytes) {
+    const char *out = in_scratch("back");
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(quantize(base, out, quant, max_shard_bytes, &error) == QRUN_OK, "%s: %s", base, error.message);
+    qrun_model *on_load = open_model(base, quant), *stored = open_model(out, QRUN_QUANT_AUTO);
+    if (on_load != NULL && stored != NULL) {
+        CHECK(stored->prequantized && !on_load->prequantized);
+        CHECK_INT(on_load->n_slots, stored->n_slots);
+        qr_linear_layer **linears = qr_alloc_array_zeroed((size_t)stored->n_slots, sizeof(void *));
+        (void)qr_model_each_linear(stored, note_linear, linears, NULL);
+        (void)qr_model_each_linear(on_load, compare_linear, linears, NULL);
+        qr_free(linears);
+    }
+    qrun_model_destroy(on_load);
+    qrun_model_destroy(stored);
+    remove_folder(out);
+}
+
+static void test_reads_back_as_quantised_on_load(void) {
+    static const char *const bases[] = {MODELS "llama", MODELS "gpt2", MODELS "gemma3", MODELS "phi3", MODELS "qwen2", EXAMPLE};
+    static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
+    for (size_t i = 0; i < QR_COUNT_OF(bases); i++) {
+        for (size_t j = 0; j < QR_COUNT_OF(quants); j++) { check_read_back(bases[i], quants[j], 0); }
+    }
+}
+
+static void test_shards(void) {
+    check_read_back(MODELS "llama", QRUN_QUANT_NF4_DQ, 50000);
+    check_read_back(MODELS "llama", QRUN_QUANT_INT8, 1);
+    const char *out = in_scratch("shards");
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(quantize(MODELS "llama", out, QRUN_QUANT_NF4_DQ, 50000, &error) == QRUN_OK);
+    compare_tensors(&fixtures[1], out);
+    CHECK(qr_file_exists(in_scratch("shards/model.safetensors.index.json")));
+    CHECK(!qr_file_exists(in_scratch("shards/model.safetensors")));
+    remove_folder(out);
+}
+
+static void test_files_beside_the_weights(void) {
+    const char *out = in_scratch("files");
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(quantize(EXAMPLE, out, QRUN_QUANT_NF4, 0, &error) == QRUN_OK);
+    CHECK(same_file(EXAMPLE, out, "tokenizer.json"));
+    CHECK(same_file(EXAMPLE, out, "tokenizer_config.json"));
+    CHECK(same_file(EXAMPLE, out, "generation_config.json"));
+    CHECK(!qr_file_exists(in_scratch("files/README.md")));
+    remove_folder(out);
+}
+
+/* ---- Refusals and failures ------------------------------------------------------------------------------------------- */
+
+static void check_refused(const char *path, const char *out, qrun_quant quant, qrun_status expected, const char *says) {
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(quantize(path, out, quant, 0, &error), expected);
+    CHECK_MSG(strstr(error.message, says) != NULL, "\"%s\" does not say \"%s\"", error.message, says);
+    CHECK_INT(count_entries(scratch), 0);
+}
+
+static void test_refusals(void) {
+    const char *out = in_scratch("out");
+    for (size_t i = 0; i < QR_COUNT_OF(fixtures); i++) {
+        check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "quantised already");
+    }
+    check_refused(MODELS "llama-nf4", out, QRUN_QUANT_INT8, QRUN_ERROR_ARGUMENT, "original model");
+    check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "exists already");
+    check_refused(MODELS "llama", in_scratch("none/out"), QRUN_QUANT_NF4, QRUN_ERROR_NOT_FOUND, "create the folder");
+    check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4 and int8");
+    check_refused(MODELS "llama", "", QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
+    check_refused(MODELS "llama", NULL, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
+    check_refused(NULL, out, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no model path");
+    check_refused("no/such/model", out, QRUN_QUANT_NF4, QRUN_ERROR_NOT_FOUND, "no/such/model");
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(quantize(MODELS "llama", out, QRUN_QUANT_NF4, -1, &error), QRUN_ERROR_ARGUMENT);
+    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
+    params.struct_size = 3;
+    CHECK_INT(qrun_quantize_folder(context, &params, NULL), QRUN_ERROR_ARGUMENT);
+}
+
+typedef struct progress {
+    int64_t last, total, stop_after;
+    int n_calls;
+} progress;
+
+static bool follow(void *user, int64_t done, int64_t total) {
+    progress *seen = user;
+    CHECK(done >= seen->last && done <= total && (seen->n_calls == 0 || total == seen->total));
+    seen->last = done;
+    seen->total = total;
+    return ++seen->n_calls != seen->stop_after;
+}
+
+static void test_progress_and_cancelling(void) {
+    progress whole = {0};
+    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
+    params.path = MODELS "gpt2";
+    params.out = in_scratch("cancelled");
+    params.progress = follow;
+    params.progress_user = &whole;
+    CHECK(qrun_quantize_folder(context, &params, NULL) == QRUN_OK);
+    CHECK(whole.n_calls > 10);
+    CHECK_INT(whole.last, whole.total);
+    remove_folder(params.out);
+    for (int at = 1; at <= whole.n_calls; at++) {
+        progress stopped = {.stop_after = at};
+        qrun_error error = QRUN_ERROR_INIT;
+        params.progress_user = &stopped;
+        CHECK_INT(qrun_quantize_folder(context, &params, &error), QRUN_ERROR_CANCELLED);
+        CHECK_INT(count_entries(scratch), 0);
+    }
+}
+
+/* A limit on the size of files stands in for a full disk: write fails in the middle. */
+static void test_writing_fails(void) {
+    struct rlimit old, small;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    signal(SIGXFSZ, SIG_IGN);
+    small = old;
+    static const rlim_t limits[] = {0, 100, 100000};
+    for (size_t i = 0; i < QR_COUNT_OF(limits); i++) {
+        small.rlim_cur = limits[i];
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+        qrun_error error = QRUN_ERROR_INIT;
+        const qrun_status status = quantize(MODELS "llama", in_scratch("full"), QRUN_QUANT_NF4_DQ, 0, &error);
+        setrlimit(RLIMIT_FSIZE, &old);
+        CHECK_INT(status, QRUN_ERROR_IO);
+        CHECK_MSG(strstr(error.message, "cannot write") != NULL, "%s", error.message);
+        CHECK_INT(count_entries(scratch), 0);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
+static void test_infinite_weights_are_refused(void) {
+    const char *name = "model.layers.1.mlp.up_proj.weight", *folder = in_scratch("damaged");
+    char *text = NULL, *weights = NULL;
+    size_t n_text = 0, n_weights = 0;
+    qr_safetensors *source = NULL;
+    REQUIRE(qr_file_read(MODELS "llama/config.json", 1 << 20, &text, &n_text, NULL) == QRUN_OK);
+    REQUIRE(qr_file_read(MODELS "llama/model.safetensors", 1 << 24, &weights, &n_weights, NULL) == QRUN_OK);
+    REQUIRE(qr_safetensors_open(MODELS "llama", &source, NULL) == QRUN_OK);
+    const qr_safetensors_tensor *tensor = qr_safetensors_find(source, name), *last = qr_safetensors_get(source, 0);
+    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
+        if (qr_safetensors_get(source, i)->data > last->data) { last = qr_safetensors_get(source, i); }
+    }
+    const size_t end = (size_t)(last->data + last->n_bytes - tensor->data);
+    const unsigned char infinity[2] = {0x80, 0x7F};
+    memcpy(weights + n_weights - end + 20, infinity, sizeof infinity);
+    qr_safetensors_close(source);
+    CHECK(qr_folder_create(folder, NULL) == QRUN_OK);
+    CHECK(qr_file_write(in_scratch("damaged/config.json"), text, n_text, NULL) == QRUN_OK);
+    CHECK(qr_file_write(in_scratch("damaged/model.safetensors"), weights, n_weights, NULL) == QRUN_OK);
+    static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
+    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        CHECK_INT(quantize(folder, in_scratch("out"), quants[i], 0, &error), QRUN_ERROR_INPUT);
+        CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
+    }
+    remove_folder(folder);
+    CHECK_INT(count_entries(scratch), 0);
+    qr_free(text);
+    qr_free(weights);
+}
+
+static void test_every_allocation_may_fail(void) {
+    qr_alloc_stats before, after;
+    int64_t n = 1;
+    for (bool done = false; !done; n++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        qr_alloc_get_stats(&before);
+        qr_alloc_fail_at(n);
+        const qrun_status status = quantize(MODELS "gpt2", in_scratch("short"), QRUN_QUANT_NF4_DQ, 60000, &error);
+        qr_alloc_fail_at(0);
+        qr_alloc_get_stats(&after);
+        CHECK_INT(after.n_held, before.n_held);
+        done = status == QRUN_OK;
+        if (done) { break; }
+        CHECK_MSG(status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
+        CHECK_INT(count_entries(scratch), 0);
+        REQUIRE(check_state.n_failures_in_case == 0);
+    }
+    CHECK(n > 100);
+    remove_folder(in_scratch("short"));
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    qrun_error error = QRUN_ERROR_INIT;
+    if (mkdtemp(scratch) == NULL || qrun_context_create(NULL, &context, &error) != QRUN_OK) {
+        printf("cannot begin: %s\n", error.message);
+        return 1;
+    }
+    CHECK_RUN(test_as_bitsandbytes_writes_them);
+    CHECK_RUN(test_quantisation_states);
+    CHECK_RUN(test_config_text_is_kept);
+    CHECK_RUN(test_reads_back_as_quantised_on_load);
+    CHECK_RUN(test_shards);
+    CHECK_RUN(test_files_beside_the_weights);
+    CHECK_RUN(test_refusals);
+    CHECK_RUN(test_progress_and_cancelling);
+    CHECK_RUN(test_writing_fails);
+    CHECK_RUN(test_infinite_weights_are_refused);
+    CHECK_RUN(test_every_allocation_may_fail);
+    qrun_context_destroy(context);
+    rmdir(scratch);
+    return check_end();
+}
