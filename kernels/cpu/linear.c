@@ -134,6 +134,21 @@ static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned c
     return workspace + prepared_x_bytes(run->matmul, args);
 }
 
+void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k) {
+    int64_t in_block = row - panel->row + n_ahead;
+    *ahead_row = panel->row;
+    *ahead_k = panel->k;
+    while (in_block >= panel->n_rows) {
+        in_block -= panel->n_rows;
+        *ahead_k += panel->k_block;
+        if (*ahead_k >= panel->weight->desc.cols) {
+            *ahead_k = 0;
+            *ahead_row += panel->n_rows;
+        }
+    }
+    *ahead_row += in_block;
+}
+
 /* --- Tasks ------------------------------------------------------------------------------------------------------- */
 
 /* y = sums · factor (+ bias) (+ y), for rows [i, i + n_x) and outputs [row, row + n_w). */

@@ -33,24 +33,6 @@ static void fetch_nf4_half_run(const uint8_t *codes, const float *scales, int64_
     }
 }
 
-/* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then its K
- * blocks, then the next panel. The processor's own prefetcher does not see this order; without the hint three quarters of
- * the time went into waiting for codes. */
-static void place_ahead(const qr_cpu_panel *p, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k) {
-    int64_t in_block = row - p->row + n_ahead;
-    *ahead_row = p->row;
-    *ahead_k = p->k;
-    while (in_block >= p->n_rows) {
-        in_block -= p->n_rows;
-        *ahead_k += p->k_block;
-        if (*ahead_k >= p->weight->desc.cols) {
-            *ahead_k = 0;
-            *ahead_row += p->n_rows;
-        }
-    }
-    *ahead_row += in_block;
-}
-
 /* Up to 16 rows of one group, in the order in which their codes lie. */
 static void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, uint16_t *dst) {
     enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
@@ -59,7 +41,7 @@ static void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, 
         qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
     }
     int64_t next_row, next_k;
-    place_ahead(p, row, n_rows, &next_row, &next_k);
+    qr_cpu_place_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k);
     const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
     int64_t k = 0;
@@ -96,7 +78,7 @@ static __m512i element_vector(qr_weight_format format, const unsigned char *src,
 static void fetch_element_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst) {
     enum { ROWS_AHEAD = 6 };
     int64_t next_row, next_k;
-    place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
+    qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
     const qr_weight_format format = p->weight->desc.format;
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     const unsigned char *src = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + p->k * bytes;

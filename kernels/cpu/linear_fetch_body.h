@@ -23,45 +23,65 @@ static inline __attribute__((always_inline)) void fetch_nf4_run(const uint8_t *c
     }
 }
 
-/* n_k is a multiple of 64, k of 128. */
-static inline __attribute__((always_inline)) void fetch_nf4_row(const qr_cpu_panel *p, int64_t row, bool round_bf16,
-                                                                float *dst) {
-    enum { SCALES_AT_ONCE = 32 };
-    float scales[SCALES_AT_ONCE];
-    for (int64_t k = 0; k < p->n_k; k += 64 * SCALES_AT_ONCE) {
-        const int64_t n_k = qr_min(p->n_k - k, 64 * SCALES_AT_ONCE);
-        qr_cpu_nf4_scales(p->weight, p->layout, row, p->k + k, n_k / 64, scales);
-        for (int64_t j = 0; j < n_k; j += 128) {
-            const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k + j);
-            fetch_nf4_run(codes, scales + j / 64, n_k - j < 128, round_bf16, dst + k + j);
+/* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. */
+static inline __attribute__((always_inline)) void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows,
+                                                                  bool round_bf16, float *dst) {
+    enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
+    float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
+    for (int64_t r = 0; r < n_rows; r++) {
+        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
+    }
+    int64_t next_row, next_k;
+    qr_cpu_place_ahead(p, row, n_rows, &next_row, &next_k);
+    const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
+    for (int64_t k = 0; k < p->n_k; k += 128) {
+        const bool half = p->n_k - k < 128;
+        const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k);
+        for (int64_t r = 0; r < n_rows; r++) {
+            __builtin_prefetch(next + k / 2 * QR_CPU_NF4_GROUP_ROWS + r * 64);
+            fetch_nf4_run(codes + r * (half ? 32 : 64), scales + r * MAX_SCALES + k / 64, half, round_bf16,
+                          dst + r * p->dst_stride + k);
         }
+    }
+}
+
+static inline lanes element_lanes(qr_weight_format format, const unsigned char *src) {
+    switch (format) {
+    case QR_WEIGHT_F32: return lanes_load((const float *)(const void *)src);
+    case QR_WEIGHT_F16: return lanes_from_f16((const uint16_t *)(const void *)src);
+    case QR_WEIGHT_BF16: return lanes_from_bf16((const uint16_t *)(const void *)src);
+    default: return lanes_from_i8((const int8_t *)src);
     }
 }
 
 /* Rows of the ROWS layout are followed by zeros up to 64 bytes, so that whole vectors may be read. */
 static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu_panel *p, int64_t row, bool round_bf16,
                                                                     float *dst) {
-    const void *src = qr_cpu_row(p->weight, p->layout, row);
+    enum { ROWS_AHEAD = 4 };
     const qr_weight_format format = p->weight->desc.format;
+    const bool rounds = round_bf16 && (format == QR_WEIGHT_F32 || format == QR_WEIGHT_F16); /* others are exact in BF16 */
+    const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
+    int64_t next_row, next_k;
+    qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
+    const unsigned char *src = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + p->k * bytes;
+    const unsigned char *next = (const unsigned char *)qr_cpu_row(p->weight, p->layout, next_row) + next_k * bytes;
     for (int64_t j = 0; j < p->n_k; j += LANES) {
-        lanes value;
-        switch (format) {
-        case QR_WEIGHT_F32: value = lanes_load((const float *)src + p->k + j); break;
-        case QR_WEIGHT_F16: value = lanes_from_f16((const uint16_t *)src + p->k + j); break;
-        case QR_WEIGHT_BF16: value = lanes_from_bf16((const uint16_t *)src + p->k + j); break;
-        default: value = lanes_from_i8((const int8_t *)src + p->k + j); break;
-        }
-        lanes_store(dst + j, round_bf16 ? lanes_round_bf16(value) : value);
+        __builtin_prefetch(next + j * bytes);
+        const lanes value = element_lanes(format, src + j * bytes);
+        lanes_store(dst + j, rounds ? lanes_round_bf16(value) : value);
     }
 }
 
 static inline __attribute__((always_inline)) void fetch_panel_f32(const qr_cpu_panel *p, bool round_bf16) {
-    for (int64_t r = 0; r < p->n_rows; r++) {
+    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
+    for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
+        const int64_t row = p->row + r;
         float *dst = (float *)p->dst + r * p->dst_stride;
+        if (groups) { n = qr_min(p->n_rows - r, QR_CPU_NF4_GROUP_ROWS - row % QR_CPU_NF4_GROUP_ROWS); }
         switch (p->layout->kind) {
-        case QR_CPU_ROWS: fetch_element_row(p, p->row + r, round_bf16, dst); break;
-        case QR_CPU_NF4_GROUPS: fetch_nf4_row(p, p->row + r, round_bf16, dst); break;
-        case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_f32(p, p->row + r, round_bf16, dst); break;
+        case QR_CPU_ROWS: fetch_element_row(p, row, round_bf16, dst); break;
+        case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, row, n, round_bf16, dst); break;
+        case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_f32(p, row, round_bf16, dst); break;
         }
         for (int64_t j = p->n_k; j < p->n_k_padded; j++) { dst[j] = 0.0F; }
     }
