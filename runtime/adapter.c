@@ -6,7 +6,6 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "loaders/adapter.h"
-#include "loaders/model_folder.h"
 
 static size_t table_bytes(const qrun_model *model) {
     return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
@@ -198,17 +197,13 @@ static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error
 }
 
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
-    char *folder = NULL;
-    qr_adapter *adapter = NULL;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_model_folder_resolve(path, &folder, err));
-    QR_TRY(qr_adapter_open(folder, &adapter, err));
+    qr_adapter *adapter;
+    qrun_status status = qr_adapter_open(path, &adapter, err);
+    if (status != QRUN_OK) { return status; }
     pthread_mutex_lock(&made->model->context->compute_lock);
     status = load(made, adapter, path, err);
     pthread_mutex_unlock(&made->model->context->compute_lock);
-out:
     qr_adapter_close(adapter);
-    qr_free(folder);
     return status;
 }
 
