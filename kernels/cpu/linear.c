@@ -54,8 +54,8 @@ static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_ar
     return takes_tiles(matmul) ? n_k_padded : spread_stride(matmul, n_k_padded);
 }
 
+/* Room for x as the kernel takes it. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    if (x_in_place(matmul, args)) { return 0; }
     const int64_t n_rows = takes_tiles(matmul) ? qr_round_up(args->n_rows, QR_CPU_TILE_COLS) : args->n_rows;
     return (size_t)(n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
@@ -75,6 +75,7 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
     return panel_bytes(matmul) + (size_t)(n_sums * sum_stride(matmul, n_rows)) * sizeof(float);
 }
 
+/* Also where x is used in place: a plan that asks with another stride than a call has must not come out short. */
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const qr_cpu_matmul *matmul = matmul_of(backend, args->x_dtype);

@@ -107,14 +107,29 @@ static void weight_create(qr_backend *backend, const matrix *m, qr_weight *weigh
     qr_free(codes);
 }
 
-/* Runs linear on rows [first, first + n) of x into y (rows y_stride apart), with a workspace of exactly the size asked. */
+/* A workspace of exactly n_bytes, with marks behind it that nothing may overwrite. */
+enum { MARK_BYTES = 256, MARK = 0xA5 };
+
+static void *workspace_create(qr_backend *backend, size_t n_bytes) {
+    void *workspace = NULL;
+    CHECK(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes + MARK_BYTES, &workspace, NULL) == QRUN_OK);
+    memset((unsigned char *)workspace + n_bytes, MARK, MARK_BYTES);
+    return workspace;
+}
+
+static void workspace_destroy(qr_backend *backend, unsigned char *workspace, size_t n_bytes) {
+    int n_overwritten = 0;
+    for (size_t i = 0; i < MARK_BYTES; i++) { n_overwritten += workspace[n_bytes + i] != MARK; }
+    CHECK_INT(n_overwritten, 0);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes + MARK_BYTES);
+}
+
 static void run_linear(qr_backend *backend, const qr_linear_args *args) {
     qr_error err = {0};
     const size_t n_bytes = qr_linear_workspace(backend, args);
-    void *workspace;
-    CHECK(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, NULL) == QRUN_OK);
+    void *workspace = workspace_create(backend, n_bytes);
     CHECK_MSG(qr_linear(backend, args, workspace, &err) == QRUN_OK, "%s", err.message);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    workspace_destroy(backend, workspace, n_bytes);
 }
 
 static double product_value(const matrix *m, const void *x, qr_dtype x_dtype, int64_t o, double *magnitude) {
@@ -320,10 +335,9 @@ static void lora_factors_create(qr_lora_factor factors[LORA_ADAPTERS], int64_t i
 static void run_lora(qr_backend *backend, const qr_lora_args *args) {
     qr_error err = {0};
     const size_t n_bytes = qr_lora_workspace(backend, args);
-    void *workspace;
-    CHECK(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, NULL) == QRUN_OK);
+    void *workspace = workspace_create(backend, n_bytes);
     CHECK_MSG(qr_lora(backend, args, workspace, &err) == QRUN_OK, "%s", err.message);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    workspace_destroy(backend, workspace, n_bytes);
 }
 
 /* y0 + scale · B A x in float64, and the sum of the magnitudes that went into it. */
