@@ -200,6 +200,7 @@ int answer_file_open(answer_file *file, const char *path, bool resume, const tex
     if (resume && stat(file->partial_path.data, &partial) == 0) { return resume_partial(file, job); }
     if (resume && target_exists) {
         *already_whole = true;
+        file->stream = NULL;
         return EXIT_OK;
     }
     const int code = open_stream(file, O_RDWR | O_CREAT | O_EXCL);

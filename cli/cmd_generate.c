@@ -244,6 +244,7 @@ static int run_job(const generate_options *o, const engine *e, const request_tex
     if (code != EXIT_OK) {
         answer_file_abandon(j->output);
     } else if (already_whole) {
+        answer_file_abandon(j->output);
         notify("'%s' is whole; there is nothing to resume", o->output);
     } else {
         code = end_job(o, e, j, job_run(j));

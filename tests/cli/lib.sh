@@ -8,6 +8,8 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 export LC_ALL=C.UTF-8
 unset NO_COLOR
+# A sanitizer's report is not to be taken for an exit code of the program.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}exitcode=99"
 
 model=$QRUN_SOURCE/examples/model
 shared=${QRUN_SHARED_DATA:-$QRUN_SOURCE/../shared/data}
