@@ -52,6 +52,7 @@ struct qr_request {
     void *user;
     double submit_time, start_time; /* start_time 0: has not run yet */
     atomic_bool cancelled;
+    atomic_bool over;     /* no sample is open any more */
     int32_t n_samples, n_open; /* not DONE yet */
     bool started;         /* a token was drawn: the other samples are no longer held */
     qr_sequence *sequences; /* [n_samples] */

@@ -14,6 +14,7 @@
 #include "runtime/model_open.h"
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
+enum { MAX_PAGES = INT32_MAX / 4 };
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
@@ -84,7 +85,7 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
     const int64_t step = sizes->forward.max_tokens, context = sizes->context_tokens;
     const int64_t page_bytes = (int64_t)sizes->page_bytes;
     const int64_t least = pages_needed(model, qr_min(context, 2 * QR_KV_PAGE_TOKENS), step);
-    const int64_t useful = qr_min(pages_needed(model, context, step) * sizes->forward.max_sequences, INT32_MAX / 4);
+    const int64_t useful = qr_min(pages_needed(model, context, step) * sizes->forward.max_sequences, MAX_PAGES);
     const int64_t others = qr_plan_total(plan);
     if (params->kv_tokens > 0) {
         sizes->n_pages = pages_needed(model, params->kv_tokens, step);
@@ -95,6 +96,10 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
                                           sizes->forward.max_sequences, pages_needed(model, context, step));
         const int64_t session_bytes = others - plan->entries[QR_PLAN_WEIGHTS].bytes;
         sizes->n_pages = qr_min((available / 2 - session_bytes) / page_bytes, qr_min(wanted, useful));
+    }
+    if (sizes->n_pages > MAX_PAGES) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a pool of %lld tokens needs more than %d pages; give a smaller kv_tokens",
+                       (long long)params->kv_tokens, MAX_PAGES);
     }
     const bool over_budget = params->memory_bytes > 0 && others + sizes->n_pages * page_bytes > params->memory_bytes;
     if (sizes->n_pages < least || over_budget) {
@@ -343,6 +348,7 @@ qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_er
     pthread_mutex_lock(&session->lock);
     qr_request *found = find_request(session->inbox, request);
     if (found == NULL) { found = find_request(session->live, request); }
+    if (found != NULL && atomic_load(&found->over)) { found = NULL; }
     if (found != NULL) { atomic_store(&found->cancelled, true); }
     pthread_mutex_unlock(&session->lock);
     if (found == NULL) {

@@ -54,7 +54,7 @@ static void close_sequence(qrun_session *session, qr_sequence *sequence) {
     if (sequence->state == QR_SEQUENCE_WAITING) { remove_waiting(session, sequence); }
     qr_sequence_leave(session, sequence);
     sequence->state = QR_SEQUENCE_DONE;
-    sequence->request->n_open--;
+    if (--sequence->request->n_open == 0) { atomic_store(&sequence->request->over, true); }
 }
 
 /* Requests that are over leave the list of live ones and are freed. */

@@ -4,7 +4,7 @@
 
 #include <qrun.h>
 
-enum { RUN_MAX_TOKENS = 160, RUN_MAX_TOP = 20 };
+enum { RUN_MAX_TOKENS = 256, RUN_MAX_TOP = 20 };
 
 /* What one sample gave. */
 typedef struct run_sample {
