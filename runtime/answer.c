@@ -8,9 +8,16 @@ static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
 enum { PRIMING_TOKENS = 8 }; /* more than any decoder looks back, unless it is in the middle of a run of byte tokens */
 
+/* Models may have more ids than their tokenizer has tokens; the others have no text. */
+static qrun_status push_token(qr_token_stream *stream, int32_t id, qr_buffer *out, qr_error *err) {
+    size_t n_bytes;
+    if (qr_tokenizer_token(stream->tokenizer, id, &n_bytes) == NULL) { return QRUN_OK; }
+    return qr_token_stream_push(stream, id, out, err);
+}
+
 static qrun_status push_all(qr_token_stream *stream, const int32_t *ids, int64_t n, qr_buffer *out, qr_error *err) {
     qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < n && status == QRUN_OK; i++) { status = qr_token_stream_push(stream, ids[i], out, err); }
+    for (int64_t i = 0; i < n && status == QRUN_OK; i++) { status = push_token(stream, ids[i], out, err); }
     return status;
 }
 
@@ -137,7 +144,7 @@ qrun_status qr_answer_push(qr_answer *answer, int32_t token, const char **text, 
     *stopped = false;
     if (!answer->has_text) { return QRUN_OK; }
     drop_given(answer);
-    const qrun_status status = qr_token_stream_push(&answer->stream, token, &answer->pending, err);
+    const qrun_status status = push_token(&answer->stream, token, &answer->pending, err);
     return status == QRUN_OK ? give(answer, false, text, n_bytes, stopped, err) : status;
 }
 

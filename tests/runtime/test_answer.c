@@ -209,6 +209,22 @@ static void test_random_tokens(void) {
     }
 }
 
+static void test_ids_beyond_the_tokenizer_have_no_text(void) {
+    qr_tokenizer *tokenizer = open_tokenizer("llama3");
+    if (tokenizer == NULL) { return; }
+    qr_tokens tokens = encode(tokenizer, "ab cd", 5);
+    int32_t ids[64];
+    int64_t n = 0;
+    for (size_t i = 0; i < tokens.n; i++) {
+        ids[n++] = qr_tokenizer_vocab_size(tokenizer) + (int32_t)i;
+        ids[n++] = tokens.ids[i];
+    }
+    const outcome result = stream(tokenizer, ids, 1, n, &(qr_stop_list){NULL, 0});
+    CHECK_STR(result.text, "ab cd");
+    qr_tokens_free(&tokens);
+    qr_tokenizer_destroy(tokenizer);
+}
+
 static void test_without_a_tokenizer_pieces_are_empty(void) {
     const int32_t ids[] = {1, 2, 3};
     const qr_stop_list none = {NULL, 0};
@@ -221,6 +237,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_pieces_make_the_whole_from_any_prompt);
     CHECK_RUN(test_stop_strings_wherever_they_lie);
     CHECK_RUN(test_random_tokens);
+    CHECK_RUN(test_ids_beyond_the_tokenizer_have_no_text);
     CHECK_RUN(test_without_a_tokenizer_pieces_are_empty);
     return check_end();
 }
