@@ -129,11 +129,11 @@ static void answer_message(chat *c, const char *message, size_t n_bytes) {
         if (c->at_terminal) { notify("the message was not taken; /clear begins a new conversation"); }
         if (!c->at_terminal) { c->code = code; }
     }
-    if (code == EXIT_INTERRUPTED && !c->at_terminal) {
+    if (code == EXIT_INTERRUPTED && (!c->at_terminal || terminated())) {
         c->code = EXIT_INTERRUPTED;
         c->leaving = true;
     }
-    if (c->at_terminal) { interrupt_reset(); }
+    if (c->at_terminal && !terminated()) { interrupt_reset(); }
     if (ferror(stdout)) { c->leaving = true; }
     stream_free(&stream);
 }
@@ -153,7 +153,7 @@ static bool read_line(chat *c, size_t *n_bytes) {
             *n_bytes = (size_t)length;
             return true;
         }
-        if (errno != EINTR || !c->at_terminal) { break; }
+        if (errno != EINTR || !c->at_terminal || terminated()) { break; }
         clearerr(stdin);
         interrupt_reset();
         printf("\n(Ctrl-C again, Ctrl-D or /exit leaves)\n");
@@ -175,7 +175,7 @@ static void converse(chat *c) {
             answer_message(c, c->line, n_bytes);
         }
     }
-    if (interrupted() && !c->at_terminal) { c->code = EXIT_INTERRUPTED; }
+    if (terminated() || (interrupted() && !c->at_terminal)) { c->code = EXIT_INTERRUPTED; }
 }
 
 static int prepare(chat *c, const chat_options *o) {

@@ -52,8 +52,8 @@ static const option output_table[] = {
      .completion = COMPLETE_FILE,
      .help = "Write one JSON object per answer, in the order in which they finish: index (of the request, from 0), "
              "sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
-             "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole; "
-             "until then it is FILE.jsonl.partial, beside a small FILE.jsonl.partial.job."},
+             "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
+             "replaces one that is there); until then it is FILE.jsonl.partial, beside a small FILE.jsonl.partial.job."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "
              "already. The prompts and the options that shape answers must be the same; both are checked."},
@@ -182,13 +182,8 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
 /* What must be the same for a job to be resumed: {"prompts": hash, "options": {…}}. */
 static void identify_job(const generate_options *o, const request_texts *texts, const request_file *requests,
                          text_buffer *identity) {
-    uint64_t hash = requests->hash;
-    if (o->prompts == NULL) {
-        hash = 0xcbf29ce484222325ULL;
-        for (size_t i = 0; i < texts->prompt.size; i++) {
-            hash = (hash ^ (unsigned char)texts->prompt.data[i]) * 0x100000001b3ULL;
-        }
-    }
+    const uint64_t hash =
+        o->prompts != NULL ? requests->hash : hash_bytes(HASH_START, texts->prompt.data, texts->prompt.size);
     text_format(identity, "{\"prompts\":\"%016llx %lld\",\"options\":", (unsigned long long)hash,
                 (long long)requests->n_requests);
     options_describe(command_find("generate"), o, identity);

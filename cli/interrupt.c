@@ -21,6 +21,8 @@ void interrupt_install(void) {
 
 bool interrupted(void) { return signal_seen != 0; }
 
+bool terminated(void) { return signal_seen == SIGTERM; }
+
 void interrupt_reset(void) {
     signal_seen = 0;
     interrupt_install();

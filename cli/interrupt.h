@@ -6,6 +6,8 @@
 
 void interrupt_install(void);
 bool interrupted(void);
+/* Whether SIGTERM asked: the program is to end, whatever it does. */
+bool terminated(void);
 /* Takes the request to stop as served (chat: only the answer stops) and listens again. */
 void interrupt_reset(void);
 

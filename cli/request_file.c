@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "messages.h"
+#include "text.h"
 
 static bool is_blank(const char *line, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i++) {
@@ -21,12 +22,10 @@ static int complain_read(const request_file *file) {
 
 static void count_and_hash(request_file *file) {
     ssize_t length;
-    file->hash = 0xcbf29ce484222325ULL;
+    file->hash = HASH_START;
     while ((length = getline(&file->line, &file->capacity, file->stream)) > 0) {
         if (!is_blank(file->line, (size_t)length)) { file->n_requests++; }
-        for (ssize_t i = 0; i < length; i++) {
-            file->hash = (file->hash ^ (unsigned char)file->line[i]) * 0x100000001b3ULL;
-        }
+        file->hash = hash_bytes(file->hash, file->line, (size_t)length);
     }
 }
 

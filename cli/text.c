@@ -121,6 +121,11 @@ bool text_read_file(text_buffer *t, const char *path) {
     return !failed;
 }
 
+uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i++) { hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3ULL; }
+    return hash;
+}
+
 const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;

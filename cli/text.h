@@ -28,6 +28,10 @@ void text_free(text_buffer *t);
 /* The whole of a file, or of stdin for "-". False after telling the user why not. */
 bool text_read_file(text_buffer *t, const char *path);
 
+/* FNV-1a, 64 bits, of bytes after those that `hash` stands for; begin with HASH_START. */
+#define HASH_START 0xcbf29ce484222325ULL
+uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes);
+
 /* "1.2 GiB", "640 KiB": into out, which is returned. */
 enum { SIZE_TEXT_BYTES = 32 };
 const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]);
