@@ -6,6 +6,7 @@
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
+enum { RESERVED_BYTES = 256 };
 enum { PRIMING_TOKENS = 8 }; /* more than any decoder looks back, unless it is in the middle of a run of byte tokens */
 
 /* Models may have more ids than their tokenizer has tokens; the others have no text. */
@@ -53,6 +54,28 @@ static qrun_status find_held_characters(const qr_tokenizer *tokenizer, const int
     return status;
 }
 
+static void reserve(qr_buffer *buffer) {
+    static const char blank[RESERVED_BYTES];
+    const size_t size = buffer->size;
+    qr_buffer_append(buffer, blank, sizeof blank);
+    if (!qr_buffer_ok(buffer)) { return; }
+    buffer->size = size;
+    buffer->data[size] = '\0';
+}
+
+/* Room for what decoders usually hold, so that nothing grows while tokens are generated. */
+static qrun_status reserve_buffers(qr_answer *answer, qr_error *err) {
+    reserve(&answer->pending);
+    bool reserved = qr_buffer_ok(&answer->pending) && qr_buffer_ok(&answer->prompt_tail);
+    for (int i = 0; i < QR_DECODE_MAX_STAGES; i++) {
+        qr_decode_stage_state *stage = &answer->stream.stages[i];
+        reserve(&stage->token);
+        reserve(&stage->held);
+        reserved = reserved && qr_buffer_ok(&stage->token) && qr_buffer_ok(&stage->held);
+    }
+    return reserved ? QRUN_OK : qr_fail_memory(err, "an answer's text", RESERVED_BYTES);
+}
+
 qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                             const qr_stop_list *stops, qr_error *err) {
     *answer = (qr_answer){.has_text = tokenizer != NULL, .stops = *stops};
@@ -63,10 +86,7 @@ qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, co
     if (status == QRUN_OK) {
         status = find_held_characters(tokenizer, prompt + first, n_prompt - first, &answer->prompt_tail, err);
     }
-    if (status == QRUN_OK && !(qr_buffer_ok(&answer->pending) && qr_buffer_ok(&answer->prompt_tail))) {
-        status = qr_fail_memory(err, "an answer's text", answer->pending.capacity);
-    }
-    return status;
+    return status == QRUN_OK ? reserve_buffers(answer, err) : status;
 }
 
 void qr_answer_free(qr_answer *answer) {

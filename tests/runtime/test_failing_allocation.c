@@ -192,7 +192,7 @@ static qrun_status submit_json(qrun_error *error) {
 
 static int n_failed_requests;
 
-/* While tokens are generated: the request alone may fail, with an event that says so. */
+/* Once accepted, a request ends well. */
 static qrun_status generate(qrun_error *error) {
     run_record record = {.n_done = 0}, other = {.n_done = 0};
     qrun_request_params params = common(&record);
@@ -255,7 +255,7 @@ static void test_requests(void) {
     sweep("request of messages", submit_messages);
     sweep("request in JSON", submit_json);
     sweep("generate", generate);
-    CHECK(n_failed_requests > 0);
+    CHECK_INT(n_failed_requests, 0); /* what was accepted needs no memory to go on */
     sweep("perplexity", evaluate);
     qrun_session_destroy(session);
 }
