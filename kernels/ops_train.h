@@ -1,0 +1,219 @@
+/* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
+ * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches meet
+ * and micro-batches add up. Sums over tokens (gradients of weights) run in token order, whatever the number of threads. */
+#ifndef QR_KERNELS_OPS_TRAIN_H
+#define QR_KERNELS_OPS_TRAIN_H
+
+#include "kernels/ops.h"
+
+/* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. With dy_dtype BF16 weights are
+ * rounded to BF16 as in linear (INT8: codes exact, dy scaled by the row's SCB / 127 in F32 and rounded to BF16). */
+typedef struct qr_linear_backward_args {
+    const qr_weight *weight; /* [out, in] */
+    const void *dy;          /* [n_rows, out], rows dy_stride apart */
+    qr_dtype dy_dtype;       /* F32 or BF16 */
+    float *dx;               /* [n_rows, in], rows dx_stride apart */
+    int64_t n_rows, dy_stride, dx_stride;
+    bool accumulate;
+} qr_linear_backward_args;
+
+/* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is not
+ * NULL. For full fine-tuning and whole trained modules. */
+typedef struct qr_weight_backward_args {
+    const void *x;           /* [n_rows, in], rows x_stride apart */
+    qr_dtype x_dtype;        /* F32 or BF16 */
+    const float *dy;         /* [n_rows, out], rows dy_stride apart */
+    float *dw;               /* [out, in] contiguous */
+    float *dbias;            /* [out] or NULL */
+    int64_t n_rows, in, out, x_stride, dy_stride;
+} qr_weight_backward_args;
+
+/* lora_backward: of y += scale · B (A x), one adapter for all rows:
+ *     h = A x, db += scale · dyᵀ h, dh = scale · dy B, da += dhᵀ x, dx += dh A.
+ * x may be BF16 or F32; everything else is F32. */
+typedef struct qr_lora_backward_args {
+    const float *a, *b; /* [rank, in], [out, rank] */
+    float *da, *db;     /* the same shapes; added to */
+    const void *x;      /* [n_rows, in], rows x_stride apart */
+    qr_dtype x_dtype;
+    const float *dy;    /* [n_rows, out], rows dy_stride apart */
+    float *dx;          /* [n_rows, in], rows dx_stride apart; added to; NULL: not wanted */
+    int64_t n_rows, in, out, x_stride, dy_stride, dx_stride;
+    int32_t rank;
+    float scale;
+} qr_lora_backward_args;
+
+/* rms_norm_backward: with s = 1 / sqrt(mean(x²) + eps), w' = weight + weight_offset, g = dy · w':
+ *     dx += s · (g − x · s² · mean(g · x)); dweight += sum over rows of dy · x · s (NULL: not wanted). */
+typedef struct qr_rms_norm_backward_args {
+    const float *x;      /* what the forward op read: [n_rows, n_groups, dim], rows x_stride apart */
+    const float *weight; /* [dim] */
+    const float *dy;     /* [n_rows, n_groups, dim], rows dy_stride apart */
+    float *dx;           /* [n_rows, n_groups, dim], rows dx_stride apart */
+    float *dweight;      /* [dim] or NULL */
+    int64_t n_rows, n_groups, dim, x_stride, dy_stride, dx_stride;
+    float eps, weight_offset;
+    bool accumulate;     /* false: dx is overwritten, and may be dy */
+} qr_rms_norm_backward_args;
+
+/* layer_norm_backward: the same for LayerNorm; contiguous rows. dweight, dbias [dim] are added to; NULL: not wanted. */
+typedef struct qr_layer_norm_backward_args {
+    const float *x, *weight, *dy; /* [n_rows, dim], [dim], [n_rows, dim] */
+    float *dx;                    /* [n_rows, dim] */
+    float *dweight, *dbias;
+    int64_t n_rows, dim;
+    float eps;
+    bool accumulate;              /* false: dx is overwritten, and may be dy */
+} qr_layer_norm_backward_args;
+
+/* rope_backward: the inverse rotation, in place on a gradient. */
+typedef struct qr_rope_backward_args {
+    float *dx; /* [n_tokens, n_heads, head_dim], rows dx_stride apart */
+    const float *cos_table, *sin_table; /* [n_tokens, half] */
+    int64_t n_tokens, n_heads, head_dim, half, dx_stride;
+} qr_rope_backward_args;
+
+/* attention_packed: attention over sequences that lie side by side in a batch: token t of sequence s (rows [seq_start[s],
+ * seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are [n_tokens, heads,
+ * head_dim] views, k and v rounded to BF16 first when round_kv (as a BF16 cache would hold them). lse[t, h] = log of the sum
+ * of exp of the scores, for the backward pass. */
+typedef struct qr_attention_packed_args {
+    const float *q, *k, *v; /* rows qkv_stride apart */
+    void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */
+    qr_dtype dst_dtype;
+    float *lse;             /* [n_tokens, n_heads] */
+    const int32_t *seq_start; /* [n_seqs + 1] */
+    int64_t n_tokens, qkv_stride;
+    int32_t n_heads, n_kv_heads, head_dim, n_seqs;
+    int32_t max_seq_tokens; /* the longest sequence */
+    float scale, softcap;
+    int32_t window;
+    bool round_kv;
+} qr_attention_packed_args;
+
+/* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads · head_dim],
+ * recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed inside from `out`,
+ * what the forward op wrote. */
+typedef struct qr_attention_packed_backward_args {
+    qr_attention_packed_args forward; /* q, k, v, lse, shapes as they were; dst is what was written */
+    const float *dout;                /* [n_tokens, n_heads · head_dim] contiguous */
+    float *dq, *dk, *dv;              /* rows dqkv_stride apart */
+    int64_t dqkv_stride;
+} qr_attention_packed_backward_args;
+
+/* activation_backward: dx = dy · fn'(x). dx may be dy when the strides agree. */
+typedef struct qr_activation_backward_args {
+    qr_act_fn fn;
+    const float *x, *dy; /* [n_rows, dim] */
+    float *dx;           /* [n_rows, dim] */
+    int64_t n_rows, dim, x_stride, dy_stride, dx_stride;
+} qr_activation_backward_args;
+
+/* gate_backward: of fn(g) · u: dg = dy · u · fn'(g), du = dy · fn(g). */
+typedef struct qr_gate_backward_args {
+    qr_act_fn fn;
+    const float *g, *u; /* [n_rows, dim], rows gu_stride apart */
+    const float *dy;    /* [n_rows, dim] contiguous */
+    float *dg, *du;     /* [n_rows, dim], rows dgu_stride apart */
+    int64_t n_rows, dim, gu_stride, dgu_stride;
+} qr_gate_backward_args;
+
+/* cross_entropy: per row the loss −log softmax(c(logits))[target] and, in place, its gradient with respect to the logits
+ * before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss. A target of −1 gives loss 0 and a zero
+ * gradient. loss is F64 inside, stored F32. */
+typedef struct qr_cross_entropy_args {
+    float *logits;         /* [n_rows, vocab] contiguous, before the soft-cap; replaced by their gradient */
+    const int32_t *target; /* [n_rows] */
+    float *loss;           /* [n_rows] */
+    int64_t n_rows, vocab;
+    float softcap, dloss;
+} qr_cross_entropy_args;
+
+/* embedding_backward: dtable[ids[i], :] += dy[i, :] · scale, i ascending. */
+typedef struct qr_embedding_backward_args {
+    const int32_t *ids; /* [n_tokens] */
+    const float *dy;    /* [n_tokens, dim] contiguous */
+    float *dtable;      /* [vocab, dim] contiguous */
+    int64_t n_tokens, dim, vocab;
+    float scale;
+} qr_embedding_backward_args;
+
+/* scatter_rows: dst[rows[i], :] = src[i, :]; the other rows of dst are zeroed. rows ascend without repetition. */
+typedef struct qr_scatter_rows_args {
+    const float *src;    /* [n_rows, dim] */
+    const int32_t *rows; /* [n_rows] */
+    float *dst;          /* [n_dst_rows, dim] */
+    int64_t n_rows, n_dst_rows, dim;
+} qr_scatter_rows_args;
+
+/* dropout: dst[i, c] = x[i, c] / (1 − p), or 0 with probability p: a pure function of (key, row_key[i], c) through Philox
+ * (base/random.h: counter {c / 4, row_key low, row_key high, 0}, word c mod 4, dropped when below p · 2³²). */
+typedef struct qr_dropout_args {
+    const void *x; /* [n_rows, dim], rows x_stride apart */
+    qr_dtype x_dtype; /* F32 or BF16; of dst too */
+    void *dst;     /* [n_rows, dim], rows dst_stride apart; may be x */
+    const int64_t *row_key; /* [n_rows] */
+    uint64_t key;
+    float p;
+    int64_t n_rows, dim, x_stride, dst_stride;
+} qr_dropout_args;
+
+/* round_act: dst = src converted to the activation type (a copy when it is F32). */
+typedef struct qr_round_act_args {
+    const float *src; /* [n_rows, dim], rows src_stride apart */
+    void *dst;        /* [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim, src_stride;
+} qr_round_act_args;
+
+/* sum_squares: *dst = sum of x², F64, in a fixed order. *n_nonfinite counts infinities and NaN. */
+typedef struct qr_sum_squares_args {
+    const float *x; /* [n] */
+    int64_t n;
+    double *dst;          /* 1 */
+    int64_t *n_nonfinite; /* 1 */
+} qr_sum_squares_args;
+
+/* Optimisers. g is scaled by grad_scale first (clipping, 1 / tokens). lr, step ≥ 1.
+ * adamw: torch.optim.AdamW: p −= lr · wd · p; m, v updated; p −= lr / (1 − β1^t) · m / (sqrt(v / (1 − β2^t)) + eps). */
+typedef struct qr_adamw_args {
+    float *p;       /* [n] */
+    const float *g; /* [n] */
+    float *m, *v;   /* [n] */
+    int64_t n, step;
+    float grad_scale, lr, beta1, beta2, eps, weight_decay;
+} qr_adamw_args;
+
+/* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the update,
+ * non-finite gradients skipped, m's code moved by one where its sign changed). */
+typedef struct qr_adamw8bit_args {
+    float *p;
+    const float *g;
+    uint8_t *m, *v;               /* [n] codes: signed map, unsigned map */
+    float *m_absmax, *v_absmax;   /* [ceil(n / 256)] */
+    int64_t n, step;
+    float grad_scale, lr, beta1, beta2, eps, weight_decay;
+} qr_adamw8bit_args;
+
+/* sgd: torch.optim.SGD with momentum: g += wd · p; m = momentum · m + g (m = g at step 1); p −= lr · m. */
+typedef struct qr_sgd_args {
+    float *p;
+    const float *g;
+    float *m; /* [n] */
+    int64_t n, step;
+    float grad_scale, lr, momentum, weight_decay;
+} qr_sgd_args;
+
+/* adafactor: transformers' Adafactor with scale_parameter=False, relative_step=False, no first moment: factored second
+ * moments for matrices (rows > 1), plain ones for vectors; update clipped by its root mean square. */
+typedef struct qr_adafactor_args {
+    float *p;             /* [rows, cols] */
+    const float *g;
+    float *row_moment;    /* [rows], or [cols] unfactored (rows 1) */
+    float *col_moment;    /* [cols]; unused unfactored */
+    float *update;        /* [rows, cols] scratch */
+    int64_t rows, cols, step;
+    float grad_scale, lr, eps1, clip_threshold, decay_rate, weight_decay;
+} qr_adafactor_args;
+
+#endif
