@@ -3,6 +3,8 @@
 Each maker takes a seeded generator and returns (question, full answer, answer in one word).
 """
 
+import re
+
 OPPOSITES = """hot cold|big small|up down|left right|day night|happy sad|fast slow|old young|light dark|wet dry
 |hard soft
 |open closed|full empty|high low|loud quiet|long short|good bad|strong weak|rich poor|near far|first last|early late
@@ -69,6 +71,9 @@ NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve
 seventeen eighteen nineteen twenty""".split()
 SPELLED = """cat dog sun moon tree house bird fish star king hat cup ball book rain snow milk frog bear duck kite lamp
 apple bread water""".split()
+
+
+WORDS = sorted({word for table in (OPPOSITES, FIRST_OF_KIND, RHYMES, YOUNG) for word in re.findall(r"[a-z]+", table)})
 
 
 def _pairs(text, separator=";"):

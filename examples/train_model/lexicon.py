@@ -2,17 +2,10 @@
 
 import re
 
-GIRLS = """Mia Anna Lily Rosa Nora Zoe Ella Lucy Maya Ruby Ivy Clara Tara Hana Priya Leila Amina Sofia Greta Wanda June
-Olive Nina Kira Sara Daisy Elsie Fern Hazel Ingrid Joan Kate Luna Molly Petra Rita Stella Tess Una Vera Willa Yuki Dora
-Mei Aisha Carmen Edith Flora Gwen Holly""".split()
-
-BOYS = """Tom Ben Sam Leo Max Oscar Finn Omar Ravi Hugo Jack Theo Milo Luis Kofi Ali Noah Felix Peter Ivan Jonas Karl
-Ned Otto Paul Rory Simon Toby Victor Will Yusuf Adam Bruno Carlos Dan Emil Frank George Henry Ian Jamal Kenji Liam Marco
-Niko Pablo Ralph Stan Tariq Walter""".split()
-
-ANIMAL_NAMES = """Pip Bramble Rusty Clover Button Pepper Biscuit Thistle Maple Nutmeg Poppy Twig Acorn Sunny Dusty
-Whiskers Mossy Pebble Cocoa Ginger Bubbles Tansy Hopper Scout Juniper Fudge Honey Willow Sage Berry Tumble Mango Olly
-Dot Cricket Feather Smudge Patch Snowy Copper Marble Waffle Bean Flick Teasel Rolo Basil Parsley""".split()
+# Few names, seen often: a model this small has to learn for each of them how to carry it through a story.
+GIRLS = "Mia Anna Lily Rosa Nora Zoe Lucy Ruby".split()
+BOYS = "Tom Ben Sam Leo Max Oscar Jack Ravi".split()
+ANIMAL_NAMES = "Pip Bramble Rusty Clover Pepper Biscuit Poppy Sunny Whiskers Pebble Ginger Scout".split()
 
 # kind; size and looks; home; food; body part; sound; a way to move
 SPECIES = """

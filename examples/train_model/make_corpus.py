@@ -44,7 +44,7 @@ def document(rules, seed, index, talk_share=0.4):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, help="file to write, or - for standard output")
-    parser.add_argument("--bytes", type=int, default=24_000_000, help="stop after about this much text")
+    parser.add_argument("--bytes", type=int, default=20_000_000, help="stop after about this much text")
     parser.add_argument("--seed", default="train")
     parser.add_argument("--plain", action="store_true", help="stories and other texts only, as plain text")
     options = parser.parse_args()

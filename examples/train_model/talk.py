@@ -5,8 +5,8 @@ import grammar
 import lexicon
 
 LIKES = {"colour": "colour", "animal": "animal", "music": "music", "food": "food"}
-EXPLAINED = """rain rainbow night moon stars seasons leaves snow thunder wind plants bees birds winterbirds sleep teeth wash
-ice sea shadow echo boats bread tea sandwich butterfly frogs milk friends angry scared sorry bored""".split()
+EXPLAINED = """rain rainbow night moon stars seasons leaves snow thunder wind plants bees birds winterbirds sleep teeth
+wash ice sea shadow echo boats bread tea sandwich butterfly frogs milk friends angry scared sorry bored""".split()
 SUBJECTS = """hello hello who can thanks bye fine sad tired hungry like like joke joke riddle unknown unknown""".split()
 
 
@@ -95,9 +95,33 @@ def reading(doc):
     return turns
 
 
+def word_list(rng):
+    """Words of all kinds in no order, for games that only attention to what was said can win."""
+    pool = facts.WORDS if rng.random() < 0.5 else lexicon.GIRLS + lexicon.BOYS + lexicon.ANIMAL_NAMES
+    return [rng.choice(pool) for _ in range(rng.randint(3, 24))]
+
+
+def word_game(rng):
+    """Say the words again; name the first, the last, or the one after another."""
+    words = word_list(rng)
+    spoken = rng.choice([" ", ", "]).join(words)
+    ask = rng.choice(["Repeat after me: {}", "Say this again: {}", "Please repeat: {}", "Say: {}"])
+    turns = [{"role": "user", "content": ask.format(spoken)}, _model(spoken)]
+    once = [i for i, word in enumerate(words[:-1]) if words.count(word) == 1] or [0]
+    for kind in rng.sample(["first", "last", "after", "again"], rng.randint(0, 2)):
+        i = rng.choice(once)
+        ask, answer = {"first": ("What was the first word?", words[0]), "last": ("What was the last word?", words[-1]),
+                       "after": (f"Which word came after {words[i]}?", words[i + 1]),
+                       "again": ("And again, please.", spoken)}[kind]
+        turns += [{"role": "user", "content": ask}, _model(answer)]
+    return turns
+
+
 def conversation(rules, rng):
     """A list of messages in which user and assistant alternate, with a system message in front of some."""
     doc = grammar.Document(rules, rng, lexicon.draw_cast(rng))
+    if rng.random() < 0.15:
+        return word_game(rng)
     draw = rng.random()
     if draw < 0.10:
         turns = [t for _ in range(rng.choice([1, 2, 3])) for t in simple_fact(rng, brief=True)]

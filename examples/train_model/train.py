@@ -56,8 +56,13 @@ def make_model(tokenizer):
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5, rope_theta=10000.0,
-        tie_word_embeddings=True, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
-    return LlamaForCausalLM(config)
+        tie_word_embeddings=True, initializer_range=0.04, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id)
+    model = LlamaForCausalLM(config)
+    # Names are used alike, so training moves their embeddings alike. What tells them apart is what they begin with, and
+    # at the usual deviation of 0.02 that is too little for the model to learn soon which name to write again.
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.09)
+    return model
 
 
 def export(model, tokenizer, out):
@@ -73,7 +78,7 @@ def export(model, tokenizer, out):
     copy.save_pretrained(out)
 
 
-def learning_rate(peak, steps_here, progress, warmup=100):
+def learning_rate(peak, steps_here, progress, warmup=200):
     """Cosine over progress, 0 to 1, down to 3 % of the peak; warmed up over the first steps of this process."""
     return peak * min(1.0, (steps_here + 1) / warmup) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * progress)))
 
@@ -95,7 +100,7 @@ def train(model, tokenizer, rows, options):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     state_path, first = options.out.with_suffix(".state.pt"), 0
     if options.resume:
         state = torch.load(state_path)
@@ -135,10 +140,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--out", required=True, type=Path, help="model folder that holds the tokenizer")
-    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--steps", type=int, default=3200)
     parser.add_argument("--minutes", type=float, help="end the schedule after this time even if steps are left")
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {CONTEXT} tokens per step")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--batch", type=int, default=4, help=f"rows of {CONTEXT} tokens per step")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--log-every", type=int, default=50)
