@@ -2,9 +2,14 @@
  * bounds are described in tests/golden/README.md. */
 #include "check.h"
 
-#include "base/alloc.h"
+#include "../loaders/temporary.h"
+#include "base/half.h"
+#include "base/sizes.h"
 #include "loaders/json.h"
 #include "loaders/safetensors.h"
+#include "quant/int8.h"
+#include "quant/nf4.h"
+#include "runtime/adapter.h"
 #include "single_sequence.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
@@ -95,7 +100,7 @@ static double prompt_error(qrun_model *model, const qr_json *prompt, const qr_sa
 
 /* Feeds the prompt and then the recorded continuation token by token; counts steps whose best logit is another, among
  * those whose recorded gap exceeds min_gap. */
-static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_format kv, double min_gap) {
+static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_format kv, double min_gap, int32_t adapter) {
     static int32_t ids[512];
     static double gaps[512];
     int64_t n = read_ids(qr_json_get(prompt, "ids"), ids, 400);
@@ -110,6 +115,7 @@ static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_for
     if (single_sequence_create(model, n, (int64_t)number_of(prompt, "greedy_rotary_length"), kv, &single, &err) != QRUN_OK) {
         return -1;
     }
+    single.adapter = adapter;
     float *logits = malloc((size_t)model->shape.vocab * sizeof *logits);
     int mismatches = 0;
     for (int64_t done = 0; done < n - 1;) {
@@ -124,18 +130,29 @@ static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_for
     return mismatches;
 }
 
+static void check_f32(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
+    for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
+        const double error = prompt_error(model, p, golden, QR_KV_F32, adapter);
+        const double bound = 1e-4 * number_of(p, "max_abs_logit");
+        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"), error, bound);
+        CHECK_INT(greedy_mismatches(model, p, QR_KV_F32, 0, adapter), 0);
+    }
+}
+
+static void check_bf16(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
+    for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
+        const double error = prompt_error(model, p, golden, QR_KV_BF16, adapter), bound = 2 * number_of(p, "bf16_error");
+        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"), error, bound);
+        CHECK_INT(greedy_mismatches(model, p, QR_KV_BF16, 2 * number_of(p, "bf16_error_all_positions"), adapter), 0);
+    }
+}
+
 static void test_f32_equals_transformers(void) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
-        const char *name = text_of(entry, "name");
         qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
-        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
-            const double error = prompt_error(model, p, golden, QR_KV_F32, -1);
-            const double bound = 1e-4 * number_of(p, "max_abs_logit");
-            CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", name, text_of(p, "logits"), error, bound);
-            CHECK_INT(greedy_mismatches(model, p, QR_KV_F32, 0), 0);
-        }
+        check_f32(model, entry, golden, -1);
         qr_safetensors_close(golden);
         qrun_model_destroy(model);
     }
@@ -143,18 +160,184 @@ static void test_f32_equals_transformers(void) {
 
 static void test_bf16_is_within_twice_the_error_of_transformers(void) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
-        const char *name = text_of(entry, "name");
         qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
-        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
-            const double error = prompt_error(model, p, golden, QR_KV_BF16, -1);
-            const double bound = 2 * number_of(p, "bf16_error");
-            CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", name, text_of(p, "logits"), error, bound);
-            CHECK_INT(greedy_mismatches(model, p, QR_KV_BF16, 2 * number_of(p, "bf16_error_all_positions")), 0);
-        }
+        check_bf16(model, entry, golden, -1);
         qr_safetensors_close(golden);
         qrun_model_destroy(model);
+    }
+}
+
+/* ---- Folders quantised by bitsandbytes ------------------------------------------------------------------------------------- */
+
+/* FNV-1a, as tests/golden/README.md defines it. */
+static uint64_t fnv1a64(uint64_t hash, const void *bytes, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i++) { hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3); }
+    return hash;
+}
+
+/* What the backend holds, taken out in canonical form and dequantised by the scalar definitions: [rows, cols]. */
+static void dequantise(qr_backend *backend, const qr_weight *weight, float *values) {
+    const int64_t rows = weight->desc.rows, cols = weight->desc.cols, n = rows * cols;
+    const int block = weight->desc.block;
+    const bool int8 = weight->desc.format == QR_WEIGHT_INT8;
+    const int64_t n_blocks = int8 ? 1 : qr_ceil_div(n, block);
+    uint8_t *codes = calloc((size_t)n, 1), *absmax_codes = calloc((size_t)n_blocks, 1);
+    float *row_absmax = calloc((size_t)rows, sizeof(float)), *absmax = calloc((size_t)n_blocks, sizeof(float));
+    float *nested = calloc((size_t)qr_ceil_div(n_blocks, 256), sizeof(float));
+    CHECK(backend->weight_get_rows(backend, weight, 0, rows, codes, NULL) == QRUN_OK);
+    if (int8) {
+        CHECK(backend->weight_get_scales(backend, weight, row_absmax, NULL, NULL, NULL, NULL) == QRUN_OK);
+        for (int64_t r = 0; r < rows; r++) {
+            qr_int8_dequantize_row((const int8_t *)codes + r * cols, row_absmax[r], cols, values + r * cols);
+        }
+    } else if (weight->desc.format == QR_WEIGHT_NF4_DQ) {
+        CHECK(backend->weight_get_scales(backend, weight, NULL, NULL, absmax_codes, nested, NULL) == QRUN_OK);
+        qr_nf4_unnest(absmax_codes, nested, weight->nested_offset, 0, n_blocks, absmax);
+        qr_nf4_dequantize(codes, absmax, block, 0, n, values);
+    } else {
+        CHECK_INT(weight->desc.format, QR_WEIGHT_NF4);
+        CHECK(backend->weight_get_scales(backend, weight, NULL, absmax, NULL, NULL, NULL) == QRUN_OK);
+        qr_nf4_dequantize(codes, absmax, block, 0, n, values);
+    }
+    free(codes), free(absmax_codes), free(row_absmax), free(absmax), free(nested);
+}
+
+typedef struct module_search {
+    const qrun_model *model;
+    const char *name;
+    const qr_weight *found;
+} module_search;
+
+static qrun_status find_module(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    (void)err;
+    module_search *search = arg;
+    char name[256];
+    qr_family_module_name(search->model->family, search->model->prefix, role, layer, name, sizeof name);
+    if (strcmp(name, search->name) == 0) { search->found = &linear->weight; }
+    return QRUN_OK;
+}
+
+static void check_module(qrun_model *model, const qr_json *module) {
+    const char *name = text_of(module, "name");
+    module_search search = {.model = model, .name = name};
+    CHECK(qr_model_each_linear(model, find_module, &search, NULL) == QRUN_OK);
+    CHECK_MSG(search.found != NULL, "%s is not in the model", name);
+    if (search.found == NULL) { return; }
+    const int64_t n = search.found->desc.rows * search.found->desc.cols;
+    float *values = malloc((size_t)n * sizeof *values);
+    dequantise(context->backend, search.found, values);
+    const uint64_t f32 = fnv1a64(UINT64_C(0xcbf29ce484222325), values, (size_t)n * sizeof *values);
+    uint64_t bf16 = UINT64_C(0xcbf29ce484222325);
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t rounded = qr_f32_to_bf16(values[i]);
+        bf16 = fnv1a64(bf16, &rounded, sizeof rounded);
+    }
+    free(values);
+    char text[2][17];
+    snprintf(text[0], sizeof text[0], "%016llx", (unsigned long long)f32);
+    snprintf(text[1], sizeof text[1], "%016llx", (unsigned long long)bf16);
+    CHECK_MSG(strcmp(text[0], text_of(module, "fnv1a64_f32")) == 0, "%s: its F32 values are others", name);
+    CHECK_MSG(strcmp(text[1], text_of(module, "fnv1a64_bf16")) == 0, "%s: its BF16 values are others", name);
+}
+
+static void test_folders_of_bitsandbytes(void) {
+    int n_modules = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "quantised_folders")); entry != NULL; entry = entry->next) {
+        qr_safetensors *golden = open_golden(entry);
+        for (int d = 0; d < 2; d++) {
+            qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_AUTO, d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16);
+            if (model == NULL || golden == NULL) { continue; }
+            for (const qr_json *m = qr_json_first(qr_json_get(entry, "modules")); m != NULL; m = m->next, n_modules++) {
+                check_module(model, m);
+            }
+            (d == 0 ? check_f32 : check_bf16)(model, entry, golden, -1);
+            qrun_model_destroy(model);
+        }
+        qr_safetensors_close(golden);
+    }
+    CHECK(n_modules > 50);
+}
+
+/* ---- Adapters ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_adapters(void) {
+    int n_served = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "adapters")); entry != NULL; entry = entry->next) {
+        const bool is_dora = strstr(text_of(entry, "name"), "dora") != NULL;
+        const bool is_quantised = strstr(text_of(entry, "base_folder"), "-nf4") != NULL || strstr(text_of(entry, "base_folder"), "-int8") != NULL;
+        qr_safetensors *golden = open_golden(entry);
+        for (int d = 0; d < 2; d++) {
+            const qrun_dtype dtype = d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16;
+            const qrun_quant quant = is_quantised ? QRUN_QUANT_AUTO : d == 0 ? QRUN_QUANT_F32 : QRUN_QUANT_BF16;
+            qrun_model *model = open_model(text_of(entry, "base_folder"), quant, dtype);
+            if (model == NULL || golden == NULL) { continue; }
+            char path[512];
+            snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "folder"));
+            qrun_adapter *adapter = NULL;
+            qrun_error error = QRUN_ERROR_INIT;
+            const qrun_status status = qrun_adapter_open(model, path, NULL, &adapter, &error);
+            if (is_dora) {
+                CHECK(status == QRUN_ERROR_UNSUPPORTED && strstr(error.message, "DoRA") != NULL && adapter == NULL);
+            } else {
+                CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), error.message);
+                if (status == QRUN_OK) { (d == 0 ? check_f32 : check_bf16)(model, entry, golden, qr_adapter_index(adapter)); }
+                n_served += status == QRUN_OK;
+            }
+            qrun_model_destroy(model);
+        }
+        qr_safetensors_close(golden);
+    }
+    CHECK(n_served >= 14);
+}
+
+/* ---- The older form of config.json ------------------------------------------------------------------------------------------------ */
+
+static void link_file(const temporary_folder *folder, const char *from, const char *name) {
+    struct stat info;
+    if (stat(from, &info) == 0) { CHECK(symlink(from, temporary_path(folder, name)) == 0); }
+}
+
+static void all_logits(qrun_model *model, const qr_json *prompt, float *logits) {
+    static int32_t ids[512];
+    const int64_t n = read_ids(qr_json_get(prompt, "ids"), ids, 512);
+    single_sequence single;
+    qr_error err = {0};
+    if (model == NULL || single_sequence_create(model, n, n + 24, QR_KV_F32, &single, &err) != QRUN_OK) { return; }
+    CHECK(single_sequence_feed(&single, ids, n, &err) == QRUN_OK);
+    CHECK(single_sequence_logits(&single, n - 1, logits, &err) == QRUN_OK);
+    single_sequence_destroy(&single);
+}
+
+static void test_older_configs_are_the_same_model(void) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+        const temporary_folder folder = temporary_create();
+        char from[512];
+        snprintf(from, sizeof from, FIXTURES "%s", text_of(entry, "older_config"));
+        link_file(&folder, from, "config.json");
+        static const char *const files[] = {"model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors",
+                                            "model-00002-of-00002.safetensors", "model-00001-of-00003.safetensors",
+                                            "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"};
+        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+            snprintf(from, sizeof from, FIXTURES "%s/%s", text_of(entry, "folder"), files[i]);
+            link_file(&folder, from, files[i]);
+        }
+        qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+        params.path = folder.path, params.quant = QRUN_QUANT_F32, params.dtype = QRUN_DTYPE_F32;
+        qrun_model *older = NULL, *newer = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+        qrun_error error = QRUN_ERROR_INIT;
+        CHECK_MSG(qrun_model_open(context, &params, &older, &error) == QRUN_OK, "%s: %s", text_of(entry, "name"), error.message);
+        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && older != NULL; p = p->next) {
+            static float logits[2][4096];
+            all_logits(older, p, logits[0]);
+            all_logits(newer, p, logits[1]);
+            CHECK_MSG(memcmp(logits[0], logits[1], (size_t)newer->shape.vocab * sizeof(float)) == 0, "%s: the older config differs",
+                      text_of(entry, "name"));
+        }
+        qrun_model_destroy(older);
+        qrun_model_destroy(newer);
+        temporary_remove(&folder);
     }
 }
 
@@ -168,6 +351,9 @@ int main(int argc, char **argv) {
     }
     CHECK_RUN(test_f32_equals_transformers);
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
+    CHECK_RUN(test_folders_of_bitsandbytes);
+    CHECK_RUN(test_adapters);
+    CHECK_RUN(test_older_configs_are_the_same_model);
     qrun_context_destroy(context);
     qr_json_free(golden_index);
     return check_end();

@@ -33,11 +33,8 @@ static qrun_request_params request_for(const int32_t *ids, int64_t n, int32_t ma
     return params;
 }
 
-static const int32_t *some_ids(void) {
-    static int32_t ids[4096];
-    for (int i = 0; i < 4096; i++) { ids[i] = 3 + i * 7 % 997; }
-    return ids;
-}
+static int32_t id_table[1024]; /* filled by main */
+static const int32_t *some_ids(void) { return id_table; }
 
 /* ---- Random schedules from the stepping thread ---------------------------------------------------------------------------- */
 
@@ -399,6 +396,7 @@ int main(int argc, char **argv) {
     llama = run_open_fixture(context, "models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
     gemma = run_open_fixture(context, "models/gemma2", QRUN_QUANT_INT8, QRUN_DTYPE_BF16);
     if (llama == NULL || gemma == NULL) { return 1; }
+    for (int i = 0; i < 1024; i++) { id_table[i] = 3 + i * 7 % 997; }
     CHECK_RUN(test_an_idle_session_has_no_work);
     CHECK_RUN(test_random_schedules);
     CHECK_RUN(test_many_threads);
