@@ -109,7 +109,10 @@ void qr_nf4_nest(const float *absmax, int64_t n_blocks, float offset, uint8_t *c
 void qr_nf4_unnest(const uint8_t *codes, const float *nested_absmax, float offset, int64_t first, int64_t n,
                    float *absmax) {
     const float *map = qr_dynamic8_map(true);
-    for (int64_t i = 0; i < n; i++) {
-        absmax[i] = map[codes[first + i]] * nested_absmax[(first + i) / QR_NESTED_BLOCK] + offset;
+    for (int64_t i = 0; i < n;) {
+        const int64_t nested = (first + i) / QR_NESTED_BLOCK;
+        const int64_t end = qr_min((nested + 1) * QR_NESTED_BLOCK - first, n);
+        const float scale = nested_absmax[nested];
+        for (; i < end; i++) { absmax[i] = map[codes[first + i]] * scale + offset; }
     }
 }
