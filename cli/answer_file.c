@@ -104,7 +104,8 @@ static bool describe_difference(const cJSON *before, const cJSON *now, text_buff
             const cJSON *a = cJSON_GetObjectItemCaseSensitive(before, member->string);
             const cJSON *b = cJSON_GetObjectItemCaseSensitive(now, member->string);
             if (cJSON_Compare(a, b, true)) { continue; }
-            char *was = a != NULL ? cJSON_PrintUnformatted(a) : NULL, *is = b != NULL ? cJSON_PrintUnformatted(b) : NULL;
+            char *was = a != NULL ? cJSON_PrintUnformatted(a) : NULL;
+            char *is = b != NULL ? cJSON_PrintUnformatted(b) : NULL;
             text_format(out, "--%s was %s and is %s now", member->string, was != NULL ? was : "not given",
                         is != NULL ? is : "not given");
             cJSON_free(was);

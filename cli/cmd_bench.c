@@ -121,8 +121,8 @@ static void write_json(const bench *b, text_buffer *out) {
                 b->limits.bf16_flops, b->limits.f32_flops, (long long)b->planned_bytes, (long long)b->peak_bytes);
     text_format(out, "\"repeat\":%d,\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,"
                 "\"most\":%.6g,\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
-                (int)b->n_repeat, (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
-                b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
+                (int)b->n_repeat, (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least,
+                b->prefill.most, b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
     for (int i = 0; i < b->batches.count; i++) {
         const measure_result *r = &b->decode[i];
         text_format(out, "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
@@ -187,7 +187,9 @@ static int open_all(bench *b, const engine_options *options) {
     code = engine_open_model(&b->engine, options);
     if (code != EXIT_OK) { return code; }
     const int32_t context_tokens = b->engine.info.context_tokens;
-    if (b->prompt_tokens == 0) { b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1; }
+    if (b->prompt_tokens == 0) {
+        b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
+    }
     const qrun_session_params params = session_params(b, options);
     return engine_open_session(&b->engine, &params);
 }
@@ -234,8 +236,8 @@ const command command_bench = {
     .name = "bench",
     .summary = "measure prefill and decode speed beside the machine's limits",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
-    .description = "Random tokens run through an ordinary session. Beside tokens per second stands the share of what the "
-                   "machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
+    .description = "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
+                   "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
                    "decoding, and the peak of matrix products, which bounds prefill.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"

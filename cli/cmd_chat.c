@@ -93,7 +93,9 @@ enum { N_CHAT_COMMANDS = sizeof chat_commands / sizeof chat_commands[0] };
 static void command_help(chat *c, const char *argument) {
     (void)c;
     (void)argument;
-    for (int i = 0; i < N_CHAT_COMMANDS; i++) { printf("  %-9s%s\n", chat_commands[i].name, chat_commands[i].explanation); }
+    for (int i = 0; i < N_CHAT_COMMANDS; i++) {
+        printf("  %-9s%s\n", chat_commands[i].name, chat_commands[i].explanation);
+    }
     printf("  Ctrl-C   stop the answer\n");
 }
 
@@ -126,7 +128,9 @@ static void answer_message(chat *c, const char *message, size_t n_bytes) {
         }
     } else {
         conversation_drop(&c->history, n_before);
-        if (c->at_terminal) { notify("the message was not taken; /clear begins a new conversation"); }
+        if (c->at_terminal && !stream.session_failed) {
+            notify("the message was not taken; /clear begins a new conversation");
+        }
         if (!c->at_terminal) { c->code = code; }
     }
     if (code == EXIT_INTERRUPTED && (!c->at_terminal || terminated())) {
@@ -134,7 +138,8 @@ static void answer_message(chat *c, const char *message, size_t n_bytes) {
         c->leaving = true;
     }
     if (c->at_terminal && !terminated()) { interrupt_reset(); }
-    if (ferror(stdout)) { c->leaving = true; }
+    if (stream.session_failed) { c->code = code; }
+    if (stream.session_failed || ferror(stdout)) { c->leaving = true; }
     stream_free(&stream);
 }
 

@@ -65,7 +65,8 @@ static void print_bash(void) {
     printf("    esac\n"
            "    case \"$cur\" in\n"
            "        -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
-           "        *) compopt -o filenames; COMPREPLY=($(compgen -W \"$words\" -- \"$cur\") $(compgen -f -- \"$cur\")) ;;\n"
+           "        *) compopt -o filenames\n"
+           "           COMPREPLY=($(compgen -W \"$words\" -- \"$cur\") $(compgen -f -- \"$cur\")) ;;\n"
            "    esac\n"
            "}\n"
            "complete -F _qrun qrun\n");
@@ -166,7 +167,8 @@ static void print_fish(void) {
         print_first_sentence(cmd->summary);
         printf("'\n");
         for (size_t g = 0; g < cmd->n_groups; g++) {
-            for (size_t i = 0; i < cmd->groups[g].n_options; i++) { print_fish_option(cmd, &cmd->groups[g].options[i]); }
+            const option_group *group = &cmd->groups[g];
+            for (size_t i = 0; i < group->n_options; i++) { print_fish_option(cmd, &group->options[i]); }
         }
         if (cmd->argument_choices != NULL) {
             printf("complete -c qrun -n '__fish_seen_subcommand_from %s' -fa '", cmd->name);

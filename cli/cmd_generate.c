@@ -30,7 +30,8 @@ typedef struct generate_options {
 
 static const option prompt_table[] = {
     {.name = "prompt", .letter = 'p', .kind = OPTION_TEXT, .value_name = "TEXT", AT(prompt),
-     .help = "The prompt. Without it and without --prompts, the prompt is read from stdin (a final newline is dropped)."},
+     .help = "The prompt. Without it and without --prompts, the prompt is read from stdin (a final newline "
+             "is dropped)."},
     {.name = "prompts", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(prompts), .neutral = true,
      .completion = COMPLETE_FILE,
      .help = "Many requests, one JSON object per line (\"-\": stdin): \"prompt\" or \"messages\" (with \"tools\" and "
@@ -53,7 +54,8 @@ static const option output_table[] = {
      .help = "Write one JSON object per answer, in the order in which they finish: index (of the request, from 0), "
              "sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
              "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
-             "replaces one that is there); until then it is FILE.jsonl.partial, beside a small FILE.jsonl.partial.job."},
+             "replaces one that is there); until then it is FILE.jsonl.partial, beside a small "
+             "FILE.jsonl.partial.job."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "
              "already. The prompts and the options that shape answers must be the same; both are checked."},
@@ -96,16 +98,11 @@ static void free_texts(request_texts *texts) {
 static bool writes_json(const generate_options *o) { return o->prompts != NULL || o->output != NULL || o->json; }
 
 static int check_combination(const generate_options *o) {
-    if (o->engine.model == NULL) {
-        return complain(EXIT_USAGE, "no model: give --model DIR (a Hugging Face folder, or the id of one in its cache)");
-    }
+    const int code = engine_require_model(&o->engine);
+    if (code != EXIT_OK) { return code; }
     if (o->prompt != NULL && o->prompts != NULL) {
         return complain(EXIT_USAGE, "--prompt and --prompts exclude each other");
     }
-    if (!o->chat && o->prompts == NULL && (o->system != NULL || template_options_given(&o->template))) {
-        return complain(EXIT_USAGE, "%s needs --chat", o->system != NULL ? "--system" : "an argument of the chat template");
-    }
-    if (!o->chat && o->system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
     if (o->sampling.logprobs.given && !writes_json(o)) {
         return complain(EXIT_USAGE, "--logprobs needs JSON output: add --json, or --output FILE.jsonl");
     }
@@ -113,7 +110,8 @@ static int check_combination(const generate_options *o) {
     if (o->resume && o->prompts != NULL && strcmp(o->prompts, "-") == 0) {
         return complain(EXIT_USAGE, "--resume needs the prompts in a file, not on stdin");
     }
-    return EXIT_OK;
+    if (o->chat || (o->prompts != NULL && o->system == NULL)) { return EXIT_OK; } /* lines may have messages */
+    return template_require_chat(&o->template, o->system);
 }
 
 /* The prompt from the command line or stdin, wrapped in messages with --chat. */
@@ -127,7 +125,7 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (!text_read_file(&texts->prompt, "-")) { return EXIT_FILE; }
         text_buffer *p = &texts->prompt;
         if (p->size == 0) {
-            return complain(EXIT_USAGE, "no prompt: stdin is empty; give --prompt TEXT (--prompt \"\" begins from nothing)");
+            return complain(EXIT_USAGE, "no prompt: stdin is empty; give --prompt TEXT (\"\" begins from nothing)");
         }
         if (p->size > 0 && p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
@@ -186,7 +184,7 @@ static void identify_job(const generate_options *o, const request_texts *texts, 
         o->prompts != NULL ? requests->hash : hash_bytes(HASH_START, texts->prompt.data, texts->prompt.size);
     text_format(identity, "{\"prompts\":\"%016llx %lld\",\"options\":", (unsigned long long)hash,
                 (long long)requests->n_requests);
-    options_describe(command_find("generate"), o, identity);
+    options_describe(&command_generate, o, identity);
     text_puts(identity, "}\n");
 }
 

@@ -72,8 +72,8 @@ const command command_inspect = {
     .name = "inspect",
     .summary = "show what a model folder holds and what it would take",
     .usage = "DIR [OPTIONS]",
-    .description = "Reads the descriptions only, no weights: family, sizes, tensors by type, quantisation, tokenizer and "
-                   "chat template, and the memory that each way of holding the model takes.",
+    .description = "Reads the descriptions only, no weights: family, sizes, tensors by type, quantisation, tokenizer "
+                   "and chat template, and the memory that each way of holding the model takes.",
     .examples = "  qrun inspect path/to/model\n"
                 "  qrun inspect Qwen/Qwen3-0.6B\n"
                 "  qrun inspect path/to/model --tensors --json",

@@ -111,8 +111,9 @@ static int encode(const tokenize_options *o, const qrun_tokenizer *tokenizer, te
         const int code = render_chat(o, tokenizer, input);
         if (code != EXIT_OK) { return code; }
     }
-    if (qrun_tokenize(tokenizer, input->data, input->size, !o->no_special && !o->chat, o->parse_special || o->chat, &ids,
-                      &n_ids, &error) != QRUN_OK) {
+    const bool add_special = !o->no_special && !o->chat, parse_special = o->parse_special || o->chat;
+    if (qrun_tokenize(tokenizer, input->data, input->size, add_special, parse_special, &ids, &n_ids, &error) !=
+        QRUN_OK) {
         return complain_error(&error);
     }
     print_ids(o, tokenizer, ids, n_ids);
@@ -179,10 +180,7 @@ static int check_combination(const tokenize_options *o) {
     if (o->decode && (o->chat || o->ids || o->json)) {
         return complain(EXIT_USAGE, "--decode prints text; --chat, --ids and --json are for the other direction");
     }
-    if (!o->chat && (o->system != NULL || template_options_given(&o->template))) {
-        return complain(EXIT_USAGE, "%s needs --chat", o->system != NULL ? "--system" : "an argument of the chat template");
-    }
-    return EXIT_OK;
+    return o->chat ? EXIT_OK : template_require_chat(&o->template, o->system);
 }
 
 static int run(const void *options, const option_texts *arguments) {
@@ -209,8 +207,8 @@ const command command_tokenize = {
     .name = "tokenize",
     .summary = "show the tokens of a text, or the text of tokens",
     .usage = "--model DIR [OPTIONS] [TEXT…]",
-    .description = "Without TEXT, stdin is read as it is, its last newline included. Tokens are shown as the vocabulary "
-                   "spells them.",
+    .description = "Without TEXT, stdin is read as it is, its last newline included. Tokens are shown as the "
+                   "vocabulary spells them.",
     .examples = "  qrun tokenize --model path/to/model \"Once upon a time\"\n"
                 "  qrun tokenize --model path/to/model --ids \"Once upon a time\"\n"
                 "  qrun tokenize --model path/to/model --decode 1 403 407 261 378\n"

@@ -21,8 +21,10 @@ const option template_option_table[N_TEMPLATE_OPTIONS] = {
              "Default: as the template has it."},
 };
 
-bool template_options_given(const template_options *options) {
-    return options->tools != NULL || options->arguments.count > 0 || options->enable_thinking.given;
+int template_require_chat(const template_options *options, const char *system) {
+    if (system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
+    if (options->tools == NULL && options->arguments.count == 0 && !options->enable_thinking.given) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "an argument of the chat template needs --chat");
 }
 
 static bool is_json(const char *value) {

@@ -14,7 +14,8 @@ typedef struct template_options {
 enum { N_TEMPLATE_OPTIONS = 3 };
 extern const option template_option_table[N_TEMPLATE_OPTIONS];
 
-bool template_options_given(const template_options *options);
+/* Without --chat there is neither a template nor a system message: 0, or an exit code where one of them was given. */
+int template_require_chat(const template_options *options, const char *system);
 
 /* Makes the texts; *tools and *arguments stay empty (data NULL) where nothing was given. Returns 0 or an exit code. */
 int template_read(const template_options *options, text_buffer *tools, text_buffer *arguments);

@@ -40,7 +40,8 @@ const option adapter_option_table[N_ADAPTER_OPTIONS] = {
 };
 
 const option machine_option_table[N_MACHINE_OPTIONS] = {
-    {.name = "threads", .neutral = true, .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1, .high = 1024,
+    {.name = "threads", .neutral = true, .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1,
+     .high = 1024,
      .help = "Threads. Default: all processors this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_TEXT, .value_name = "NAME", AT(device),
      .help = "Where to run: auto or cpu. Default: auto, the best this machine has."},
@@ -53,9 +54,11 @@ const option session_option_table[N_SESSION_OPTIONS] = {
     {.name = "context", .kind = OPTION_INT, .value_name = "N", AT(context), .low = 1, .high = INT_MAX,
      .help = "Longest sequence in tokens, prompt and answer together. Default: the model's own, as far as memory "
              "allows."},
-    {.name = "max-batch", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(max_batch), .low = 1, .high = 65536,
+    {.name = "max-batch", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(max_batch), .low = 1,
+     .high = 65536,
      .help = "Sequences that run at once. Default: 64."},
-    {.name = "step-tokens", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(step_tokens), .low = 1, .high = 1 << 20,
+    {.name = "step-tokens", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(step_tokens), .low = 1,
+     .high = 1 << 20,
      .help = "Tokens of one step; longer prompts are read in chunks. Default: 512."},
     {.name = "kv", .kind = OPTION_CHOICE, AT(kv), .choices = kv_names,
      .help = "Type of the K/V cache; int8 halves it. Default: auto, the type of computation."},
@@ -128,10 +131,12 @@ static int open_adapter(engine *e, const char *argument) {
     return EXIT_OK;
 }
 
+int engine_require_model(const engine_options *options) {
+    if (options->model != NULL || options->shape != NULL) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "no model: give --model DIR, a Hugging Face folder or the id of one in its cache");
+}
+
 int engine_open_model(engine *e, const engine_options *options) {
-    if (options->model == NULL && options->shape == NULL) {
-        return complain(EXIT_USAGE, "no model: give --model DIR (a Hugging Face folder, or the id of one in its cache)");
-    }
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = engine_model_params(options);
     params.progress = engine_show_bytes;
@@ -153,7 +158,8 @@ int engine_open_session(engine *e, const qrun_session_params *params) {
 }
 
 int engine_open(engine *e, const engine_options *options) {
-    int code = engine_open_context(e, options);
+    int code = engine_require_model(options);
+    if (code == EXIT_OK) { code = engine_open_context(e, options); }
     if (code == EXIT_OK) { code = engine_open_model(e, options); }
     const qrun_session_params params = engine_session_params(options);
     if (code == EXIT_OK) { code = engine_open_session(e, &params); }

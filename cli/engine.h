@@ -44,6 +44,7 @@ qrun_session_params engine_session_params(const engine_options *options);
 
 /* Each returns 0 or an exit code, after telling the user; engine_close takes back whatever was made. Loading shows its
  * progress, and Ctrl-C ends it. */
+int engine_require_model(const engine_options *options); /* that one is given */
 int engine_open_context(engine *e, const engine_options *options);
 int engine_open_model(engine *e, const engine_options *options); /* with its adapters */
 int engine_open_session(engine *e, const qrun_session_params *params);

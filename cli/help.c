@@ -18,8 +18,8 @@ static void heading(const char *title) {
     printf("\n%s%s%s\n", terminal_sequence(stdout, STYLE_BOLD), title, terminal_sequence(stdout, STYLE_PLAIN));
 }
 
-/* Prints `words` wrapped to the width; the cursor is at column `column` now, later lines begin at `indent`. A line break
- * in the text is kept when the line after it is indented. */
+/* Prints `words` wrapped to the width; the cursor is at column `column` now, later lines begin at `indent`. An empty
+ * line parts paragraphs. */
 static void print_wrapped(const char *words, int column, int indent) {
     const int width = help_width();
     bool line_begins = true;
@@ -93,7 +93,9 @@ static void print_exit_codes(void) {
                  {EXIT_ENGINE, "the device failed, or qrun has a bug"},
                  {EXIT_INTERRUPTED, "interrupted (Ctrl-C or SIGTERM)"}};
     heading("Exit codes");
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) { printf("  %3d  %s\n", codes[i].code, codes[i].meaning); }
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        printf("  %3d  %s\n", codes[i].code, codes[i].meaning);
+    }
 }
 
 void help_print_command(const command *cmd) {

@@ -193,7 +193,8 @@ static int complain_unknown(const command *cmd, const char *argument) {
     }
     nearest search = NEAREST_INIT(name);
     for (size_t g = 0; g < cmd->n_groups; g++) {
-        for (size_t i = 0; i < cmd->groups[g].n_options; i++) { nearest_offer(&search, cmd->groups[g].options[i].name); }
+        const option_group *group = &cmd->groups[g];
+        for (size_t i = 0; i < group->n_options; i++) { nearest_offer(&search, group->options[i].name); }
     }
     if (search.best != NULL) {
         return complain(EXIT_USAGE, "'%s' has no option '%s'; did you mean '--%s'?", cmd->name, argument, search.best);

@@ -45,7 +45,8 @@ void report_json(const engine *e, const run_counts *counts) {
             counts->seconds, per_second(s.completion_tokens, counts->seconds), e->info.load_seconds);
     fprintf(stderr,
             "\"steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,\"preemptions\":%lld,\"page_tokens\":%lld,"
-            "\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,\"peak_bytes\":%lld}\n",
+            "\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,"
+            "\"peak_bytes\":%lld}\n",
             (long long)s.steps, s.step_seconds, s.prefill_seconds, (long long)s.n_preemptions, (long long)s.page_tokens,
             (long long)s.pages_total, (long long)s.pages_peak, (long long)e->info.weight_bytes,
             (long long)s.planned_bytes, (long long)s.peak_bytes);

@@ -80,11 +80,15 @@ int stream_request(text_stream *stream, const engine *e, const qrun_request_para
             cancelled = true;
             (void)qrun_session_cancel(e->session, number, NULL);
         }
-        if (qrun_session_step(e->session, &has_work, &error) != QRUN_OK) { return complain_error(&error); }
+        if (qrun_session_step(e->session, &has_work, &error) != QRUN_OK) {
+            stream->session_failed = true;
+            return complain_error(&error);
+        }
         if (ferror(stdout) && !cancelled) { return EXIT_FILE; /* finish_stdout says why */ }
         show_progress(e, request);
     }
     progress_clear();
+    if (!stream->over) { return complain(EXIT_ENGINE, "the session ended without an answer"); }
     if (stream->error != NULL) { return complain(EXIT_SOME_FAILED, "%s", stream->error); }
     put_other_samples(stream);
     return cancelled ? EXIT_INTERRUPTED : EXIT_OK;

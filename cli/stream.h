@@ -13,10 +13,11 @@ typedef struct text_stream {
     double total_seconds, first_token_seconds;
     char *error;         /* of the request, after it was accepted */
     bool over;
+    bool session_failed; /* a step failed: the session still holds the request, and must not be stepped again */
     bool on_terminal;    /* stdout is one: control characters of the text are not sent to it */
 } text_stream;
 
-/* Runs `request` (its callbacks are set here) to its end or until interrupted, then cancelled. Sample 0 is written as it
+/* Runs `request` (its callbacks are set here) to its end; when interrupted, cancels it. Sample 0 is written as it
  * arrives, the others after it. Returns 0 or an exit code, after telling the user. */
 int stream_request(text_stream *stream, const engine *e, const qrun_request_params *request);
 void stream_free(text_stream *stream);

@@ -22,7 +22,9 @@ static void on_event(void *user, const qrun_event *event) {
     }
     /* TOKEN brings whole characters; DONE may bring what was held back for a stop text. */
     const size_t used = strlen(a->text);
-    if (event->text_bytes > 0 && event->text_bytes < sizeof a->text - used) { memcpy(a->text + used, event->text, event->text_bytes); }
+    if (event->text_bytes > 0 && event->text_bytes < sizeof a->text - used) {
+        memcpy(a->text + used, event->text, event->text_bytes);
+    }
     if (event->type == QRUN_EVENT_DONE) {
         printf("%s|%s\n[%s after %d tokens]\n", a->prompt, a->text, event->finish_reason, event->completion_tokens);
     }

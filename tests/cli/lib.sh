@@ -1,6 +1,6 @@
 # Shared by the tests of the program: sourced first, with $QRUN (the program), $QRUN_SOURCE (the repository) and
-# $CHECK_JSONL and $JSON_TEXT (check_jsonl.c, json_text.c) in the environment. A test runs the program with `run`, then says what must hold with
-# `expect_…`; failures are reported and counted, and `finish` ends the script.
+# $CHECK_JSONL and $JSON_TEXT (check_jsonl.c, json_text.c) in the environment. A test runs the program with `run`, then
+# says what must hold with `expect_…`; failures are reported and counted, and `finish` ends the script.
 
 set -u
 work=$(mktemp -d "${TMPDIR:-/tmp}/qrun-test.XXXXXX") || exit 1

@@ -2,7 +2,9 @@
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 
 cd "$work" || exit 1
-awk 'BEGIN { for (i = 0; i < 40; i++) printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 24, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' >requests.jsonl
+awk 'BEGIN { for (i = 0; i < 40; i++)
+    printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 24, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' \
+    >requests.jsonl
 set -- generate --model "$model" --prompts requests.jsonl --max-batch 4
 
 # A whole job: the file, and nothing beside it.

@@ -16,7 +16,8 @@ generate_text() {
 
 generate_text "$work/answer" --prompt "Once upon a time" --max-tokens 507
 { printf 'Once upon a time'; cat "$work/answer"; echo; } >"$work/text"
-expect_true "the documented text of 512 tokens" cmp "$work/text" "$shared/models/stories260K.expected_once_upon_a_time_512.txt"
+expect_true "the documented text of 512 tokens" cmp "$work/text" \
+    "$shared/models/stories260K.expected_once_upon_a_time_512.txt"
 
 generate_text "$work/answer" --prompt "Once upon a time" --max-tokens 256
 { printf 'Once upon a time'; cat "$work/answer"; } >"$work/shorter"
@@ -32,7 +33,8 @@ for quant in f32 nf4 nf4-dq int8; do
         : >"$work/scores"
         for story in 0 1 2 3 4; do
             "$JSON_TEXT" "$stories" docs $story text >"$work/story"
-            run eval --model "$real" --text "$work/story" --quant $quant --dtype $dtype --window 512 --max-tokens 511 --json
+            run eval --model "$real" --text "$work/story" --quant $quant --dtype $dtype --window 512 --max-tokens 511 \
+                --json
             expect_code 0
             echo "$("$JSON_TEXT" "$work/out" tokens) $("$JSON_TEXT" "$work/out" mean_nll)" >>"$work/scores"
         done
