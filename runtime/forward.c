@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "runtime/layer.h"
 #include "runtime/rope.h"
 
 /* The buffers of a forward pass, all device memory, in three allocations (activations, tables, logits) beside the ops'
@@ -72,17 +73,6 @@ static void *lay(layout_cursor *cursor, int64_t n, size_t element_bytes) {
     return address;
 }
 
-static bool has_post_norms(const qrun_model *model) {
-    return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL;
-}
-
-static bool is_gated(const qrun_model *model) {
-    return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
-}
-
-static int64_t qkv_columns(const qr_model_shape *s) { return (s->n_heads + 2 * s->n_kv_heads) * s->head_dim; }
-static int64_t mlp_columns(const qrun_model *model) { return model->shape.mlp * (is_gated(model) ? 2 : 1); }
-
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
@@ -90,11 +80,11 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     layout_cursor cursor = {base, 0};
     b->x = lay(&cursor, t * s->hidden, sizeof(float));
     b->normed = lay(&cursor, t * s->hidden, act);
-    b->qkv = lay(&cursor, t * qkv_columns(s), sizeof(float));
+    b->qkv = lay(&cursor, t * qr_qkv_columns(s), sizeof(float));
     b->attended = lay(&cursor, t * s->n_heads * s->head_dim, act);
-    b->mlp = lay(&cursor, t * mlp_columns(model), sizeof(float));
+    b->mlp = lay(&cursor, t * qr_mlp_columns(model), sizeof(float));
     b->gated = lay(&cursor, t * s->mlp, act);
-    if (has_post_norms(model)) { b->branch = lay(&cursor, t * s->hidden, sizeof(float)); }
+    if (qr_model_has_post_norms(model)) { b->branch = lay(&cursor, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
         b->cos_table[k] = lay(&cursor, t * s->rope_half, sizeof(float));
         b->sin_table[k] = lay(&cursor, t * s->rope_half, sizeof(float));
@@ -131,22 +121,11 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
     return cursor.offset;
 }
 
-/* ---- Arguments of the ops -------------------------------------------------------------------------------------------- */
+/* ---- The ops' arguments and workspace ---------------------------------------------------------------------------------- */
 
-static qr_linear_args linear_args(const qrun_model *model, const qr_linear_layer *linear, const void *x, int64_t x_stride,
-                                  float *y, int64_t y_stride, int64_t n_rows, bool accumulate) {
-    return (qr_linear_args){.weight = &linear->weight, .bias = linear->bias, .x = x, .x_dtype = model->act_dtype,
-                            .y = y + (y != NULL ? linear->out_offset : 0), .n_rows = n_rows, .x_stride = x_stride,
-                            .y_stride = y_stride, .accumulate = accumulate};
-}
-
-static qr_lora_args lora_args(const qrun_model *model, const qr_linear_layer *linear, const int32_t *row_adapter,
-                              const void *x, int64_t x_stride, float *y, int64_t y_stride, int64_t n_rows) {
-    return (qr_lora_args){.factors = model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS,
-                          .row_adapter = row_adapter, .x = x, .x_dtype = model->act_dtype,
-                          .y = y + linear->out_offset, .n_rows = n_rows, .in = linear->weight.desc.cols,
-                          .out = linear->weight.desc.rows, .x_stride = x_stride, .y_stride = y_stride,
-                          .n_adapters = QR_MAX_ADAPTERS, .max_rank = QR_MAX_LORA_RANK};
+static qr_layer_adapters adapters_of(const qr_forward *f, bool wanted) {
+    return (qr_layer_adapters){.table = wanted ? f->model->lora_table : NULL, .n_adapters = QR_MAX_ADAPTERS,
+                               .max_rank = QR_MAX_LORA_RANK, .row_adapter = f->b.row_adapter};
 }
 
 static qr_attention_args attention_args(const qr_forward *f, const qr_batch *batch, const qr_layer *layer) {
@@ -158,7 +137,7 @@ static qr_attention_args attention_args(const qr_forward *f, const qr_batch *bat
         .dst = f->b.attended,
         .dst_dtype = f->model->act_dtype,
         .n_tokens = batch->n_tokens,
-        .q_stride = qkv_columns(s),
+        .q_stride = qr_qkv_columns(s),
         .n_heads = (int32_t)s->n_heads,
         .n_seqs = (int32_t)batch->n_sequences,
         .q_start = f->b.q_start,
@@ -173,19 +152,14 @@ static qr_attention_args attention_args(const qr_forward *f, const qr_batch *bat
     };
 }
 
-/* ---- The ops' workspace: the most that any op asks for at the limits ------------------------------------------------- */
-
 static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
 
 static void linear_workspace(const qr_forward *f, const qr_linear_layer *linear, int64_t n_rows, size_t *most) {
-    const qrun_model *model = f->model;
-    const qr_linear_args args =
-        linear_args(model, linear, NULL, linear->weight.desc.cols, NULL, linear->weight.desc.rows, n_rows, false);
+    const qr_weight_desc *desc = &linear->weight.desc;
+    const qr_linear_args args = qr_layer_linear_args(f->model, linear, NULL, NULL, desc->rows, n_rows, false);
     raise_to(most, qr_linear_workspace(f->backend, &args));
-    const qr_lora_args lora = {.x_dtype = model->act_dtype, .n_rows = n_rows, .in = linear->weight.desc.cols,
-                               .out = linear->weight.desc.rows, .x_stride = linear->weight.desc.cols,
-                               .y_stride = linear->weight.desc.rows, .n_adapters = QR_MAX_ADAPTERS,
-                               .max_rank = QR_MAX_LORA_RANK};
+    const qr_layer_adapters adapters = adapters_of(f, false);
+    const qr_lora_args lora = qr_layer_lora_args(&adapters, f->model->act_dtype, linear, NULL, NULL, desc->rows, n_rows);
     raise_to(most, qr_lora_workspace(f->backend, &lora));
 }
 
@@ -291,117 +265,25 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
 
 /* ---- The layers ------------------------------------------------------------------------------------------------------ */
 
-static qrun_status run_norm(qr_forward *f, const qr_norm *norm, const float *src, void *dst, qr_dtype dst_dtype, int64_t n,
-                            qr_error *err) {
-    if (norm->bias != NULL) {
-        const qr_layer_norm_args args = {src, norm->weight, norm->bias, dst, dst_dtype, n, norm->dim,
-                                         f->model->shape.norm_eps};
-        return qr_layer_norm(f->backend, &args, f->workspace, err);
-    }
-    const qr_rms_norm_args args = {.src = src, .weight = norm->weight, .dst = dst, .dst_dtype = dst_dtype, .n_rows = n,
-                                   .n_groups = 1, .dim = norm->dim, .src_stride = norm->dim, .dst_stride = norm->dim,
-                                   .eps = f->model->shape.norm_eps, .weight_offset = f->model->shape.norm_offset};
-    return qr_rms_norm(f->backend, &args, f->workspace, err);
-}
+typedef struct paged_attention {
+    qr_forward *forward;
+    const qr_batch *batch;
+} paged_attention;
 
-static qrun_status run_head_norm(qr_forward *f, const qr_norm *norm, float *heads, int64_t n_heads, int64_t n, qr_error *err) {
-    if (norm->weight == NULL) { return QRUN_OK; }
-    const int64_t stride = qkv_columns(&f->model->shape);
-    const qr_rms_norm_args args = {.src = heads, .weight = norm->weight, .dst = heads, .dst_dtype = QR_DTYPE_F32,
-                                   .n_rows = n, .n_groups = n_heads, .dim = norm->dim, .src_stride = stride,
-                                   .dst_stride = stride, .eps = f->model->shape.norm_eps,
-                                   .weight_offset = f->model->shape.norm_offset};
-    return qr_rms_norm(f->backend, &args, f->workspace, err);
-}
-
-static qrun_status run_linear(qr_forward *f, const qr_batch *batch, const qr_linear_layer *linear, const void *x, float *y,
-                              int64_t y_stride, bool accumulate, qr_error *err) {
-    const int64_t cols = linear->weight.desc.cols;
-    const qr_linear_args args = linear_args(f->model, linear, x, cols, y, y_stride, batch->n_tokens, accumulate);
-    const qrun_status status = qr_linear(f->backend, &args, f->workspace, err);
-    if (status != QRUN_OK || !batch->has_adapters) { return status; }
-    const qr_lora_args lora = lora_args(f->model, linear, f->b.row_adapter, x, cols, y, y_stride, batch->n_tokens);
-    return qr_lora(f->backend, &lora, f->workspace, err);
-}
-
-/* x += block(…), through the norm that some families put behind a block. */
-static qrun_status run_block_output(qr_forward *f, const qr_batch *batch, const qr_linear_layer *linear, const void *src,
-                                    const qr_norm *post_norm, qr_error *err) {
-    const int64_t hidden = f->model->shape.hidden;
-    if (post_norm->weight == NULL) { return run_linear(f, batch, linear, src, f->b.x, hidden, true, err); }
-    qrun_status status = run_linear(f, batch, linear, src, f->b.branch, hidden, false, err);
-    if (status == QRUN_OK) {
-        status = run_norm(f, post_norm, f->b.branch, f->b.branch, QR_DTYPE_F32, batch->n_tokens, err);
-    }
-    if (status != QRUN_OK) { return status; }
-    const qr_add_args args = {f->b.x, f->b.branch, batch->n_tokens * hidden};
-    return qr_add(f->backend, &args, f->workspace, err);
-}
-
-static qrun_status rotate(qr_forward *f, const qr_batch *batch, const qr_layer *layer, float *heads, int64_t n_heads,
-                          qr_error *err) {
-    const qr_model_shape *s = &f->model->shape;
-    const qr_rope_args args = {heads, f->b.cos_table[layer->rope_kind], f->b.sin_table[layer->rope_kind], batch->n_tokens,
-                               n_heads, s->head_dim, s->rope_half, qkv_columns(s)};
-    return qr_rope(f->backend, &args, f->workspace, err);
-}
-
-static qrun_status write_kv(qr_forward *f, const qr_batch *batch, const qr_layer *layer, const float *k, const float *v,
-                            qr_error *err) {
-    const qr_attention_args pages = attention_args(f, batch, layer);
-    const int64_t stride = qkv_columns(&f->model->shape);
-    const qr_kv_write_args args = {.layout = pages.layout, .k = k, .v = v, .n_tokens = batch->n_tokens, .k_stride = stride,
-                                   .v_stride = stride,
-                                   .token_page = f->b.token_page + layer->kv_group * batch->n_tokens,
-                                   .position = f->b.position,
-                                   .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&pages.layout),
-                                   .page_stride_bytes = f->page_bytes};
-    return qr_kv_write(f->backend, &args, f->workspace, err);
-}
-
-static qrun_status run_attention(qr_forward *f, const qr_batch *batch, const qr_layer *layer, qr_error *err) {
-    const qr_model_shape *s = &f->model->shape;
-    const int64_t n = batch->n_tokens;
-    float *q = f->b.qkv, *k = q + s->n_heads * s->head_dim, *v = k + s->n_kv_heads * s->head_dim;
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_norm(f, &layer->attn_norm, f->b.x, f->b.normed, f->model->act_dtype, n, err));
-    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(run_linear(f, batch, &layer->attn_in[i], f->b.normed, f->b.qkv, qkv_columns(s), false, err));
-    }
-    QR_TRY(run_head_norm(f, &layer->q_norm, q, s->n_heads, n, err));
-    QR_TRY(run_head_norm(f, &layer->k_norm, k, s->n_kv_heads, n, err));
-    if (s->rope_half > 0) {
-        QR_TRY(rotate(f, batch, layer, q, s->n_heads, err));
-        QR_TRY(rotate(f, batch, layer, k, s->n_kv_heads, err));
-    }
-    QR_TRY(write_kv(f, batch, layer, k, v, err));
-    const qr_attention_args args = attention_args(f, batch, layer);
-    QR_TRY(qr_attention(f->backend, &args, f->workspace, err));
-    QR_TRY(run_block_output(f, batch, &layer->attn_out, f->b.attended, &layer->post_attn_norm, err));
-out:
-    return status;
-}
-
-static qrun_status run_mlp(qr_forward *f, const qr_batch *batch, const qr_layer *layer, qr_error *err) {
-    const qrun_model *model = f->model;
-    const int64_t n = batch->n_tokens, columns = mlp_columns(model);
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_norm(f, &layer->mlp_norm, f->b.x, f->b.normed, model->act_dtype, n, err));
-    for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(run_linear(f, batch, &layer->mlp_in[i], f->b.normed, f->b.mlp, columns, false, err));
-    }
-    if (is_gated(model)) {
-        const qr_gate_args args = {model->shape.activation, f->b.mlp, f->b.mlp + model->shape.mlp, f->b.gated,
-                                   model->act_dtype, n, model->shape.mlp, columns, columns};
-        QR_TRY(qr_gate(f->backend, &args, f->workspace, err));
-    } else {
-        const qr_activation_args args = {model->shape.activation, f->b.mlp, f->b.gated, model->act_dtype, n,
-                                         model->shape.mlp, columns};
-        QR_TRY(qr_activation(f->backend, &args, f->workspace, err));
-    }
-    QR_TRY(run_block_output(f, batch, &layer->mlp_out, f->b.gated, &layer->post_mlp_norm, err));
-out:
-    return status;
+static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v, void *dst,
+                                qr_error *err) {
+    const paged_attention *paged = arg;
+    qr_forward *f = paged->forward;
+    (void)q, (void)dst; /* both are the buffers that attention_args names */
+    const qr_attention_args args = attention_args(f, paged->batch, layer);
+    const qr_kv_write_args write = {.layout = args.layout, .k = k, .v = v, .n_tokens = args.n_tokens,
+                                    .k_stride = args.q_stride, .v_stride = args.q_stride,
+                                    .token_page = f->b.token_page + layer->kv_group * args.n_tokens,
+                                    .position = f->b.position,
+                                    .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&args.layout),
+                                    .page_stride_bytes = f->page_bytes};
+    const qrun_status status = qr_kv_write(f->backend, &write, f->workspace, err);
+    return status == QRUN_OK ? qr_attention(f->backend, &args, f->workspace, err) : status;
 }
 
 static qrun_status copy_ints(qr_forward *f, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
@@ -443,12 +325,27 @@ static qrun_status embed(qr_forward *f, const qr_batch *batch, qr_error *err) {
 }
 
 qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) {
+    paged_attention paged = {f, batch};
+    const qr_layer_pass pass = {
+        .model = f->model,
+        .workspace = f->workspace,
+        .n_tokens = batch->n_tokens,
+        .x = f->b.x,
+        .cos_table = {f->b.cos_table[0], f->b.cos_table[1]},
+        .sin_table = {f->b.sin_table[0], f->b.sin_table[1]},
+        .buffers = {.attn_normed = f->b.normed, .qkv = f->b.qkv, .attended = f->b.attended, .attn_branch = f->b.branch,
+                    .mlp_branch = f->b.branch, .branch_normed = f->b.branch, .mlp_normed = f->b.normed, .mlp = f->b.mlp,
+                    .gated = f->b.gated},
+        .adapters = adapters_of(f, batch->has_adapters),
+        .attend = attend_paged,
+        .attend_arg = &paged,
+    };
     qrun_status status = QRUN_OK;
     QR_TRY(copy_batch(f, batch, err));
     QR_TRY(embed(f, batch, err));
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
-        QR_TRY(run_attention(f, batch, &f->model->layers[l], err));
-        QR_TRY(run_mlp(f, batch, &f->model->layers[l], err));
+        QR_TRY(qr_layer_attention(&pass, &f->model->layers[l], err));
+        QR_TRY(qr_layer_mlp(&pass, &f->model->layers[l], err));
     }
 out:
     return status;
@@ -463,9 +360,10 @@ static qrun_status run_head(qr_forward *f, const int32_t *rows, int64_t n_rows, 
     QR_TRY(copy_ints(f, f->b.rows, rows, n_rows, err));
     const qr_gather_rows_args gather = {f->b.x, f->b.rows, f->b.picked, n_rows, hidden};
     QR_TRY(qr_gather_rows(f->backend, &gather, f->workspace, err));
-    QR_TRY(run_norm(f, &model->final_norm, f->b.picked, f->b.picked_normed, model->act_dtype, n_rows, err));
+    QR_TRY(qr_layer_norm_rows(model, f->workspace, &model->final_norm, f->b.picked, f->b.picked_normed, model->act_dtype,
+                              n_rows, err));
     const qr_linear_layer head = {.weight = model->head};
-    const qr_linear_args args = linear_args(model, &head, f->b.picked_normed, hidden, f->b.logits, vocab, n_rows, false);
+    const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n_rows, false);
     QR_TRY(qr_linear(f->backend, &args, f->workspace, err));
     if (model->shape.logit_softcap > 0) {
         const qr_softcap_args softcap = {f->b.logits, n_rows * vocab, model->shape.logit_softcap};

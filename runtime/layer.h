@@ -1,0 +1,63 @@
+/* One layer of the network, written once against ops: the attention block and the MLP block, for generation and for
+ * training alike. What differs between them (where K/V live, which buffers are kept) is in the pass. */
+#ifndef QR_RUNTIME_LAYER_H
+#define QR_RUNTIME_LAYER_H
+
+#include "runtime/model.h"
+
+/* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same buffers,
+ * and may let `branch_normed` be `branch` and `mlp_normed` be `attn_normed`. */
+typedef struct qr_layer_buffers {
+    void *attn_normed;    /* [T, D] act */
+    float *qkv;           /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place */
+    void *attended;       /* [T, H · HD] act */
+    float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
+    float *branch_normed; /* [T, D]: behind it */
+    void *mlp_normed;     /* [T, D] act */
+    float *mlp;           /* [T, 2 M] gate and up, or [T, M] ungated */
+    void *gated;          /* [T, M] act */
+} qr_layer_buffers;
+
+/* The LoRA factors of a pass, or none. */
+typedef struct qr_layer_adapters {
+    const qr_lora_factor *table; /* device, [n_slots][n_adapters]; NULL: no adapters */
+    int32_t n_adapters, max_rank;
+    const int32_t *row_adapter;  /* device, [T] */
+} qr_layer_adapters;
+
+typedef struct qr_layer_pass qr_layer_pass;
+
+/* Brings K/V to where attention reads it and runs attention: q, k, v are views of buffers->qkv, dst buffers->attended. */
+typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                    void *dst, qr_error *err);
+
+struct qr_layer_pass {
+    const qrun_model *model;
+    void *workspace;
+    int64_t n_tokens;
+    float *x; /* [T, D] residual stream */
+    const float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
+    qr_layer_buffers buffers;
+    qr_layer_adapters adapters;
+    qr_attend_fn attend;
+    void *attend_arg;
+};
+
+int64_t qr_qkv_columns(const qr_model_shape *shape);
+int64_t qr_mlp_columns(const qrun_model *model);
+bool qr_model_is_gated(const qrun_model *model);
+bool qr_model_has_post_norms(const qrun_model *model);
+
+/* x += attention block(x); x += MLP block(x). */
+qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+
+/* Parts that others need: a norm over rows of D, and the arguments of a linear layer (for workspaces too). */
+qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src, void *dst,
+                               qr_dtype dst_dtype, int64_t n_rows, qr_error *err);
+qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_layer *linear, const void *x, float *y,
+                                    int64_t y_stride, int64_t n_rows, bool accumulate);
+qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
+                                const void *x, float *y, int64_t y_stride, int64_t n_rows);
+
+#endif
