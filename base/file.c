@@ -233,7 +233,8 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
     if (writer->partial_path == NULL) {
         status = qr_fail_memory(err, path, length);
     } else if (qr_file_exists(writer->path)) {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
+        status =
+            qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
     } else if (mkdir(writer->partial_path, 0777) != 0) {
         status = fail_errno(err, writer->path, "create the folder");
     }
@@ -274,7 +275,8 @@ qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
     if (!sync_folder(writer->partial_path)) {
         status = fail_errno(err, writer->path, "write");
     } else if (qr_file_exists(writer->path)) {
-        status = qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name", writer->path);
+        status = qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name",
+                         writer->path);
     } else if (rename(writer->partial_path, writer->path) != 0) {
         status = fail_errno(err, writer->path, "put in place");
     }

@@ -49,8 +49,8 @@ void qr_file_writer_abort(qr_file_writer *writer);
 qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, qr_error *err);
 
 /* A folder being written aside as "<path>.partial-<pid>", flat: the caller puts files into partial_path. commit fsyncs
- * it and renames it to path, abort removes it with the files in it; commit aborts when it fails. path must not exist and
- * its parent must. commit and abort are no-ops on a zeroed writer. */
+ * it and renames it to path, abort removes it with the files in it; commit aborts when it fails. path must not exist
+ * and its parent must. commit and abort are no-ops on a zeroed writer. */
 typedef struct qr_folder_writer {
     char *path, *partial_path;
 } qr_folder_writer;

@@ -39,13 +39,13 @@ static qr_safetensors_spec vector(qr_dtype dtype, int64_t n) {
 }
 
 qr_safetensors_spec qr_bnb_part_spec(const qr_weight_desc *desc, qr_bnb_part part, size_t state_bytes) {
-    const int64_t n_blocks = qr_weight_blocks(desc);
+    const int64_t n_blocks = qr_weight_blocks(desc), n_bytes = (int64_t)qr_weight_code_bytes(desc);
     switch (part) {
         case QR_BNB_CODES:
             if (desc->format == QR_WEIGHT_INT8) {
                 return (qr_safetensors_spec){.dtype = QR_DTYPE_I8, .n_dims = 2, .dims = {desc->rows, desc->cols}};
             }
-            return (qr_safetensors_spec){.dtype = QR_DTYPE_U8, .n_dims = 2, .dims = {(int64_t)qr_weight_code_bytes(desc), 1}};
+            return (qr_safetensors_spec){.dtype = QR_DTYPE_U8, .n_dims = 2, .dims = {n_bytes, 1}};
         case QR_BNB_ABSMAX: return vector(desc->format == QR_WEIGHT_NF4_DQ ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks);
         case QR_BNB_QUANT_MAP: return vector(QR_DTYPE_F32, 16);
         case QR_BNB_NESTED_ABSMAX: return vector(QR_DTYPE_F32, qr_ceil_div(n_blocks, QR_NESTED_BLOCK));
@@ -64,8 +64,9 @@ size_t qr_bnb_quant_state(const qr_weight_desc *desc, qr_dtype dtype, float nest
     char offset[32], nested[128] = "";
     if (desc->format == QR_WEIGHT_NF4_DQ) {
         qr_jinja_format_double((double)nested_offset, offset); /* Python's repr */
-        (void)snprintf(nested, sizeof nested, ", \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s",
-                       QR_NESTED_BLOCK, offset);
+        (void)snprintf(nested, sizeof nested,
+                       ", \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s", QR_NESTED_BLOCK,
+                       offset);
     }
     return (size_t)snprintf(text, QR_BNB_QUANT_STATE_BYTES,
                             "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [%lld, %lld]%s}",

@@ -20,20 +20,22 @@ static void append_skip_modules(const char *const *modules, size_t n_modules, qr
 }
 
 /* The value, in the words and the order of transformers 5. What INT8 says of 4 bits are the defaults. */
-static void append_value(qr_weight_format format, const char *const *skip_modules, size_t n_skip_modules, qr_buffer *out) {
+static void append_value(qr_weight_format format, const char *const *skip_modules, size_t n_skip_modules,
+                         qr_buffer *out) {
     const bool four = qr_weight_is_nf4(format);
+    const char *const nested = format == QR_WEIGHT_NF4_DQ ? "true" : "false";
     const char *const in_four = four ? "true" : "false", *const in_eight = four ? "false" : "true";
     qr_buffer_append_format(out, "{\n    \"_load_in_4bit\": %s,\n    \"_load_in_8bit\": %s,\n", in_four, in_eight);
     qr_buffer_append_format(out, "    \"bnb_4bit_compute_dtype\": \"%s\",\n", four ? "bfloat16" : "float32");
     qr_buffer_append_text(out, "    \"bnb_4bit_quant_storage\": \"uint8\",\n");
     qr_buffer_append_format(out, "    \"bnb_4bit_quant_type\": \"%s\",\n", four ? "nf4" : "fp4");
-    qr_buffer_append_format(out, "    \"bnb_4bit_use_double_quant\": %s,\n", format == QR_WEIGHT_NF4_DQ ? "true" : "false");
+    qr_buffer_append_format(out, "    \"bnb_4bit_use_double_quant\": %s,\n", nested);
     qr_buffer_append_text(out, "    \"llm_int8_enable_fp32_cpu_offload\": false,\n"
                                "    \"llm_int8_has_fp16_weight\": false,\n"
                                "    \"llm_int8_skip_modules\": ");
     append_skip_modules(skip_modules, n_skip_modules, out);
-    qr_buffer_append_format(out, ",\n    \"llm_int8_threshold\": 6.0,\n    \"load_in_4bit\": %s,\n    \"load_in_8bit\": %s,\n",
-                            in_four, in_eight);
+    qr_buffer_append_text(out, ",\n    \"llm_int8_threshold\": 6.0,\n");
+    qr_buffer_append_format(out, "    \"load_in_4bit\": %s,\n    \"load_in_8bit\": %s,\n", in_four, in_eight);
     qr_buffer_append_text(out, "    \"quant_method\": \"bitsandbytes\"\n  }");
 }
 
@@ -94,8 +96,8 @@ qrun_status qr_quantized_config_append(const char *text, size_t n_bytes, const c
                                        qr_error *err) {
     qr_json *root = NULL;
     qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
-    if (status == QRUN_OK && !cJSON_IsObject(root)) { status = qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", what); }
     if (status != QRUN_OK) { goto out; }
+    if (!cJSON_IsObject(root)) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", what)); }
     const int index = member_index(root);
     if (index >= 0) {
         const size_t begin = member_value(text, index), end = skip_value(text, begin);

@@ -13,7 +13,7 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 24 };
 
-/* ---- JSON text ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON text --------------------------------------------------------------------------------------------------- */
 
 /* Commas are put where the text before asks for one. */
 static void begin_value(qr_buffer *out) {
@@ -79,7 +79,7 @@ static void open_array(qr_buffer *out, const char *key) {
 static void close_object(qr_buffer *out) { qr_buffer_append_char(out, '}'); }
 static void close_array(qr_buffer *out) { qr_buffer_append_char(out, ']'); }
 
-/* ---- The model ------------------------------------------------------------------------------------------------------- */
+/* ---- The model --------------------------------------------------------------------------------------------------- */
 
 /* What config.json calls the model; kept as it stands, because the family may be read from a part of it. */
 static qrun_status put_names(const qrun_model *model, qr_buffer *out, qr_error *err) {
@@ -149,7 +149,7 @@ static void put_model(const qrun_model *model, qr_buffer *out) {
     if (model->shape.n_rope_kinds > 1) { put_rope("rope_of_sliding_layers", &model->config.rope_local, out); }
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 static void put_types(const qr_safetensors *source, qr_buffer *out) {
     int64_t n_tensors[QR_DTYPE_COUNT] = {0}, n_bytes[QR_DTYPE_COUNT] = {0};
@@ -194,7 +194,7 @@ static void put_tensors(const qr_safetensors *source, qr_buffer *out) {
     close_array(out);
 }
 
-/* ---- Text and generation --------------------------------------------------------------------------------------------- */
+/* ---- Text and generation ----------------------------------------------------------------------------------------- */
 
 static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *err) {
     const qrun_status status = qr_model_open_tokenizer(model, err);
@@ -240,7 +240,7 @@ static void put_generation(const qr_generation_config *generation, qr_buffer *ou
     close_object(out);
 }
 
-/* ---- What it takes --------------------------------------------------------------------------------------------------- */
+/* ---- What it takes ----------------------------------------------------------------------------------------------- */
 
 /* Weight bytes when the linear layers are held in `format`: the same description that loading goes by. */
 static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
@@ -283,7 +283,8 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
 
 /* A folder that is stored quantised can be held in that form only. */
 static qrun_status put_holds(const qrun_model *model, const qr_safetensors *source, qr_buffer *out, qr_error *err) {
-    static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16, QR_WEIGHT_INT8, QR_WEIGHT_NF4, QR_WEIGHT_NF4_DQ};
+    static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16, QR_WEIGHT_INT8, QR_WEIGHT_NF4,
+                                               QR_WEIGHT_NF4_DQ};
     qrun_status status = QRUN_OK;
     open_array(out, "holds");
     for (size_t i = 0; i < QR_COUNT_OF(formats) && status == QRUN_OK; i++) {
@@ -301,14 +302,15 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
     } formats[] = {{"bf16_bytes", QR_KV_BF16}, {"int8_bytes", QR_KV_INT8}};
     open_object(out, "kv_per_token");
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        const qr_kv_layout layout = {formats[i].format, (int32_t)model->shape.n_kv_heads, (int32_t)model->shape.head_dim};
+        const qr_model_shape *shape = &model->shape;
+        const qr_kv_layout layout = {formats[i].format, (int32_t)shape->n_kv_heads, (int32_t)shape->head_dim};
         put_int(out, formats[i].key,
-                model->shape.n_layers * (int64_t)qr_kv_layer_bytes(&layout) / QR_KV_PAGE_TOKENS);
+                shape->n_layers * (int64_t)qr_kv_layer_bytes(&layout) / QR_KV_PAGE_TOKENS);
     }
     close_object(out);
 }
 
-/* ---- Files ----------------------------------------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 typedef struct folder_file {
     char *name;
@@ -366,7 +368,7 @@ static qrun_status put_files(const qrun_model *model, qr_buffer *out, qr_error *
     return status;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------------- */
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool list_tensors, char **json,
                                 qrun_error *error) {

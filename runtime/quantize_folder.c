@@ -63,7 +63,7 @@ static qrun_status advance(folder_job *job, int64_t n_bytes, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_CANCELLED, "quantising %s was cancelled", job->model.folder);
 }
 
-/* ---- What to write --------------------------------------------------------------------------------------------------- */
+/* ---- What to write ----------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
     if (params->struct_size != sizeof *params) {
@@ -84,15 +84,18 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
         case QRUN_QUANT_INT8: *format = QR_WEIGHT_INT8; return QRUN_OK;
         default: break;
     }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can", (int)params->quant);
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",
+                   (int)params->quant);
 }
 
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "%s: is quantised already; use it as it is, or quantise the original model instead", job->model.folder);
+                   "%s: is quantised already; use it as it is, or quantise the original model instead",
+                   job->model.folder);
 }
 
-static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                  qr_error *err) {
     folder_job *job = arg;
     const qr_weight_desc *shape = &linear->weight.desc;
     qr_stored_weight stored;
@@ -101,7 +104,8 @@ static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t la
     if (stored.desc.format >= QR_WEIGHT_INT8) { return refuse_quantised(job, err); }
     linear_matrix *matrix = &job->matrices[linear->slot];
     matrix->source = stored.codes;
-    matrix->desc = (qr_weight_desc){job->format, job->format == QR_WEIGHT_INT8 ? 0 : QR_NF4_BLOCK, shape->rows, shape->cols};
+    const int block = job->format == QR_WEIGHT_INT8 ? 0 : QR_NF4_BLOCK;
+    matrix->desc = (qr_weight_desc){job->format, block, shape->rows, shape->cols};
     return QRUN_OK;
 }
 
@@ -135,8 +139,9 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
     for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
         if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
         planned_tensor *output = &job->outputs[job->n_outputs++];
-        *output = (planned_tensor){matrix->source, matrix, (qr_bnb_part)part, part_name(matrix->source, (qr_bnb_part)part)};
-        if (output->name == NULL) { return qr_fail_memory(err, "the names of the tensors", strlen(matrix->source->name)); }
+        *output = (planned_tensor){.source = matrix->source, .matrix = matrix, .part = (qr_bnb_part)part};
+        output->name = part_name(matrix->source, output->part);
+        if (output->name == NULL) { return qr_fail_memory(err, matrix->source->name, strlen(matrix->source->name)); }
     }
     return QRUN_OK;
 }
@@ -166,7 +171,7 @@ static qrun_status plan_outputs(folder_job *job, qr_error *err) {
     return status;
 }
 
-/* ---- Quantising ------------------------------------------------------------------------------------------------------ */
+/* ---- Quantising -------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_finite(const linear_matrix *matrix, const qr_host_weight *host, qr_error *err) {
     const float *scales = host->row_absmax != NULL ? host->row_absmax : host->absmax;
@@ -211,12 +216,13 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
             matrix->nested_absmax = job->host.nested_absmax; /* taken over */
             job->host.nested_absmax = NULL;
         }
-        matrix->state_bytes = qr_bnb_quant_state(&matrix->desc, matrix->source->dtype, matrix->nested_offset, matrix->state);
+        matrix->state_bytes =
+            qr_bnb_quant_state(&matrix->desc, matrix->source->dtype, matrix->nested_offset, matrix->state);
     }
     return QRUN_OK;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status write_kept(folder_job *job, qr_safetensors_writer *writer, const qr_safetensors_tensor *tensor,
                               qr_error *err) {
@@ -241,7 +247,8 @@ static const void *part_bytes(const folder_job *job, const planned_tensor *outpu
     const linear_matrix *matrix = output->matrix;
     switch (output->part) {
         case QR_BNB_CODES: return job->host.codes;
-        case QR_BNB_ABSMAX: return job->format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
+        case QR_BNB_ABSMAX:
+            return job->format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
         case QR_BNB_QUANT_MAP: return qr_nf4_code;
         case QR_BNB_NESTED_ABSMAX: return matrix->nested_absmax;
         case QR_BNB_NESTED_QUANT_MAP: return qr_dynamic8_map(true);
@@ -268,10 +275,10 @@ static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, co
 
 static qrun_status write_tensors(folder_job *job, qr_error *err) {
     for (size_t i = 0; i < job->n_outputs; i++) { job->specs[i] = spec_of(&job->outputs[i]); }
-    const int64_t shard_bytes = job->params->max_shard_bytes > 0 ? job->params->max_shard_bytes : QR_SAFETENSORS_SHARD_BYTES;
+    const int64_t asked = job->params->max_shard_bytes;
     qr_safetensors_writer *writer = NULL;
     qrun_status status = qr_safetensors_writer_create(job->folder.partial_path, "model", job->specs, job->n_outputs,
-                                                      shard_bytes, &writer, err);
+                                                      asked > 0 ? asked : QR_SAFETENSORS_SHARD_BYTES, &writer, err);
     if (status != QRUN_OK) { return status; }
     const qr_safetensors_spec *spec;
     while (status == QRUN_OK && (spec = qr_safetensors_writer_next(writer)) != NULL) {
@@ -284,7 +291,7 @@ static qrun_status write_tensors(folder_job *job, qr_error *err) {
     return status;
 }
 
-/* ---- The files beside the weights ------------------------------------------------------------------------------------ */
+/* ---- The files beside the weights -------------------------------------------------------------------------------- */
 
 /* A Gemma 3 wrapper: what is not its text model stays as it is. Two spellings, for older and newer transformers. */
 static const char *const wrapper_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
@@ -314,8 +321,9 @@ out:
  * processor, licence. */
 static bool is_copied(const char *name) {
     static const char *const names[] = {
-        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        "vocab.json", "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "NOTICE",
+        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "preprocessor_config.json",
+        "processor_config.json", "NOTICE",
     };
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(name, names[i]) == 0) { return true; }
@@ -349,11 +357,12 @@ static qrun_status copy_files(const folder_job *job, qr_error *err) {
     return status;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------------- */
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static void job_free(folder_job *job) {
     for (size_t i = 0; i < job->n_outputs; i++) { qr_free(job->outputs[i].name); }
-    for (int32_t i = 0; i < job->model.n_slots && job->matrices != NULL; i++) { qr_free(job->matrices[i].nested_absmax); }
+    const int32_t n_matrices = job->matrices != NULL ? job->model.n_slots : 0;
+    for (int32_t i = 0; i < n_matrices; i++) { qr_free(job->matrices[i].nested_absmax); }
     qr_free(job->outputs);
     qr_free(job->specs);
     qr_free(job->matrices);

@@ -55,7 +55,8 @@ static void fill_piece(void *arg, int64_t index, int worker) {
     for (int64_t i = 0; i < PIECE_BYTES / 8; i++) { words[i] = (uint64_t)(i ^ index); }
 }
 
-qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, double *bytes_per_second, qr_error *err) {
+qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, double *bytes_per_second,
+                                          qr_error *err) {
     void *buffer = qr_cpu_map(READ_BYTES);
     if (buffer == NULL) { return qr_fail_memory(err, "the buffer that read bandwidth is measured with", READ_BYTES); }
     const int64_t n_pieces = READ_BYTES / PIECE_BYTES;
@@ -72,8 +73,8 @@ static void exercise(void *arg, int64_t index, int worker) {
     matmul->exercise(QR_CPU_EXERCISE_ROUNDS);
 }
 
-qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds, double *flops,
-                                       qr_error *err) {
+qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds,
+                                       double *flops, qr_error *err) {
     const qr_cpu_isa *chosen;
     const qrun_status status = qr_cpu_isa_choose(isa, &chosen, err);
     if (status != QRUN_OK) { return status; }

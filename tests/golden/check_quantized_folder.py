@@ -59,9 +59,9 @@ def compare_states(ours, theirs):
 
 
 def dequantise_4bit(model):
-    """Puts plain layers in the place of 4-bit ones, with the weights that bitsandbytes dequantises: its inference on CPUs
-    repacks them and takes no sizes that are not multiples of 32. A matrix is passed off as one column, because the kernel
-    for others takes wrong scales at some sizes (README.md)."""
+    """Puts plain layers in the place of 4-bit ones, with the weights that bitsandbytes dequantises: its inference on
+    CPUs repacks them and takes no sizes that are not multiples of 32. A matrix is passed off as one column, because the
+    kernel for others takes wrong scales at some sizes (README.md)."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, bnb.nn.Linear4bit):
             continue
@@ -95,7 +95,8 @@ def main():
     if modules.keys() != quantised_modules(other).keys():
         sys.exit("other modules are quantised")
     n_off = compare_states(ours, other)
-    ids = torch.randint(3, ours.config.get_text_config().vocab_size, (1, 33), generator=torch.Generator().manual_seed(1))
+    vocab_size = ours.config.get_text_config().vocab_size
+    ids = torch.randint(3, vocab_size, (1, 33), generator=torch.Generator().manual_seed(1))
     dequantise_4bit(ours)
     dequantise_4bit(other)
     expected = logits(other, ids)

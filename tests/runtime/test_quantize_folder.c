@@ -24,7 +24,7 @@ enum { PATH_BYTES = 512 };
 static qrun_context *context;
 static char scratch[] = "/tmp/qrun-quantize-XXXXXX"; /* a folder of this run's own */
 
-/* ---- Folders --------------------------------------------------------------------------------------------------------- */
+/* ---- Folders ----------------------------------------------------------------------------------------------------- */
 
 static const char *in_scratch(const char *name) {
     static char paths[16][PATH_BYTES];
@@ -57,12 +57,14 @@ static bool same_file(const char *folder_a, const char *folder_b, const char *na
     char *texts[2] = {NULL, NULL};
     size_t sizes[2] = {0, 1};
     for (int i = 0; i < 2; i++) { (void)qr_file_read(paths[i], 1 << 28, &texts[i], &sizes[i], NULL); }
-    const bool same = texts[0] != NULL && texts[1] != NULL && sizes[0] == sizes[1] && memcmp(texts[0], texts[1], sizes[0]) == 0;
+    const bool same = texts[0] != NULL && texts[1] != NULL && sizes[0] == sizes[1] &&
+                      memcmp(texts[0], texts[1], sizes[0]) == 0;
     for (int i = 0; i < 2; i++) { qr_free(paths[i]), qr_free(texts[i]); }
     return same;
 }
 
-static qrun_status quantize(const char *path, const char *out, qrun_quant quant, int64_t max_shard_bytes, qrun_error *error) {
+static qrun_status quantize(const char *path, const char *out, qrun_quant quant, int64_t max_shard_bytes,
+                            qrun_error *error) {
     qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
     params.path = path;
     params.out = out;
@@ -71,7 +73,7 @@ static qrun_status quantize(const char *path, const char *out, qrun_quant quant,
     return qrun_quantize_folder(context, &params, error);
 }
 
-/* ---- Against bitsandbytes -------------------------------------------------------------------------------------------- */
+/* ---- Against bitsandbytes ---------------------------------------------------------------------------------------- */
 
 typedef struct stored_fixture {
     const char *base, *folder;
@@ -91,7 +93,8 @@ static size_t known_differences(const stored_fixture *fixture, const char *tenso
     return known ? 2 : 0;
 }
 
-static void compare_tensor(const stored_fixture *fixture, const qr_safetensors_tensor *ours, const qr_safetensors_tensor *theirs) {
+static void compare_tensor(const stored_fixture *fixture, const qr_safetensors_tensor *ours,
+                           const qr_safetensors_tensor *theirs) {
     CHECK_INT(ours->dtype, theirs->dtype);
     CHECK_INT(ours->n_dims, theirs->n_dims);
     CHECK_MSG(memcmp(ours->dims, theirs->dims, sizeof ours->dims) == 0, "%s: another shape", ours->name);
@@ -168,7 +171,7 @@ static void test_quantisation_states(void) {
     CHECK_STR(text, "{\"quant_type\": \"nf4\", \"blocksize\": 128, \"dtype\": \"float16\", \"shape\": [7, 1]}");
 }
 
-/* ---- config.json ----------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 /* The text up to `kept_before` bytes and its last `kept_after` bytes stay; what stands between is the new value. */
 static void check_config(const char *text, size_t kept_before, size_t kept_after) {
@@ -180,9 +183,11 @@ static void check_config(const char *text, size_t kept_before, size_t kept_after
               err.message);
     REQUIRE(out.size > kept_before + kept_after);
     CHECK_MSG(memcmp(out.data, text, kept_before) == 0, "the beginning changed: %s", out.data);
-    CHECK_MSG(memcmp(out.data + out.size - kept_after, text + n - kept_after, kept_after) == 0, "the end changed: %s", out.data);
+    CHECK_MSG(memcmp(out.data + out.size - kept_after, text + n - kept_after, kept_after) == 0, "the end changed: %s",
+              out.data);
     qr_json *root = NULL;
-    CHECK_MSG(qr_json_parse(out.data, out.size, "the new config", &root, &err) == QRUN_OK, "%s in %s", err.message, out.data);
+    CHECK_MSG(qr_json_parse(out.data, out.size, "the new config", &root, &err) == QRUN_OK, "%s in %s", err.message,
+              out.data);
     const qr_json *value = qr_json_get(root, "quantization_config");
     const char *type = "";
     CHECK(qr_json_get_string(value, "bnb_4bit_quant_type", &type, "", &err) == QRUN_OK);
@@ -197,7 +202,8 @@ static void test_config_text_is_kept(void) {
     check_config("{ }", 1, 1);
     check_config("{\n  \"b\": {\"c\": [1, {}]},\n  \"d\": \"}\"\n}", 34, 2);
     check_config("{\"quantization_config\": null}", 23, 1);
-    check_config("{\"x\": \"\\\",:{\", \"y\": [\"]\", {\"z\": 1}], \"quantization_config\" :null , \"w\": {\"q\": -1.50}}", 60, 17);
+    check_config("{\"x\": \"\\\",:{\", \"y\": [\"]\", {\"z\": 1}], \"quantization_config\" :null , \"w\": {\"q\": -1.50}}",
+                 60, 17);
     check_config("{\"quantization\\u005fconfig\": {\"a\": [1, 2]}, \"b\": 7}", 28, 10);
     qr_buffer out = {0};
     qr_error err = {0};
@@ -205,7 +211,7 @@ static void test_config_text_is_kept(void) {
     qr_buffer_free(&out);
 }
 
-/* ---- Read back ------------------------------------------------------------------------------------------------------- */
+/* ---- Read back --------------------------------------------------------------------------------------------------- */
 
 static qrun_model *open_model(const char *path, qrun_quant quant) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
@@ -235,14 +241,16 @@ static unsigned char *canonical(const qr_weight *weight, size_t *n_bytes) {
     return bytes;
 }
 
-static qrun_status compare_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+static qrun_status compare_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                  qr_error *err) {
     (void)role, (void)err;
     qr_linear_layer *const *others = arg; /* by slot */
     const qr_weight *a = &linear->weight, *b = &others[linear->slot]->weight;
     size_t n_a, n_b;
     unsigned char *bytes_a = canonical(a, &n_a), *bytes_b = canonical(b, &n_b);
     CHECK_INT(a->desc.format, b->desc.format);
-    CHECK_MSG(n_a == n_b && memcmp(bytes_a, bytes_b, n_a) == 0, "slot %d of layer %d differs", (int)linear->slot, (int)layer);
+    CHECK_MSG(n_a == n_b && memcmp(bytes_a, bytes_b, n_a) == 0, "slot %d of layer %d differs", (int)linear->slot,
+              (int)layer);
     CHECK(memcmp(&a->nested_offset, &b->nested_offset, sizeof(float)) == 0);
     qr_free(bytes_a);
     qr_free(bytes_b);
@@ -274,7 +282,8 @@ static void check_read_back(const char *base, qrun_quant quant, int64_t max_shar
 }
 
 static void test_reads_back_as_quantised_on_load(void) {
-    static const char *const bases[] = {MODELS "llama", MODELS "gpt2", MODELS "gemma3", MODELS "phi3", MODELS "qwen2", EXAMPLE};
+    static const char *const bases[] = {MODELS "llama", MODELS "gpt2",  MODELS "gemma3",
+                                        MODELS "phi3",  MODELS "qwen2", EXAMPLE};
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
     for (size_t i = 0; i < QR_COUNT_OF(bases); i++) {
         for (size_t j = 0; j < QR_COUNT_OF(quants); j++) { check_read_back(bases[i], quants[j], 0); }
@@ -304,7 +313,7 @@ static void test_files_beside_the_weights(void) {
     remove_folder(out);
 }
 
-/* ---- Refusals and failures ------------------------------------------------------------------------------------------- */
+/* ---- Refusals and failures --------------------------------------------------------------------------------------- */
 
 static void check_refused(const char *path, const char *out, qrun_quant quant, qrun_status expected, const char *says) {
     qrun_error error = QRUN_ERROR_INIT;
