@@ -118,6 +118,11 @@ static bool describe_difference(const cJSON *before, const cJSON *now, text_buff
 
 static int check_same_job(const answer_file *file, const text_buffer *job) {
     text_buffer before = {0}, difference = {0};
+    struct stat job_file;
+    if (stat(file->job_path.data, &job_file) != 0) {
+        return complain(EXIT_FILE, "'%s' cannot be continued without '%s' beside it; remove it to start anew",
+                        file->partial_path.data, file->job_path.data);
+    }
     if (!text_read_file(&before, file->job_path.data)) { return EXIT_FILE; }
     cJSON *was = cJSON_ParseWithOpts(before.data, NULL, true), *is = cJSON_Parse(job->data);
     int code = EXIT_OK;
@@ -155,12 +160,14 @@ static int open_direct(answer_file *file) {
     return file->stream != NULL ? EXIT_OK : complain_io("open", file->path);
 }
 
+static int complain_left_over(const answer_file *file) {
+    return complain(EXIT_USAGE, "'%s' is left from an interrupted job: add --resume to continue it, or remove it",
+                    file->partial_path.data);
+}
+
 static int open_stream(answer_file *file, int flags) {
     const int descriptor = open(file->partial_path.data, flags | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno == EEXIST) {
-        return complain(EXIT_USAGE, "'%s' is left from an interrupted job: add --resume to continue it, or remove it",
-                        file->partial_path.data);
-    }
+    if (descriptor < 0 && errno == EEXIST) { return complain_left_over(file); }
     if (descriptor < 0) { return complain_io("create", file->partial_path.data); }
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(descriptor);
@@ -204,8 +211,11 @@ int answer_file_open(answer_file *file, const char *path, bool resume, const tex
         file->stream = NULL;
         return EXIT_OK;
     }
-    const int code = open_stream(file, O_RDWR | O_CREAT | O_EXCL);
-    return code == EXIT_OK ? write_job(file, job) : code;
+    if (stat(file->partial_path.data, &partial) == 0) { return complain_left_over(file); }
+    int code = write_job(file, job); /* first: a partial file without it could not be resumed */
+    if (code == EXIT_OK) { code = open_stream(file, O_RDWR | O_CREAT | O_EXCL); }
+    if (code != EXIT_OK) { unlink(file->job_path.data); }
+    return code;
 }
 
 /* ---- Writing and ending ---- */
@@ -215,8 +225,7 @@ int answer_file_write(answer_file *file, const text_buffer *lines) {
     if (fwrite(lines->data, 1, lines->size, file->stream) == lines->size && fflush(file->stream) == 0) {
         return EXIT_OK;
     }
-    if (errno == EPIPE) { return EXIT_FILE; }
-    return complain_io("write answers to", file->path != NULL ? file->path : "stdout");
+    return file->path != NULL ? complain_io("write answers to", file->path) : complain_stdout(errno);
 }
 
 /* So that the rename itself outlives a crash; a folder that cannot be synced is no reason to fail. */

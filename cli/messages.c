@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +64,16 @@ void *allocate(size_t n_bytes) {
     return memset(reallocate(NULL, n_bytes), 0, n_bytes);
 }
 
+int complain_stdout(int error_number) {
+    static bool told;
+    if (told || error_number == EPIPE) { return EXIT_FILE; }
+    told = true;
+    return complain(EXIT_FILE, "cannot write to stdout: %s",
+                    error_number != 0 ? strerror(error_number) : "an earlier write failed");
+}
+
 int finish_stdout(int code) {
     const bool failed_before = ferror(stdout) != 0;
     errno = 0;
-    if (fflush(stdout) == 0 && !failed_before) { return code; }
-    if (errno == EPIPE) { return code; }
-    return complain(EXIT_FILE, "cannot write to stdout: %s", errno != 0 ? strerror(errno) : "an earlier write failed");
+    return fflush(stdout) == 0 && !failed_before ? code : complain_stdout(errno);
 }

@@ -26,7 +26,10 @@ int exit_code_of(qrun_status status);
 void *allocate(size_t n_bytes);
 void *reallocate(void *memory, size_t n_bytes);
 
-/* Flushes stdout and says so when its end (a full disk, say) did not take everything: 0 or an exit code. */
+/* Says once that stdout (on a full disk, say) does not take what is written; silent when its reader went away. Returns
+ * EXIT_FILE. */
+int complain_stdout(int error_number);
+/* Flushes stdout and checks that it took everything: `code`, or EXIT_FILE after telling the user. */
 int finish_stdout(int code);
 
 #endif

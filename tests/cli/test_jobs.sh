@@ -148,6 +148,20 @@ expect_code 0
 canonical limited.jsonl >limited.txt
 expect_true "and it goes on when there is room" cmp -s limited.txt whole.txt
 
+# JSON lines on a full stdout; a partial file without what says whose it is.
+if [ -w /dev/full ]; then
+    "$QRUN" generate --model "$model" --prompts bad.jsonl >/dev/full 2>err
+    code=$?
+    last="qrun generate --prompts … >/dev/full"
+    expect_code 3
+    expect_true "the full disk is said once" test "$(grep -c stdout err)" -eq 1
+fi
+: >alone.jsonl.partial
+run "$@" --output alone.jsonl --resume
+expect_code 3
+expect_one_error_line
+expect_err "alone.jsonl.partial.job"
+
 # A read-only folder. (Root may write anywhere.)
 if [ "$(id -u)" -ne 0 ]; then
     mkdir locked && chmod 500 locked
