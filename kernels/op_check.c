@@ -202,6 +202,197 @@ bool qr_check_nll(const void *args, qr_error *err) {
     return check_view("nll", "logits", a->n_rows, a->vocab, a->vocab, err);
 }
 
+/* --- Training ---------------------------------------------------------------------------------------------------- */
+
+static bool check_finite(const char *op, const char *what, float value, qr_error *err) {
+    REQUIRE(isfinite(value), op, "%s is %g; it must be finite", what, (double)value);
+    return true;
+}
+
+static bool check_not_negative(const char *op, const char *what, float value, qr_error *err) {
+    REQUIRE(value >= 0.0F && isfinite(value), op, "%s is %g; it must be finite and not negative", what, (double)value);
+    return true;
+}
+
+/* A factor of a running mean: at 1 nothing new would ever enter it. */
+static bool check_decay(const char *op, const char *what, float value, qr_error *err) {
+    REQUIRE(value >= 0.0F && value < 1.0F, op, "%s is %g; it must be at least 0 and less than 1", what, (double)value);
+    return true;
+}
+
+static bool check_step(const char *op, int64_t n, int64_t step, float grad_scale, float lr, qr_error *err) {
+    REQUIRE(step >= 1, op, "step is %" PRId64 "; the first one is 1", step);
+    return check_view(op, "p", 1, n, n, err) && check_finite(op, "grad_scale", grad_scale, err) &&
+           check_finite(op, "lr", lr, err);
+}
+
+bool qr_check_linear_backward(const void *args, qr_error *err) {
+    const qr_linear_backward_args *a = args;
+    return check_weight("linear_backward", a->weight, err) &&
+           check_act_dtype("linear_backward", "dy", a->dy_dtype, err) &&
+           check_view("linear_backward", "dy", a->n_rows, a->weight->desc.rows, a->dy_stride, err) &&
+           check_view("linear_backward", "dx", a->n_rows, a->weight->desc.cols, a->dx_stride, err);
+}
+
+bool qr_check_weight_backward(const void *args, qr_error *err) {
+    const qr_weight_backward_args *a = args;
+    return check_act_dtype("weight_backward", "x", a->x_dtype, err) &&
+           check_view("weight_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view("weight_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
+           check_view("weight_backward", "dw", a->out, a->in, a->in, err);
+}
+
+bool qr_check_lora_backward(const void *args, qr_error *err) {
+    const qr_lora_backward_args *a = args;
+    return check_act_dtype("lora_backward", "x", a->x_dtype, err) &&
+           check_positive("lora_backward", "rank", a->rank, err) &&
+           check_finite("lora_backward", "scale", a->scale, err) &&
+           check_view("lora_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view("lora_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
+           (a->dx == NULL || check_view("lora_backward", "dx", a->n_rows, a->in, a->dx_stride, err));
+}
+
+bool qr_check_rms_norm_backward(const void *args, qr_error *err) {
+    const qr_rms_norm_backward_args *a = args;
+    const char *op = "rms_norm_backward";
+    return check_heads(op, a->n_groups, a->dim, err) && check_eps(op, a->eps, err) &&
+           check_view(op, "x", a->n_rows, a->n_groups * a->dim, a->x_stride, err) &&
+           check_view(op, "dy", a->n_rows, a->n_groups * a->dim, a->dy_stride, err) &&
+           check_view(op, "dx", a->n_rows, a->n_groups * a->dim, a->dx_stride, err);
+}
+
+bool qr_check_layer_norm_backward(const void *args, qr_error *err) {
+    const qr_layer_norm_backward_args *a = args;
+    return check_eps("layer_norm_backward", a->eps, err) &&
+           check_view("layer_norm_backward", "x", a->n_rows, a->dim, a->dim, err);
+}
+
+bool qr_check_rope_backward(const void *args, qr_error *err) {
+    const qr_rope_backward_args *a = args;
+    const char *op = "rope_backward";
+    if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_positive(op, "half", a->half, err)) { return false; }
+    REQUIRE(a->half <= a->head_dim / 2, op, "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
+            a->head_dim);
+    return check_view(op, "dx", a->n_tokens, a->n_heads * a->head_dim, a->dx_stride, err);
+}
+
+static bool check_packed(const char *op, const qr_attention_packed_args *a, qr_error *err) {
+    if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_heads(op, a->n_kv_heads, a->head_dim, err)) {
+        return false;
+    }
+    REQUIRE(a->n_heads % a->n_kv_heads == 0, op, "%d query heads do not divide over %d K/V heads", (int)a->n_heads,
+            (int)a->n_kv_heads);
+    REQUIRE(a->window >= 0, op, "window is %d; it must be positive, or 0 for all", (int)a->window);
+    REQUIRE(a->max_seq_tokens <= a->n_tokens, op, "max_seq_tokens is %d, more than the %" PRId64 " tokens there are",
+            (int)a->max_seq_tokens, a->n_tokens);
+    return check_positive(op, "the number of sequences", a->n_seqs, err) &&
+           check_positive(op, "max_seq_tokens", a->max_seq_tokens, err) && check_finite(op, "scale", a->scale, err) &&
+           check_not_negative(op, "softcap", a->softcap, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "q", a->n_tokens, (int64_t)a->n_heads * a->head_dim, a->qkv_stride, err);
+}
+
+bool qr_check_attention_packed(const void *args, qr_error *err) { return check_packed("attention_packed", args, err); }
+
+bool qr_check_attention_packed_backward(const void *args, qr_error *err) {
+    const qr_attention_packed_backward_args *a = args;
+    const char *op = "attention_packed_backward";
+    return check_packed(op, &a->forward, err) &&
+           check_view(op, "dq", a->forward.n_tokens, (int64_t)a->forward.n_heads * a->forward.head_dim, a->dqkv_stride,
+                      err);
+}
+
+bool qr_check_activation_backward(const void *args, qr_error *err) {
+    const qr_activation_backward_args *a = args;
+    const char *op = "activation_backward";
+    return check_act_fn(op, a->fn, err) && check_view(op, "x", a->n_rows, a->dim, a->x_stride, err) &&
+           check_view(op, "dy", a->n_rows, a->dim, a->dy_stride, err) &&
+           check_view(op, "dx", a->n_rows, a->dim, a->dx_stride, err);
+}
+
+bool qr_check_gate_backward(const void *args, qr_error *err) {
+    const qr_gate_backward_args *a = args;
+    const char *op = "gate_backward";
+    return check_act_fn(op, a->fn, err) && check_view(op, "g and u", a->n_rows, a->dim, a->gu_stride, err) &&
+           check_view(op, "dg and du", a->n_rows, a->dim, a->dgu_stride, err);
+}
+
+bool qr_check_cross_entropy(const void *args, qr_error *err) {
+    const qr_cross_entropy_args *a = args;
+    const char *op = "cross_entropy";
+    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_not_negative(op, "softcap", a->softcap, err) && check_finite(op, "dloss", a->dloss, err) &&
+           check_view(op, "logits", a->n_rows, a->vocab, a->vocab, err);
+}
+
+bool qr_check_embedding_backward(const void *args, qr_error *err) {
+    const qr_embedding_backward_args *a = args;
+    const char *op = "embedding_backward";
+    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_view(op, "dy", a->n_tokens, a->dim, a->dim, err) &&
+           check_view(op, "dtable", a->vocab, a->dim, a->dim, err);
+}
+
+bool qr_check_scatter_rows(const void *args, qr_error *err) {
+    const qr_scatter_rows_args *a = args;
+    REQUIRE(a->n_rows <= a->n_dst_rows, "scatter_rows", "%" PRId64 " rows do not fit into %" PRId64, a->n_rows,
+            a->n_dst_rows);
+    return check_view("scatter_rows", "src", a->n_rows, a->dim, a->dim, err) &&
+           check_view("scatter_rows", "dst", a->n_dst_rows, a->dim, a->dim, err);
+}
+
+bool qr_check_dropout(const void *args, qr_error *err) {
+    const qr_dropout_args *a = args;
+    return check_decay("dropout", "p", a->p, err) && check_act_dtype("dropout", "x", a->x_dtype, err) &&
+           check_view("dropout", "x", a->n_rows, a->dim, a->x_stride, err) &&
+           check_view("dropout", "dst", a->n_rows, a->dim, a->dst_stride, err);
+}
+
+bool qr_check_round_act(const void *args, qr_error *err) {
+    const qr_round_act_args *a = args;
+    return check_act_dtype("round_act", "dst", a->dst_dtype, err) &&
+           check_view("round_act", "src", a->n_rows, a->dim, a->src_stride, err);
+}
+
+bool qr_check_sum_squares(const void *args, qr_error *err) {
+    const qr_sum_squares_args *a = args;
+    return check_view("sum_squares", "x", 1, a->n, a->n, err);
+}
+
+bool qr_check_adamw(const void *args, qr_error *err) {
+    const qr_adamw_args *a = args;
+    return check_step("adamw", a->n, a->step, a->grad_scale, a->lr, err) &&
+           check_decay("adamw", "beta1", a->beta1, err) && check_decay("adamw", "beta2", a->beta2, err) &&
+           check_eps("adamw", a->eps, err) && check_finite("adamw", "weight_decay", a->weight_decay, err);
+}
+
+bool qr_check_adamw8bit(const void *args, qr_error *err) {
+    const qr_adamw8bit_args *a = args;
+    return check_step("adamw8bit", a->n, a->step, a->grad_scale, a->lr, err) &&
+           check_decay("adamw8bit", "beta1", a->beta1, err) && check_decay("adamw8bit", "beta2", a->beta2, err) &&
+           check_eps("adamw8bit", a->eps, err) && check_finite("adamw8bit", "weight_decay", a->weight_decay, err);
+}
+
+bool qr_check_sgd(const void *args, qr_error *err) {
+    const qr_sgd_args *a = args;
+    return check_step("sgd", a->n, a->step, a->grad_scale, a->lr, err) &&
+           check_decay("sgd", "momentum", a->momentum, err) &&
+           check_finite("sgd", "weight_decay", a->weight_decay, err);
+}
+
+bool qr_check_adafactor(const void *args, qr_error *err) {
+    const qr_adafactor_args *a = args;
+    const char *op = "adafactor";
+    if (!check_view(op, "p", a->rows, a->cols, a->cols, err)) { return false; }
+    REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), op,
+            "clip_threshold is %g; it must be positive", (double)a->clip_threshold);
+    REQUIRE(a->decay_rate <= 0.0F && isfinite(a->decay_rate), op,
+            "decay_rate is %g; it must not be positive (usually -0.8)", (double)a->decay_rate);
+    return check_step(op, a->rows * a->cols, a->step, a->grad_scale, a->lr, err) && check_eps(op, a->eps1, err) &&
+           check_finite(op, "weight_decay", a->weight_decay, err);
+}
+
+/* --- Weights ----------------------------------------------------------------------------------------------------- */
+
 qrun_status qr_check_weight_rows(const qr_weight_desc *desc, int64_t row, int64_t n_rows, qr_error *err) {
     const bool inside = row >= 0 && n_rows > 0 && row <= desc->rows && n_rows <= desc->rows - row;
     const bool aligned = row % QR_WEIGHT_ROW_GROUP == 0 &&

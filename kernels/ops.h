@@ -21,23 +21,48 @@
 #include "kernels/weight.h"
 
 /* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it. */
-#define QR_OPS(X)       \
-    X(quantize)         \
-    X(embedding)        \
-    X(gather_rows)      \
-    X(rms_norm)         \
-    X(layer_norm)       \
-    X(linear)           \
-    X(lora)             \
-    X(rope_table)       \
-    X(rope)             \
-    X(kv_write)         \
-    X(attention)        \
-    X(activation)       \
-    X(gate)             \
-    X(add)              \
-    X(softcap)          \
+#define QR_FORWARD_OPS(X)       \
+    X(quantize)                 \
+    X(embedding)                \
+    X(gather_rows)              \
+    X(rms_norm)                 \
+    X(layer_norm)               \
+    X(linear)                   \
+    X(lora)                     \
+    X(rope_table)               \
+    X(rope)                     \
+    X(kv_write)                 \
+    X(attention)                \
+    X(activation)               \
+    X(gate)                     \
+    X(add)                      \
+    X(softcap)                  \
     X(nll)
+
+/* Their arguments are in ops_train.h. */
+#define QR_TRAIN_OPS(X)            \
+    X(linear_backward)             \
+    X(weight_backward)             \
+    X(lora_backward)               \
+    X(rms_norm_backward)           \
+    X(layer_norm_backward)         \
+    X(rope_backward)               \
+    X(attention_packed)            \
+    X(attention_packed_backward)   \
+    X(activation_backward)         \
+    X(gate_backward)               \
+    X(cross_entropy)               \
+    X(embedding_backward)          \
+    X(scatter_rows)                \
+    X(dropout)                     \
+    X(round_act)                   \
+    X(sum_squares)                 \
+    X(adamw)                       \
+    X(adamw8bit)                   \
+    X(sgd)                         \
+    X(adafactor)
+
+#define QR_OPS(X) QR_FORWARD_OPS(X) QR_TRAIN_OPS(X)
 
 typedef enum qr_op {
 #define QR_X(name) QR_OP_##name,
@@ -250,5 +275,7 @@ typedef struct qr_nll_args {
     float *dst;            /* [n_rows] */
     int64_t n_rows, vocab;
 } qr_nll_args;
+
+#include "kernels/ops_train.h"
 
 #endif

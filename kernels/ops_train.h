@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 
 /* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. With dy_dtype BF16 weights are
- * rounded to BF16 as in linear (INT8: codes exact, dy scaled by the row's SCB / 127 in F32 and rounded to BF16). */
+ * rounded to BF16 as in linear (INT8: codes exact, dy · (SCB / 127) of the row, both in F32, is rounded to BF16). */
 typedef struct qr_linear_backward_args {
     const qr_weight *weight; /* [out, in] */
     const void *dy;          /* [n_rows, out], rows dy_stride apart */
@@ -66,7 +66,8 @@ typedef struct qr_layer_norm_backward_args {
     bool accumulate;              /* false: dx is overwritten, and may be dy */
 } qr_layer_norm_backward_args;
 
-/* rope_backward: the inverse rotation, in place on a gradient. */
+/* rope_backward: the transpose of what rope multiplies with, in place on a gradient: the inverse rotation, times the
+ * attention factor that the tables hold. */
 typedef struct qr_rope_backward_args {
     float *dx; /* [n_tokens, n_heads, head_dim], rows dx_stride apart */
     const float *cos_table, *sin_table; /* [n_tokens, half] */
@@ -166,7 +167,7 @@ typedef struct qr_round_act_args {
     int64_t n_rows, dim, src_stride;
 } qr_round_act_args;
 
-/* sum_squares: *dst = sum of x², F64, in a fixed order. *n_nonfinite counts infinities and NaN. */
+/* sum_squares: *dst = sum of x², F64, in a fixed order, infinities and NaN included; *n_nonfinite counts those. */
 typedef struct qr_sum_squares_args {
     const float *x; /* [n] */
     int64_t n;
@@ -185,7 +186,8 @@ typedef struct qr_adamw_args {
 } qr_adamw_args;
 
 /* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the update,
- * non-finite gradients skipped, m's code moved by one where its sign changed). */
+ * m's code moved by one where its sign changed). An element whose gradient is not finite keeps p and forgets m and v. The
+ * codes are equal on every backend, so this is F32 with every product and sum rounded, as ref/ref_optimizer.c has it. */
 typedef struct qr_adamw8bit_args {
     float *p;
     const float *g;
@@ -205,7 +207,8 @@ typedef struct qr_sgd_args {
 } qr_sgd_args;
 
 /* adafactor: transformers' Adafactor with scale_parameter=False, relative_step=False, no first moment: factored second
- * moments for matrices (rows > 1), plain ones for vectors; update clipped by its root mean square. */
+ * moments for matrices (rows > 1), plain ones for vectors; update clipped by its root mean square. The moments decay by
+ * 1 − step^decay_rate (−0.8). What update holds afterwards is not said. */
 typedef struct qr_adafactor_args {
     float *p;             /* [rows, cols] */
     const float *g;

@@ -1,0 +1,59 @@
+/* cross_entropy and sum_squares. */
+#include <assert.h>
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+size_t qr_ref_cross_entropy_workspace(const qr_cross_entropy_args *args) {
+    (void)args;
+    return 0;
+}
+
+static double capped(double x, double cap) { return cap > 0.0 ? qr_ref_softcap_value(x, cap) : x; }
+
+/* One row: its loss, and its gradient in place of the logits. */
+static double row_loss(const qr_cross_entropy_args *args, float *logits, int32_t target) {
+    const double cap = (double)args->softcap;
+    double largest = -INFINITY, sum = 0.0;
+    for (int64_t v = 0; v < args->vocab; v++) { largest = fmax(largest, capped((double)logits[v], cap)); }
+    for (int64_t v = 0; v < args->vocab; v++) { sum += exp(capped((double)logits[v], cap) - largest); }
+    const double loss = largest + log(sum) - capped((double)logits[target], cap);
+    for (int64_t v = 0; v < args->vocab; v++) {
+        const double x = capped((double)logits[v], cap);
+        const double slope = cap > 0.0 ? 1.0 - (x / cap) * (x / cap) : 1.0;
+        const double error = exp(x - largest) / sum - (v == target ? 1.0 : 0.0);
+        logits[v] = (float)((double)args->dloss * error * slope);
+    }
+    return loss;
+}
+
+void qr_ref_cross_entropy(const qr_cross_entropy_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        float *logits = args->logits + i * args->vocab;
+        assert(args->target[i] >= -1 && args->target[i] < args->vocab);
+        if (args->target[i] >= 0) {
+            args->loss[i] = (float)row_loss(args, logits, args->target[i]);
+            continue;
+        }
+        args->loss[i] = 0.0F;
+        for (int64_t v = 0; v < args->vocab; v++) { logits[v] = 0.0F; }
+    }
+}
+
+size_t qr_ref_sum_squares_workspace(const qr_sum_squares_args *args) {
+    (void)args;
+    return 0;
+}
+
+void qr_ref_sum_squares(const qr_sum_squares_args *args, void *workspace) {
+    (void)workspace;
+    double sum = 0.0;
+    int64_t n_nonfinite = 0;
+    for (int64_t i = 0; i < args->n; i++) {
+        sum += (double)args->x[i] * (double)args->x[i];
+        n_nonfinite += !isfinite(args->x[i]);
+    }
+    *args->dst = sum;
+    *args->n_nonfinite = n_nonfinite;
+}
