@@ -1,0 +1,142 @@
+"""What the training goldens train: base models, adapters, and fixed token ids with their targets."""
+import json
+import math
+import shutil
+from dataclasses import dataclass, field
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+import bnb_goldens
+from families import VOCABULARY
+from model_goldens import generator_for, load, normal
+from peft_goldens import LLAMA_LINEAR
+
+RANK, ALPHA = 4, 8
+IGNORED = -100
+MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "bf16-autocast": torch.bfloat16}
+
+TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"]}
+FAMILIES = list(TARGETS)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter on every linear layer of a family. Those of one family share A, and B where it is not zero."""
+    name: str
+    family: str
+    covers: str
+    zero_b: bool = False
+    options: dict = field(default_factory=dict)
+
+
+ADAPTERS = {adapter.name: adapter for adapter in [
+    *(Adapter(family, family, "A and B random") for family in FAMILIES),
+    *(Adapter(f"{family}-zero-b", family, "B zero, as training starts", zero_b=True) for family in FAMILIES),
+    Adapter("llama-rslora", "llama", "scale alpha/√r", options=dict(use_rslora=True)),
+    Adapter("llama-dora", "llama", "magnitudes near ‖W‖ per row", options=dict(use_dora=True)),
+]}
+
+
+def _fill(adapter, model):
+    """A as wide as PEFT's kaiming-uniform(√5) makes it; B large enough that the adapter plainly changes the loss."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_A" in name:
+                std = 1 / math.sqrt(3 * parameter.shape[1])
+                parameter.copy_(normal(parameter.shape, std, "training", adapter.family, name))
+            elif "lora_B" in name:
+                std = 0.0 if adapter.zero_b else 0.05
+                parameter.copy_(normal(parameter.shape, std, "training", adapter.family, name))
+            elif "lora_magnitude_vector" in name:
+                parameter.mul_(normal(parameter.shape, 0.1, "training", adapter.family, name, mean=1.0))
+
+
+def make_adapter(adapter, root):
+    """Writes the PEFT folder (its README.md removed, its sets sorted); returns its index entry."""
+    folder = root / "training" / "adapters" / adapter.name
+    shutil.rmtree(folder, ignore_errors=True)
+    config = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+                        target_modules=TARGETS[adapter.family], fan_in_fan_out=adapter.family == "gpt2",
+                        **adapter.options)
+    model = get_peft_model(load(root / "models" / adapter.family, torch.float32), config)
+    _fill(adapter, model)
+    model.peft_config["default"].base_model_name_or_path = f"../../../models/{adapter.family}"
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    config_file = folder / "adapter_config.json"
+    stored = json.loads(config_file.read_text())
+    stored["target_modules"].sort()
+    config_file.write_text(json.dumps(stored, indent=2, sort_keys=True))
+    return {"name": adapter.name, "covers": adapter.covers, "folder": f"training/adapters/{adapter.name}",
+            "rank": RANK, "alpha": ALPHA}
+
+
+def base_model(root, base, run):
+    """The frozen base in the type of `run`; a quantised one holds its dequantised matrices, BF16-rounded in BF16."""
+    dtype = MODEL_DTYPES[run]
+    if base not in bnb_goldens.FOLDERS:
+        return load(root / "models" / base, dtype)
+    weight_dtype = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
+    return bnb_goldens.dequantised_model(root, base, dtype, weight_dtype)[0]
+
+
+def adapted_model(root, base, adapter, run):
+    """Base and adapter, the adapter trainable and F32 (PEFT's autocast_adapter_dtype), or F64 in the F64 run."""
+    folder = root / "training" / "adapters" / adapter
+    model = PeftModel.from_pretrained(base_model(root, base, run), folder, is_trainable=True).eval()
+    return model.double() if run == "f64" else model
+
+
+def full_model(root, base, run):
+    """Every weight trainable and F32: as for F32, or under autocast for the BF16 run."""
+    model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
+    model.requires_grad_(True)
+    return model
+
+
+def trainable(model):
+    """{name as PEFT stores the tensor: parameter}, in the model's order."""
+    named = ((name.replace(".default", ""), p) for name, p in model.named_parameters() if p.requires_grad)
+    return {name.removesuffix(".weight") if "lora_magnitude_vector" in name else name: p for name, p in named}
+
+
+def _integers(low, high, n, *key):
+    return torch.randint(low, high, (n,), generator=generator_for("training", *key)).tolist()
+
+
+def micro_batch():
+    """Three ragged sequences of random ids. Labels are as Hugging Face has them: labels[i] is ids[i] or IGNORED."""
+    examples = []
+    for length, ignored in ((5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])):
+        ids = _integers(3, VOCABULARY, length, "micro-batch", length)
+        examples.append({"ids": ids, "labels": [IGNORED if i in ignored else t for i, t in enumerate(ids)]})
+    return examples
+
+
+_SYMBOLS = 48
+_CURVE_LENGTHS = ((9, 21, 5, 33), (13, 2, 26, 17), (30, 8, 11, 19))
+
+
+def curve_batches():
+    """Three batches of four ragged sequences, walks over 48 ids of which each has two successors: learnable."""
+    symbols = _integers(3, VOCABULARY, _SYMBOLS, "symbols")
+    successors = _integers(0, _SYMBOLS, 2 * _SYMBOLS, "successors")
+    batches = []
+    for b, lengths in enumerate(_CURVE_LENGTHS):
+        batch = []
+        for length in lengths:
+            turns = _integers(0, 2, length, "walk", b, length)
+            state, ids = turns[0] + length % _SYMBOLS, []
+            for turn in turns:
+                ids.append(symbols[state])
+                state = successors[2 * state + turn]
+            prompt = length // 4
+            batch.append({"ids": ids, "labels": [IGNORED] * prompt + ids[prompt:]})
+        batches.append(batch)
+    return batches
+
+
+def n_targets(examples):
+    """Tokens that count: the label of the first token never does, because nothing predicts it."""
+    return sum(label != IGNORED for example in examples for label in example["labels"][1:])

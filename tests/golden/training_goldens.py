@@ -1,0 +1,230 @@
+"""First-step gradients and 20-step loss curves of PEFT, PyTorch's and transformers' optimisers."""
+import contextlib
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import save_file
+from transformers import Adafactor, get_scheduler
+
+import training_cases as cases
+
+N_STEPS, N_WARMUP, MAX_GRAD_NORM = 20, 3, 1.0
+RUNS = ("f32", "f64", "bf16", "bf16-autocast")
+
+
+def rounded(value):
+    return float(f"{value:.4g}")
+
+
+def nll_sum(model, example):
+    """Sum over the targets of −log p, in F32 (or F64): one forward over the sequence alone, no padding, no cache."""
+    ids, labels = torch.tensor([example["ids"]]), torch.tensor(example["labels"])
+    logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.nn.functional.cross_entropy(logits, labels[1:], ignore_index=cases.IGNORED, reduction="sum")
+
+
+def accumulate(model, examples, run):
+    """Adds the gradient of the loss of `examples`, one backward per sequence; returns the NLL sum of each."""
+    total, sums = cases.n_targets(examples), []
+    for example in examples:
+        amp = torch.autocast("cpu", torch.bfloat16) if run == "bf16-autocast" else contextlib.nullcontext()
+        with amp:
+            loss = nll_sum(model, example)
+        (loss / total).backward()
+        sums.append(loss.item())
+    return sums
+
+
+def _relative(tensors, reference):
+    """‖a − b‖ / ‖b‖ over all tensors together, and the largest of the tensors' own."""
+    def norm(parts):
+        return sum(part.double().square().sum().item() for part in parts) ** 0.5
+    differences = {name: tensors[name].double() - reference[name].double() for name in reference}
+    own = [norm([differences[name]]) / norm([reference[name]]) for name in reference if norm([reference[name]])]
+    return rounded(norm(differences.values()) / norm(reference.values())), rounded(max(own))
+
+
+# ---- first-step gradients
+
+@dataclass(frozen=True)
+class Gradients:
+    name: str
+    base: str
+    adapter: str | None     # None: full fine-tuning
+    covers: str
+    kept: tuple = ()        # parts of the names of the tensors to store; () stores all
+    head: bool = False      # lm_head is trained too, as with modules_to_save
+
+
+GRADIENTS = [
+    *(Gradients(family, family, family, "A and B random") for family in cases.FAMILIES),
+    *(Gradients(f"{family}-zero-b", family, f"{family}-zero-b", "B zero: every gradient of A is zero, not stored",
+                kept=("lora_B",)) for family in cases.FAMILIES),
+    Gradients("llama-nf4", "llama-nf4", "llama", "NF4 base"),
+    Gradients("llama-nf4-dq", "llama-nf4-dq", "llama", "NF4 base, double-quantised"),
+    Gradients("llama-rslora", "llama", "llama-rslora", "rsLoRA: scale 4 instead of 2"),
+    Gradients("llama-dora", "llama", "llama-dora", "DoRA: magnitudes too; ‖W + ΔW‖ is a constant to the gradient"),
+    Gradients("llama-head", "llama", "llama", "lm_head trained beside the adapter; only its gradient is stored",
+              kept=("lm_head",), head=True),
+    Gradients("llama-full", "llama", None, "full fine-tuning: every weight"),
+]
+
+
+def _gradient_run(root, case, run):
+    if case.adapter is None:
+        model = cases.full_model(root, case.base, run)
+    else:
+        model = cases.adapted_model(root, case.base, case.adapter, run)
+    if case.head:
+        model.get_output_embeddings().weight.requires_grad_(True)
+    sums = accumulate(model, cases.micro_batch(), run)
+    gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items()}
+    kept = {name: grad for name, grad in gradients.items() if not case.kept or any(k in name for k in case.kept)}
+    for name in gradients.keys() - kept.keys():
+        if name.endswith("lora_A.weight") and not case.head and gradients[name].abs().max() != 0:
+            raise SystemExit(f"{case.name}: the gradient of {name} is not zero")
+    return kept, sums
+
+
+def make_gradients(case, root):
+    """Writes the F32 gradients; returns the index entry, with what other precisions make of them."""
+    runs = ("f32", "f64", "bf16-autocast") if case.adapter is None else RUNS
+    results = {run: _gradient_run(root, case, run) for run in runs}
+    gradients, sums = results["f32"]
+    total = cases.n_targets(cases.micro_batch())
+    path = f"training/gradients/{case.name}.safetensors"
+    save_file({f"{name}.grad": grad.contiguous() for name, grad in gradients.items()}, root / path)
+    entry = {
+        "name": case.name,
+        "covers": case.covers,
+        "base_folder": f"models/{case.base}",
+        "adapter_folder": f"training/adapters/{case.adapter}" if case.adapter else None,
+        "gradients": path,
+        "loss": sum(sums) / total,
+        "n_targets": total,
+        "nll_sums": sums,
+    }
+    for run in runs[1:]:
+        together, largest = _relative(results[run][0], gradients)
+        loss = sum(results[run][1]) / total
+        entry[run] = {"loss": loss, "gradient_error": together, "max_tensor_error": largest}
+    return entry
+
+
+# ---- loss curves
+
+OPTIMISERS = {
+    # name: (class, options, learning rate)
+    "adamw": (torch.optim.AdamW, dict(betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01), 1e-2),
+    "adafactor": (Adafactor, dict(scale_parameter=False, relative_step=False, warmup_init=False, eps=(1e-30, 1e-3),
+                                  clip_threshold=1.0, decay_rate=-0.8, beta1=None, weight_decay=0.01), 1e-2),
+    "sgd": (torch.optim.SGD, dict(momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0), 2e-1),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    name: str
+    base: str
+    adapter: str | None     # None: full fine-tuning
+    optimiser: str
+    schedule: str
+    final: bool = True      # whether the final tensors are stored
+    learning_rate: float | None = None
+    max_grad_norm: float = MAX_GRAD_NORM
+
+
+CURVES = [
+    *(Curve(f"{family}-adamw", family, f"{family}-zero-b", "adamw", "cosine") for family in cases.FAMILIES),
+    *(Curve(f"{family}-adafactor", family, f"{family}-zero-b", "adafactor", "linear", family in ("llama", "gpt2"))
+      for family in cases.FAMILIES),
+    *(Curve(f"{family}-sgd", family, f"{family}-zero-b", "sgd", "linear", family in ("llama", "gpt2"))
+      for family in cases.FAMILIES),
+    Curve("qwen3-sgd-clipped-at-times", "qwen3", "qwen3-zero-b", "sgd", "linear", final=False, learning_rate=6e-2,
+          max_grad_norm=3.2),
+    Curve("llama-adamw-linear", "llama", "llama", "adamw", "linear", final=False),
+    Curve("llama-adamw-constant", "llama", "llama-zero-b", "adamw", "constant_with_warmup", final=False),
+    Curve("llama-nf4-adamw", "llama-nf4", "llama-zero-b", "adamw", "cosine"),
+    Curve("llama-nf4-dq-adamw", "llama-nf4-dq", "llama-zero-b", "adamw", "cosine"),
+    Curve("llama-rslora-adamw", "llama", "llama-rslora", "adamw", "cosine", final=False),
+    Curve("llama-dora-adamw", "llama", "llama-dora", "adamw", "cosine", final=False),
+    Curve("llama-full-adamw", "llama", None, "adamw", "cosine", final=False, learning_rate=1e-3),
+]
+
+
+def _curve_run(root, case, run):
+    """Twenty steps in the order of the HF Trainer: gradients, clip, optimiser, scheduler."""
+    if case.adapter is None:
+        model = cases.full_model(root, case.base, run)
+    else:
+        model = cases.adapted_model(root, case.base, case.adapter, run)
+    kind, options, learning_rate = OPTIMISERS[case.optimiser]
+    parameters = cases.trainable(model)
+    optimiser = kind(parameters.values(), lr=case.learning_rate or learning_rate, **options)
+    scheduler = get_scheduler(case.schedule, optimiser, num_warmup_steps=N_WARMUP, num_training_steps=N_STEPS)
+    batches, losses, norms, rates = cases.curve_batches(), [], [], []
+    for step in range(N_STEPS):
+        examples = batches[step % len(batches)]
+        losses.append(sum(accumulate(model, examples, run)) / cases.n_targets(examples))
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), case.max_grad_norm).item())
+        rates.append(scheduler.get_last_lr()[0])
+        optimiser.step()
+        scheduler.step()
+        optimiser.zero_grad()
+    return losses, norms, rates, {name: p.detach().clone() for name, p in parameters.items()}
+
+
+def make_curve(case, root):
+    """Writes the final F32 tensors where they are kept; returns the index entry."""
+    runs = ("f32", "f64", "bf16-autocast") if case.adapter is None else RUNS
+    results = {run: _curve_run(root, case, run) for run in runs}
+    losses, norms, rates, final = results["f32"]
+    if not losses[-1] < 0.8 * losses[0]:
+        raise SystemExit(f"{case.name}: the loss only went from {losses[0]} to {losses[-1]}")
+    path = f"training/curves/{case.name}.safetensors" if case.final else None
+    if path:
+        save_file({name: tensor.contiguous() for name, tensor in final.items()}, root / path)
+    entry = {
+        "name": case.name,
+        "base_folder": f"models/{case.base}",
+        "adapter_folder": f"training/adapters/{case.adapter}" if case.adapter else None,
+        "final": path,
+        "optimiser": case.optimiser,
+        "schedule": case.schedule,
+        "base_lr": case.learning_rate or OPTIMISERS[case.optimiser][2],
+        "n_warmup": N_WARMUP,
+        "max_grad_norm": case.max_grad_norm,
+        "lr": rates,
+        "loss": losses,
+        "grad_norm": norms,
+    }
+    for run in runs[1:]:
+        together, largest = _relative(results[run][3], final)
+        entry[run] = {} if run == "f64" else {"loss": results[run][0]}
+        entry[run] |= {
+            "max_loss_error": rounded(max(abs(a - b) / b for a, b in zip(results[run][0], losses))),
+            "final_error": together,
+            "max_tensor_error": largest,
+        }
+    return entry
+
+
+# ---- schedules
+
+SCHEDULE_STEPS = 50
+SCHEDULES = [(kind, warmup) for kind in ("constant", "linear", "cosine") for warmup in (0, 7)]
+
+
+def make_schedule(kind, n_warmup):
+    """The factors of the base learning rate of steps 1 … 50; the first with warm-up is 0, as in transformers."""
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    name = "constant_with_warmup" if kind == "constant" and n_warmup else kind
+    scheduler = get_scheduler(name, optimiser, num_warmup_steps=n_warmup, num_training_steps=SCHEDULE_STEPS)
+    factors = []
+    for _ in range(SCHEDULE_STEPS):
+        factors.append(scheduler.get_last_lr()[0])
+        optimiser.step()
+        scheduler.step()
+    return {"name": f"{kind}-{n_warmup}", "schedule": kind, "n_warmup": n_warmup, "n_steps": SCHEDULE_STEPS,
+            "factors": factors}
