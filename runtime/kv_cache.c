@@ -325,22 +325,21 @@ static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequen
     return n;
 }
 
-static bool group_is_whole(const qr_kv_cache *cache, const qr_kv_sequence *nodes, int32_t group, int64_t n_blocks) {
-    const int64_t first = first_visible_block(cache->windows[group], n_blocks * PAGE);
-    for (int64_t b = first; b < n_blocks; b++) {
-        if (*node_page(cache, qr_kv_table_entry(nodes, 0, b), group) == NONE) { return false; }
-    }
-    return true;
-}
-
-/* The most blocks, at most n_nodes, for which every group still has all that the next token would see. */
+/* The most blocks, at most n_nodes, for which every group still has all that the next token would see: one walk, in which
+ * first_block [n_groups], not in use yet, holds how far each group's run of present pages reaches back. */
 static int64_t usable_blocks(const qr_kv_cache *cache, const qr_kv_sequence *nodes, int64_t n_nodes) {
-    for (int64_t n = n_nodes; n > 0; n--) {
+    int64_t usable = 0;
+    for (int64_t n = 1; n <= n_nodes; n++) {
+        const int32_t node = qr_kv_table_entry(nodes, 0, n - 1);
         bool whole = true;
-        for (int32_t g = 0; g < cache->options.n_groups && whole; g++) { whole = group_is_whole(cache, nodes, g, n); }
-        if (whole) { return n; }
+        for (int32_t g = 0; g < cache->options.n_groups; g++) {
+            if (*node_page(cache, node, g) == NONE) { nodes->first_block[g] = (int32_t)n; }
+            whole = whole && nodes->first_block[g] <= first_visible_block(cache->windows[g], n * PAGE);
+        }
+        if (whole) { usable = n; }
     }
-    return 0;
+    for (int32_t g = 0; g < cache->options.n_groups; g++) { nodes->first_block[g] = 0; }
+    return usable;
 }
 
 int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n) {
@@ -505,22 +504,33 @@ static bool check_page(const qr_kv_cache *cache, int32_t p, int32_t refs, qr_err
     return true;
 }
 
-static bool check_nodes(const qr_kv_cache *cache, qr_error *err) {
-    int32_t n_linked = 0, n_free_nodes = 0;
+static int32_t count_tails(const qr_kv_sequence *const *sequences, int32_t n, int32_t node) {
+    int32_t tails = 0;
+    for (int32_t s = 0; s < n; s++) { tails += sequences[s]->tail == node; }
+    return tails;
+}
+
+static bool check_nodes(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences,
+                        qr_error *err) {
+    int32_t n_linked = 0, n_free_nodes = 0, n_children = 0, n_parents = 0;
     for (uint32_t b = 0; b <= cache->bucket_mask; b++) {
         for (int32_t n = cache->buckets[b]; n != NONE; n = cache->nodes[n].next, n_linked++) {
             int32_t known = 0;
             for (int32_t g = 0; g < cache->options.n_groups; g++) { known += *node_page(cache, n, g) != NONE; }
             const kv_node *node = &cache->nodes[n];
-            if (known != node->n_known || known + node->n_tails + node->n_children == 0) {
+            if (known != node->n_known || node->n_tails != count_tails(sequences, n_sequences, n) ||
+                known + node->n_tails + node->n_children == 0) {
                 qr_fail(err, QRUN_ERROR_INTERNAL, "node %d is miscounted or empty", n);
                 return false;
             }
+            n_children += node->n_children;
+            n_parents += node->parent >= 0;
         }
     }
     for (int32_t n = cache->free_node; n != NONE; n = cache->nodes[n].next) { n_free_nodes++; }
-    if (n_linked + n_free_nodes != cache->n_nodes) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d", n_linked, n_free_nodes, cache->n_nodes);
+    if (n_linked + n_free_nodes != cache->n_nodes || n_children != n_parents) {
+        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d; %d have a parent, parents count %d", n_linked,
+                n_free_nodes, cache->n_nodes, n_parents, n_children);
         return false;
     }
     return true;
@@ -540,5 +550,5 @@ bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequence
                 cache->n_free, cache->n_cached, idle);
         return false;
     }
-    return check_nodes(cache, err);
+    return check_nodes(cache, sequences, n_sequences, err);
 }

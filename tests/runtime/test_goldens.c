@@ -10,6 +10,7 @@
 #include "quant/int8.h"
 #include "quant/nf4.h"
 #include "runtime/adapter.h"
+#include "session_run.h"
 #include "single_sequence.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
@@ -292,6 +293,41 @@ static void test_adapters(void) {
     CHECK(n_served >= 14);
 }
 
+/* ---- Through sessions ----------------------------------------------------------------------------------------------------------- */
+
+/* All prompts of a model at once; greedy tokens as recorded, with rotary parameters for the length that was asked for. */
+static void test_sessions_generate_the_recorded_tokens(void) {
+    enum { MAX_PROMPTS = 8, N_GREEDY = 24 };
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+        qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+        if (model == NULL) { continue; }
+        qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+        params.kv_tokens = 1000, params.max_step_tokens = 40;
+        qrun_session *session = run_session(model, &params);
+        static run_record records[MAX_PROMPTS];
+        memset(records, 0, sizeof records);
+        int n = 0;
+        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS; p = p->next) {
+            int32_t ids[512];
+            qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+            request.token_ids = ids, request.n_token_ids = read_ids(qr_json_get(p, "ids"), ids, 512);
+            request.max_tokens = N_GREEDY, request.on_event = run_on_event, request.user = &records[n++];
+            qrun_error error = QRUN_ERROR_INIT;
+            CHECK_MSG(qrun_session_submit(session, &request, NULL, &error) == QRUN_OK, "%s", error.message);
+        }
+        CHECK(qrun_session_run(session, NULL) == QRUN_OK);
+        n = 0;
+        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS; p = p->next, n++) {
+            int32_t expected[N_GREEDY];
+            CHECK_INT(read_ids(qr_json_get(p, "greedy"), expected, N_GREEDY), N_GREEDY);
+            CHECK_MSG(records[n].samples[0].n_tokens == N_GREEDY && memcmp(records[n].samples[0].tokens, expected, sizeof expected) == 0,
+                      "%s: prompt %d is continued otherwise", text_of(entry, "name"), n);
+        }
+        qrun_session_destroy(session);
+        qrun_model_destroy(model);
+    }
+}
+
 /* ---- The older form of config.json ------------------------------------------------------------------------------------------------ */
 
 static void link_file(const temporary_folder *folder, const char *from, const char *name) {
@@ -353,6 +389,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_folders_of_bitsandbytes);
     CHECK_RUN(test_adapters);
+    CHECK_RUN(test_sessions_generate_the_recorded_tokens);
     CHECK_RUN(test_older_configs_are_the_same_model);
     qrun_context_destroy(context);
     qr_json_free(golden_index);

@@ -306,6 +306,22 @@ static void test_adapters_and_rope_classes_do_not_share(void) {
     end(&f);
 }
 
+/* Many keys over the same tokens: some meet in a bucket of the table, and only the comparison tells them apart. */
+static void test_keys_are_compared_and_not_only_hashed(void) {
+    for (int of_rope = 0; of_rope < 2; of_rope++) {
+        fixture f;
+        begin(&f, 60, 1, (int32_t[]){0}, true);
+        for (int64_t i = 0; i < 600; i++) {
+            modelled_sequence *s = make(&f, 0, of_rope ? (qr_kv_key){0, i} : (qr_kv_key){i, 0});
+            count_up(s, 0);
+            CHECK_INT(qr_kv_match_prefix(f.cache, &s->kv, s->tokens, 40), 0);
+            if (s->kv.n_tokens == 0) { feed(&f, s, PAGE); }
+            drop(&f, s);
+        }
+        end(&f);
+    }
+}
+
 static void test_sharing_can_be_off(void) {
     fixture f;
     begin(&f, 8, 1, (int32_t[]){0}, false);
@@ -474,6 +490,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_windows_give_pages_back);
     CHECK_RUN(test_a_prefix_needs_only_what_the_window_sees);
     CHECK_RUN(test_adapters_and_rope_classes_do_not_share);
+    CHECK_RUN(test_keys_are_compared_and_not_only_hashed);
     CHECK_RUN(test_sharing_can_be_off);
     CHECK_RUN(test_nodes_can_run_out);
     CHECK_RUN(test_pages_needed_is_enough);
