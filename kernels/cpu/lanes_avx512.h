@@ -18,6 +18,7 @@ static inline lanes lanes_zero(void) { return _mm512_setzero_ps(); }
 static inline lanes lanes_load(const float *src) { return _mm512_loadu_ps(src); }
 static inline void lanes_store(float *dst, lanes a) { _mm512_storeu_ps(dst, a); }
 static inline lanes lanes_set(float value) { return _mm512_set1_ps(value); }
+static inline lanes lanes_mul(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
 
 static inline lanes lanes_from_bf16(const uint16_t *src) {

@@ -38,6 +38,8 @@ static inline lanes lanes_set(float value) {
     return a;
 }
 
+static inline lanes lanes_mul(lanes a, lanes b) { return a * b; }
+
 /* a · b + c; here with two roundings, in the vector instruction sets with one. */
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) { return c + a * b; }
 

@@ -139,6 +139,10 @@ void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead,
     int64_t in_block = row - panel->row + n_ahead;
     *ahead_row = panel->row;
     *ahead_k = panel->k;
+    if (panel->k_block == 0) {
+        *ahead_row += in_block;
+        return;
+    }
     while (in_block >= panel->n_rows) {
         in_block -= panel->n_rows;
         *ahead_k += panel->k_block;

@@ -29,7 +29,7 @@ typedef struct qr_cpu_panel {
     const qr_weight *weight;
     const qr_cpu_layout *layout;
     int64_t row, n_rows, k, n_k, n_k_padded;
-    int64_t k_block; /* in which the matrix is walked */
+    int64_t k_block; /* in which the matrix is walked; 0: it is walked down its rows */
     void *dst;
     int64_t dst_stride;
 } qr_cpu_panel;
@@ -47,6 +47,8 @@ typedef struct qr_cpu_product {
     bool first;
 } qr_cpu_product;
 
+struct qr_cpu_outer_kernel; /* kernels/cpu/outer.h */
+
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
@@ -62,6 +64,8 @@ typedef struct qr_cpu_matmul {
     void (*tile_pack)(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
                       int64_t n_k_padded, uint16_t *dst);
     void (*tile_turn)(const float *sums, int64_t sum_stride, int64_t n_w, int64_t n_x, float *dst, int64_t dst_stride);
+    /* The product of the backward pass, on the same elements. */
+    const struct qr_cpu_outer_kernel *outer;
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
     void (*combine)(const float *rows, const float *factors, int64_t n, float *sums);
     /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL: emulated. */
@@ -76,7 +80,7 @@ extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulated;
 
 /* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then its K
- * blocks, then the next panel. `fetch` prefetches it: the processor's own prefetcher does not see this order, and without
+ * blocks, then the next panel (k_block 0: the next panel at once). `fetch` prefetches it: the processor's own prefetcher does not see this order, and without
  * the hint three quarters of the time went into waiting for codes. */
 void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k);
 

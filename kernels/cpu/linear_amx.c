@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_bf16_fetch.h"
+#include "kernels/cpu/outer.h"
 #include "kernels/cpu/tile_layout.h"
 
 typedef struct tiles_state { char unused; } tiles_state;
@@ -82,6 +83,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_amx = {
     .rounds_bf16 = true,
     .fetch = qr_cpu_fetch_bf16,
     .multiply = multiply,
+    .outer = &qr_cpu_outer_bf16,
     .tile_pack = qr_cpu_tile_pack,
     .tile_turn = qr_cpu_tile_turn,
     .exercise = exercise,

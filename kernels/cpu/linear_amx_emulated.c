@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_bf16_fetch.h"
+#include "kernels/cpu/outer.h"
 #include "kernels/cpu/tile_layout.h"
 
 typedef struct tile { unsigned char rows[16][64]; } tile;
@@ -72,6 +73,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_amx_emulated = {
     .rounds_bf16 = true,
     .fetch = qr_cpu_fetch_bf16,
     .multiply = multiply,
+    .outer = &qr_cpu_outer_bf16,
     .tile_pack = qr_cpu_tile_pack,
     .tile_turn = qr_cpu_tile_turn,
 };

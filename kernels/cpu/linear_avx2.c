@@ -10,6 +10,7 @@ const qr_cpu_matmul qr_cpu_matmul_f32_avx2 = {
     .piece_rows = LANES_TILE_ROWS,
     .fetch = fetch_f32,
     .multiply = multiply,
+    .outer = &outer_f32,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,
     .combine = combine,
@@ -22,6 +23,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_avx2 = {
     .rounds_bf16 = true,
     .fetch = fetch_rounded_to_bf16,
     .multiply = multiply,
+    .outer = &outer_rounded,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,
 };

@@ -10,6 +10,7 @@
 #include "kernels/cpu/lanes_avx512.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_bf16_fetch.h"
+#include "kernels/cpu/outer.h"
 #include "kernels/cpu/nf4_avx512_bf16.h"
 
 typedef uint16_t tile_element;
@@ -159,6 +160,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16 = {
     .rounds_bf16 = true,
     .fetch = qr_cpu_fetch_bf16,
     .multiply = multiply,
+    .outer = &qr_cpu_outer_bf16,
     .decode = decode,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,

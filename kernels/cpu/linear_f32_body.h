@@ -11,6 +11,7 @@ static inline lanes tile_dot(lanes acc, lanes w, lanes x) { return lanes_fma(w, 
 
 #include "kernels/cpu/linear_fetch_body.h"
 #include "kernels/cpu/linear_tile_body.h"
+#include "kernels/cpu/outer_f32_body.h"
 
 enum { K_BLOCK = 512 };
 
