@@ -1,4 +1,5 @@
 /* Outer products on F32 elements for one instruction set. Included after a lanes_<isa>.h. */
+#include "base/half.h"
 #include "kernels/cpu/outer.h"
 
 typedef lanes outer_vector;
