@@ -106,7 +106,7 @@ double op_from_dtype(const void *src, qr_dtype dtype, int64_t index);
 
 /* --- The tests: one an op, and those of weights --- */
 #define QR_X(name) void test_op_##name(void);
-QR_FORWARD_OPS(QR_X)
+QR_OPS(QR_X)
 #undef QR_X
 void test_weight_round_trip(void);
 void test_weight_rows_are_checked(void);

@@ -13,6 +13,9 @@ int main(int argc, char **argv) {
 #define QR_X(name) CHECK_RUN(test_op_##name);
     QR_FORWARD_OPS(QR_X)
 #undef QR_X
+    CHECK_RUN(test_op_linear_backward);
+    CHECK_RUN(test_op_weight_backward);
+    CHECK_RUN(test_op_lora_backward);
     op_world_destroy();
     return check_end();
 }
