@@ -118,7 +118,10 @@ static qrun_status eval_exclusively(qrun_session *session, const qrun_eval_param
     const double start = qr_now_seconds();
     eval_state state = {.session = session, .params = params, .total = total};
     qrun_status status = QRUN_OK;
-    if (session->live != NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first")); }
+    pthread_mutex_lock(&session->lock);
+    const bool is_idle = session->live == NULL && session->inbox == NULL;
+    pthread_mutex_unlock(&session->lock);
+    if (!is_idle) { QR_TRY(qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first")); }
     state.nll = qr_alloc_array((size_t)session->sizes.forward.max_logit_rows, sizeof *state.nll);
     if (state.nll == NULL) { QR_TRY(qr_fail_memory(err, "the scores", 0)); }
     pthread_mutex_lock(&session->model->context->compute_lock);

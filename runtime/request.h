@@ -33,6 +33,7 @@ typedef struct qr_sequence {
     int64_t n_step;       /* tokens of the step being built */
     int64_t n_cached;     /* prompt tokens found in the cache when it first ran */
     qr_answer answer;
+    bool has_run;         /* was admitted before: what it finds in the cache from now on may be its own */
     bool has_rope;        /* the rotary frequencies of its place are set */
     double first_token_time;
     struct qr_sequence *next; /* in the waiting list, in order of arrival */

@@ -134,7 +134,8 @@ static bool admit(qrun_session *session, qr_sequence *sequence, int64_t budget) 
         qr_kv_clear(session->cache, &sequence->kv);
         return false;
     }
-    if (sequence->n_tokens == sequence->request->n_prompt) {
+    if (!sequence->has_run) {
+        sequence->has_run = true;
         sequence->n_cached = n_shared;
         session->counts.cached_prompt_tokens += n_shared;
     }

@@ -264,6 +264,7 @@ static void release_held(qrun_session *session, qr_sequence *first) {
         if (qr_sequence_take_place(session, sequence)) {
             qr_kv_fork(session->cache, &first->kv, &sequence->kv);
             sequence->n_cached = request->n_prompt;
+            sequence->has_run = true;
         } else {
             qr_sequence_enqueue(session, sequence);
         }

@@ -68,6 +68,9 @@ static qrun_session_stats run_crowd(qrun_model *model, const qrun_session_params
     for (int r = 0; r < N_REQUESTS; r++) { submit(session, &c->params[r], &records[r]); }
     run_all(session);
     check_idle(session, &stats);
+    int64_t n_cached = 0;
+    for (int r = 0; r < N_REQUESTS; r++) { n_cached += records[r].samples[0].cached_tokens; }
+    CHECK_INT(stats.cached_prompt_tokens, n_cached);
     qrun_session_destroy(session);
     return stats;
 }

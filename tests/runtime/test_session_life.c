@@ -345,6 +345,27 @@ static void test_sessions_that_cannot_be(void) {
     }
 }
 
+static void test_evaluation_needs_an_idle_session(void) {
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv_tokens = 200;
+    qrun_session *session = run_session(llama, &params);
+    if (session == NULL) { return; }
+    const qrun_eval_params eval = QRUN_EVAL_PARAMS_INIT;
+    qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
+    run_record record = {.n_done = 0};
+    const qrun_request_params request = request_for(some_ids(), 30, 20, &record);
+    CHECK(qrun_session_submit(session, &request, NULL, NULL) == QRUN_OK);
+    CHECK(qrun_session_eval_tokens(session, some_ids(), 50, &eval, &result, NULL) == QRUN_ERROR_BUSY);
+    bool has_work;
+    CHECK(qrun_session_step(session, &has_work, NULL) == QRUN_OK && has_work);
+    CHECK(qrun_session_eval_tokens(session, some_ids(), 50, &eval, &result, NULL) == QRUN_ERROR_BUSY);
+    CHECK(qrun_session_run(session, NULL) == QRUN_OK);
+    CHECK(qrun_session_eval_tokens(session, some_ids(), 50, &eval, &result, NULL) == QRUN_OK && result.n_tokens == 49);
+    CHECK(qrun_session_eval_tokens(session, some_ids(), 250, &eval, &result, NULL) == QRUN_ERROR_ARGUMENT);
+    check_whole(session, 1);
+    qrun_session_destroy(session);
+}
+
 static void test_destroy_with_work_left(void) {
     for (int steps = 0; steps < 6; steps++) {
         qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
@@ -405,6 +426,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_request_that_is_over_is_not_found);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_sessions_that_cannot_be);
+    CHECK_RUN(test_evaluation_needs_an_idle_session);
     CHECK_RUN(test_destroy_with_work_left);
     qrun_model_destroy(llama);
     qrun_model_destroy(gemma);
