@@ -64,8 +64,8 @@ static void update_moments(const qr_adamw8bit_args *args, int64_t block, int64_t
 }
 
 static void update_parameters(const qr_adamw8bit_args *args, int64_t first, int64_t n, const float *m, const float *v) {
-    const float correction1 = (float)(1.0 - pow((double)args->beta1, (double)args->step));
-    const float correction2 = (float)sqrt(1.0 - pow((double)args->beta2, (double)args->step));
+    const float correction1 = 1.0F - (float)pow((double)args->beta1, (double)args->step);
+    const float correction2 = sqrtf(1.0F - (float)pow((double)args->beta2, (double)args->step));
     const float step_size = -args->lr * correction2 / correction1;
     for (int64_t j = 0; j < n; j++) {
         float *p = &args->p[first + j];

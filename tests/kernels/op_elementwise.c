@@ -16,7 +16,7 @@ typedef struct act_case {
     const float *x, *u; /* [N_ROWS, dim + GAP] */
 } act_case;
 
-static double act_value(qr_act_fn fn, double x) {
+double op_act_value(qr_act_fn fn, double x) {
     switch (fn) {
     case QR_ACT_SILU: return x / (1.0 + exp(-x));
     case QR_ACT_GELU_TANH: return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
@@ -27,8 +27,8 @@ static double act_value(qr_act_fn fn, double x) {
 
 /* silu has no cancellation: a few roundings of itself (exp errs by 4 u). gelu computes 1 + tanh or 1 + erf, which
  * err by a few u of 1, so its error is relative to x. */
-static double act_bound(qr_act_fn fn, double x) {
-    return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU ? fabs(act_value(fn, x)) : fabs(x));
+double op_act_bound(qr_act_fn fn, double x) {
+    return TINY + 8.0 * OP_U * (fn == QR_ACT_SILU ? fabs(op_act_value(fn, x)) : fabs(x));
 }
 
 static void exec_activation(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -69,7 +69,7 @@ static void exec_gate(op_run *run, const void *data, int64_t first, int64_t n_ro
 }
 
 /* Normal numbers, and in every fifth place one that takes exp, tanh and erf to their ends. */
-static float *act_inputs(int64_t n, uint64_t stream) {
+float *op_act_inputs(int64_t n, uint64_t stream) {
     static const float ends[] = {0.0F, -0.0F, 20.0F, -20.0F, 88.5F, -88.5F, 1e4F, -1e4F, 1e-20F, -6.0F, 3.4e38F, -3.4e38F};
     float *x = op_normals(n, stream, 3.0);
     for (int64_t i = 0; i < n; i += 5) { x[i] = ends[i / 5 % (int64_t)QR_COUNT_OF(ends)]; }
@@ -78,7 +78,7 @@ static float *act_inputs(int64_t n, uint64_t stream) {
 
 static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
     const int64_t stride = dim + GAP;
-    float *x = act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
+    float *x = op_act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
     double *bound = op_doubles(N_ROWS * dim);
     const act_case data = {.fn = fn, .dim = dim, .x = x, .u = u};
     op_case c = {.n_rows = N_ROWS, .row = dim, .exec = gated ? exec_gate : exec_activation, .data = &data, .bound = bound};
@@ -86,7 +86,7 @@ static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const int64_t at = i / dim * stride + i % dim;
         const double factor = gated ? fabs((double)u[at]) : 1.0;
-        bound[i] = factor * (act_bound(fn, (double)x[at]) + OP_U * fabs(act_value(fn, (double)x[at])));
+        bound[i] = factor * (op_act_bound(fn, (double)x[at]) + OP_U * fabs(op_act_value(fn, (double)x[at])));
     }
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);

@@ -84,7 +84,7 @@ void op_read(op_run *run, const void *output, void *host);
 /* Checks guards, gaps and inputs and frees the buffers. The harness calls it after exec. */
 void op_run_end(op_run *run);
 
-/* --- A case: rows of output, each a function of its own input row --- */
+/* --- A case: rows of output, each a function of its own input row unless `whole` is set --- */
 typedef struct op_case {
     char label[200];
     int64_t n_rows, row; /* elements */
@@ -92,6 +92,7 @@ typedef struct op_case {
     void (*exec)(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out);
     const void *data;
     const double *bound; /* [n_rows, row], absolute, before rounding to dtype; NULL: bit-equal */
+    bool whole; /* sums over rows: exec is called for all of them alone, and rows and row only say how much comes out */
 } op_case;
 
 void op_check_case(const op_case *c, qr_dtype dtype);
@@ -103,6 +104,11 @@ float *op_normals(int64_t n, uint64_t stream, double scale);  /* qr_free */
 double *op_doubles(int64_t n);                                /* zeros; qr_free */
 void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype); /* F32, F16 or BF16 copy; qr_free */
 double op_from_dtype(const void *src, qr_dtype dtype, int64_t index);
+
+/* --- Activation functions (op_elementwise.c): values in F64, and what an F32 one may err by --- */
+float *op_act_inputs(int64_t n, uint64_t stream); /* with the ends of exp, tanh and erf among them; qr_free */
+double op_act_value(qr_act_fn fn, double x);
+double op_act_bound(qr_act_fn fn, double x);
 
 /* --- The tests: one an op, and those of weights --- */
 #define QR_X(name) void test_op_##name(void);

@@ -1,0 +1,311 @@
+/* attention_packed and attention_packed_backward. A row of a case is a sequence, filled up with zeros to the longest: alone,
+ * or among any others, it gives the same bits. q, k and v are parts of one fused matrix, and so are their gradients. */
+#include "op_harness.h"
+
+#include "check.h"
+
+#include "base/alloc.h"
+#include "base/half.h"
+
+enum { GAP = 3, D_GAP = 5, N_SEQS = 7, MAX_TOKENS = 70 };
+
+static const int32_t seq_tokens[N_SEQS] = {19, 1, 33, MAX_TOKENS, 2, 16, 11};
+
+typedef struct packed_case {
+    int32_t n_heads, n_kv_heads, head_dim, window;
+    float scale, softcap;
+    bool round_kv;
+    int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
+    const float *qkv;          /* [n_tokens, qkv_row + GAP] */
+    const float *dout;         /* [n_tokens, n_heads · head_dim] */
+    qr_dtype out_dtype;        /* of what the forward op wrote */
+    const void *out;           /* [n_tokens, n_heads · head_dim] */
+    const float *lse;          /* [n_tokens, n_heads] */
+} packed_case;
+
+static int64_t out_row(const packed_case *c) { return (int64_t)c->n_heads * c->head_dim; }
+static int64_t qkv_row(const packed_case *c) { return (int64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim; }
+
+/* What both ops take of sequences [first, first + n): starts is filled in and must outlive the run. */
+static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, int64_t first, int64_t n, int32_t *starts) {
+    const int64_t stride = qkv_row(c) + GAP, begin = c->start[first], n_tokens = c->start[first + n] - begin;
+    int32_t longest = 0;
+    for (int64_t s = 0; s <= n; s++) { starts[s] = (int32_t)(c->start[first + s] - begin); }
+    for (int64_t s = 0; s < n; s++) { longest = starts[s + 1] - starts[s] > longest ? starts[s + 1] - starts[s] : longest; }
+    const float *qkv = op_input(run, c->qkv + begin * stride, (size_t)((n_tokens - 1) * stride + qkv_row(c)) * sizeof(float));
+    return (qr_attention_packed_args){
+        .q = qkv,
+        .k = qkv + out_row(c),
+        .v = qkv + out_row(c) + (int64_t)c->n_kv_heads * c->head_dim,
+        .seq_start = op_input(run, starts, (size_t)(n + 1) * sizeof *starts),
+        .n_tokens = n_tokens,
+        .qkv_stride = stride,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .n_seqs = (int32_t)n,
+        .max_seq_tokens = longest,
+        .scale = c->scale,
+        .softcap = c->softcap,
+        .window = c->window,
+        .round_kv = c->round_kv,
+    };
+}
+
+/* Moves packed rows of `src`, [n_tokens, width], to columns [at, at + width) of their sequences' rows in out. */
+static void place(const packed_case *c, int64_t first, int64_t n, const void *src, int64_t width, size_t size, int64_t at,
+                  int64_t token_row, void *out) {
+    for (int64_t s = 0; s < n; s++) {
+        for (int64_t t = 0; t < seq_tokens[first + s]; t++) {
+            const int64_t from = (c->start[first + s] - c->start[first] + t) * width;
+            const int64_t to = (s * MAX_TOKENS + t) * token_row + at;
+            memcpy((unsigned char *)out + (size_t)to * size, (const unsigned char *)src + (size_t)from * size,
+                   (size_t)width * size);
+        }
+    }
+}
+
+/* --- Forward --- */
+
+/* A token of a row: the heads' outputs, then their lse (in the type of the output). */
+static void exec_packed(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    const packed_case *c = data;
+    int32_t starts[N_SEQS + 1];
+    qr_attention_packed_args args = packed_args(run, c, first, n, starts);
+    const size_t size = qr_dtype_bytes(dtype), row_bytes = (size_t)out_row(c) * size;
+    const size_t lse_bytes = (size_t)c->n_heads * sizeof(float);
+    args.dst_dtype = dtype;
+    args.dst = op_output(run, NULL, args.n_tokens, row_bytes, row_bytes);
+    args.lse = op_output(run, NULL, args.n_tokens, lse_bytes, lse_bytes);
+    op_call(run, QR_OP_attention_packed, &args);
+    void *dst = qr_alloc((size_t)args.n_tokens * row_bytes);
+    float *lse = qr_alloc((size_t)args.n_tokens * lse_bytes);
+    op_read(run, args.dst, dst);
+    op_read(run, args.lse, lse);
+    void *lse_typed = op_to_dtype(lse, args.n_tokens * c->n_heads, dtype);
+    const int64_t token_row = out_row(c) + c->n_heads;
+    memset(out, 0, (size_t)(n * MAX_TOKENS * token_row) * size);
+    place(c, first, n, dst, out_row(c), size, 0, token_row, out);
+    place(c, first, n, lse_typed, c->n_heads, size, out_row(c), token_row, out);
+    op_run_end(run); /* before the starts on this stack go */
+    qr_free(dst);
+    qr_free(lse);
+    qr_free(lse_typed);
+}
+
+/* One query head of one token and everything it sees. */
+typedef struct pairs {
+    int64_t first, n; /* rows [first, first + n) */
+    double score[MAX_TOKENS], error[MAX_TOKENS]; /* after the soft-cap; F32 error of each */
+    double raw_error[MAX_TOKENS];                /* before it */
+    double lse;
+} pairs;
+
+static double kv_at(const packed_case *c, int64_t token, int64_t head, int64_t j, bool is_v) {
+    const int64_t kv_head = head / (c->n_heads / c->n_kv_heads) + (is_v ? c->n_kv_heads : 0);
+    const float value = c->qkv[token * (qkv_row(c) + GAP) + out_row(c) + kv_head * c->head_dim + j];
+    return (double)(c->round_kv ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value);
+}
+
+static double q_at(const packed_case *c, int64_t token, int64_t head, int64_t j) {
+    return (double)c->qkv[token * (qkv_row(c) + GAP) + head * c->head_dim + j];
+}
+
+/* A score errs by (d + 4) u |scale| Σ|q||k|, under a soft-cap also by 4 u · cap and 4 u of itself. */
+static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h) {
+    pairs all = {.first = c->window > 0 ? qr_max(c->start[s], t - c->window + 1) : c->start[s]};
+    double largest = -INFINITY, total = 0.0;
+    all.n = t - all.first + 1;
+    for (int64_t i = 0; i < all.n; i++) {
+        double sum = 0.0, sum_abs = 0.0;
+        for (int64_t j = 0; j < c->head_dim; j++) {
+            const double product = q_at(c, t, h, j) * kv_at(c, all.first + i, h, j, false) * (double)c->scale;
+            sum += product;
+            sum_abs += fabs(product);
+        }
+        const bool capped = c->softcap > 0.0F;
+        all.score[i] = capped ? (double)c->softcap * tanh(sum / (double)c->softcap) : sum;
+        all.raw_error[i] = (double)(c->head_dim + 4) * OP_U * sum_abs;
+        all.error[i] = all.raw_error[i] + (capped ? 4.0 * OP_U * ((double)c->softcap + fabs(all.score[i])) : 0.0);
+        largest = fmax(largest, all.score[i]);
+    }
+    for (int64_t i = 0; i < all.n; i++) { total += exp(all.score[i] - largest); }
+    all.lse = largest + log(total);
+    return all;
+}
+
+/* As op_attention.c derives it: with E the largest error of a score, a softmax weight errs by 4 E of itself, and by 3 n u
+ * through the sums and changes of the running maximum. The lse errs by E, by n u through its sum, and by its rounding. */
+static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, double *out, double *lse) {
+    const pairs all = pairs_of(c, s, t, h);
+    double error = 0.0, magnitude = 0.0;
+    for (int64_t i = 0; i < all.n; i++) {
+        error = fmax(error, all.error[i]);
+        magnitude = fmax(magnitude, fabs(all.score[i]));
+    }
+    error += 2.0 * OP_U * magnitude;
+    const double relative = 4.0 * error + (3.0 * (double)all.n + 32.0) * OP_U;
+    for (int64_t i = 0; i < all.n; i++) {
+        const double weight = exp(all.score[i] - all.lse);
+        for (int64_t j = 0; j < c->head_dim; j++) { out[j] += relative * weight * fabs(kv_at(c, all.first + i, h, j, true)); }
+    }
+    *lse = error + ((double)all.n + 12.0) * OP_U + 2.0 * OP_U * fabs(all.lse);
+}
+
+static void check_forward(const packed_case *c, const char *label) {
+    const int64_t token_row = out_row(c) + c->n_heads;
+    double *bound = op_doubles(N_SEQS * MAX_TOKENS * token_row);
+    for (int s = 0; s < N_SEQS; s++) {
+        for (int64_t t = 0; t < seq_tokens[s]; t++) {
+            double *row = bound + (s * MAX_TOKENS + t) * token_row;
+            for (int64_t h = 0; h < c->n_heads; h++) {
+                forward_bound(c, s, c->start[s] + t, h, row + h * c->head_dim, row + out_row(c) + h);
+            }
+        }
+    }
+    op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * token_row, .exec = exec_packed, .data = c, .bound = bound};
+    snprintf(whole.label, sizeof whole.label, "attention_packed %s", label);
+    op_check_case(&whole, QR_DTYPE_F32);
+    op_check_case(&whole, QR_DTYPE_BF16);
+    qr_free(bound);
+}
+
+/* --- Backward --- */
+
+/* A token of a row: dq, dk, dv side by side. */
+static void exec_packed_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const packed_case *c = data;
+    int32_t starts[N_SEQS + 1];
+    qr_attention_packed_backward_args args = {.forward = packed_args(run, c, first, n, starts)};
+    const int64_t n_tokens = args.forward.n_tokens, begin = c->start[first], row = out_row(c);
+    const size_t out_size = qr_dtype_bytes(c->out_dtype);
+    float *dqkv = op_output(run, NULL, n_tokens, (size_t)qkv_row(c) * sizeof(float),
+                            (size_t)(qkv_row(c) + D_GAP) * sizeof(float));
+    args.forward.dst_dtype = c->out_dtype;
+    args.forward.dst = op_input(run, (const unsigned char *)c->out + (size_t)(begin * row) * out_size,
+                                (size_t)(n_tokens * row) * out_size);
+    args.forward.lse = op_input(run, c->lse + begin * c->n_heads, (size_t)(n_tokens * c->n_heads) * sizeof(float));
+    args.dout = op_input(run, c->dout + begin * row, (size_t)(n_tokens * row) * sizeof(float));
+    args.dq = dqkv;
+    args.dk = dqkv + row;
+    args.dv = dqkv + row + (int64_t)c->n_kv_heads * c->head_dim;
+    args.dqkv_stride = qkv_row(c) + D_GAP;
+    op_call(run, QR_OP_attention_packed_backward, &args);
+    float *packed = qr_alloc((size_t)(n_tokens * qkv_row(c)) * sizeof(float));
+    op_read(run, dqkv, packed);
+    memset(out, 0, (size_t)(n * MAX_TOKENS * qkv_row(c)) * sizeof(float));
+    place(c, first, n, packed, qkv_row(c), sizeof(float), 0, qkv_row(c), out);
+    op_run_end(run); /* before the starts on this stack go */
+    qr_free(packed);
+}
+
+/* Adds what one query head of one token errs by to the bounds of dq, and of dk and dv of all it sees. The probability
+ * exp(score − lse) errs by the score's error and the rounding of the difference; dp and delta by (d + 2) u of their
+ * magnitudes; the slope of the soft-cap by twice the error of tanh. n is the largest number of terms of a sum. */
+static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, double n, double *bound) {
+    const pairs all = pairs_of(c, s, t, h);
+    const int64_t d = c->head_dim, at = (t * c->n_heads + h) * d, kv_head = h / (c->n_heads / c->n_kv_heads);
+    const double cap = (double)c->softcap, lse = (double)c->lse[t * c->n_heads + h];
+    double *sequence = bound + (int64_t)s * MAX_TOKENS * qkv_row(c); /* its first token's row */
+    double delta = 0.0;
+    for (int64_t j = 0; j < d; j++) { delta += fabs((double)c->dout[at + j] * op_from_dtype(c->out, c->out_dtype, at + j)); }
+    for (int64_t i = 0; i < all.n; i++) {
+        const int64_t token = all.first + i;
+        double dp = 0.0;
+        for (int64_t j = 0; j < d; j++) { dp += fabs((double)c->dout[at + j] * kv_at(c, token, h, j, true)); }
+        const double p = exp(all.score[i] - lse), inside = dp + delta;
+        const double p_error = all.error[i] + (fabs(all.score[i]) + fabs(lse) + 8.0) * OP_U;
+        const double slope = cap > 0.0 ? 1.0 - all.score[i] / cap * (all.score[i] / cap) : 1.0;
+        const double slope_error = cap > 0.0 ? 2.0 * all.raw_error[i] / cap + 20.0 * OP_U : 0.0;
+        const double ds = fabs((double)c->scale) * p * inside;
+        const double ds_error = ds * (slope * ((double)(d + 8) * OP_U + p_error) + slope_error);
+        double *dq = sequence + (t - c->start[s]) * qkv_row(c) + h * d;
+        double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d, *dv = dk + c->n_kv_heads * d;
+        for (int64_t j = 0; j < d; j++) {
+            dq[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(kv_at(c, token, h, j, false));
+            dk[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(q_at(c, t, h, j));
+            dv[j] += (p_error + (n + 3.0) * OP_U) * p * fabs((double)c->dout[at + j]);
+        }
+    }
+}
+
+static void check_backward(const packed_case *c, const char *label) {
+    double *bound = op_doubles(N_SEQS * MAX_TOKENS * qkv_row(c));
+    for (int s = 0; s < N_SEQS; s++) {
+        const double n = (double)seq_tokens[s] * (double)(c->n_heads / c->n_kv_heads);
+        for (int64_t t = c->start[s]; t < c->start[s + 1]; t++) {
+            for (int64_t h = 0; h < c->n_heads; h++) { backward_bound(c, s, t, h, n, bound); }
+        }
+    }
+    op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * qkv_row(c), .exec = exec_packed_backward, .data = c,
+                     .bound = bound};
+    snprintf(whole.label, sizeof whole.label, "attention_packed_backward %s", label);
+    op_check_case(&whole, QR_DTYPE_F32);
+    qr_free(bound);
+}
+
+/* --- Cases --- */
+
+/* What ref's forward op writes, for the backward op to read. */
+static void run_forward(const packed_case *c, void *out, float *lse) {
+    op_run run = {.backend = op_everything.ref, .label = "the forward pass"};
+    int32_t starts[N_SEQS + 1];
+    qr_attention_packed_args args = packed_args(&run, c, 0, N_SEQS, starts);
+    const size_t row_bytes = (size_t)out_row(c) * qr_dtype_bytes(c->out_dtype), lse_bytes = (size_t)c->n_heads * sizeof(float);
+    args.dst_dtype = c->out_dtype;
+    args.dst = op_output(&run, NULL, args.n_tokens, row_bytes, row_bytes);
+    args.lse = op_output(&run, NULL, args.n_tokens, lse_bytes, lse_bytes);
+    op_call(&run, QR_OP_attention_packed, &args);
+    op_read(&run, args.dst, out);
+    op_read(&run, args.lse, lse);
+    op_run_end(&run);
+}
+
+static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, int32_t window, float softcap, bool round_kv,
+                         bool backward) {
+    packed_case data = {.n_heads = n_kv_heads * group, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .window = window,
+                        .softcap = softcap, .round_kv = round_kv, .scale = (float)(1.0 / sqrt((double)head_dim)),
+                        .out_dtype = round_kv ? QR_DTYPE_BF16 : QR_DTYPE_F32};
+    for (int s = 0; s < N_SEQS; s++) { data.start[s + 1] = data.start[s] + seq_tokens[s]; }
+    const int64_t n_tokens = data.start[N_SEQS];
+    float *qkv = op_normals(n_tokens * (qkv_row(&data) + GAP), 1, 1.5), *dout = op_normals(n_tokens * out_row(&data), 2, 1.0);
+    void *out = qr_alloc((size_t)(n_tokens * out_row(&data)) * sizeof(float));
+    float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
+    data.qkv = qkv;
+    data.dout = dout;
+    char label[120];
+    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g%s", (int)n_kv_heads, (int)group, (int)head_dim,
+             (int)window, (double)softcap, round_kv ? ", K/V rounded" : "");
+    if (backward) {
+        run_forward(&data, out, lse);
+        data.out = out;
+        data.lse = lse;
+        check_backward(&data, label);
+    } else {
+        check_forward(&data, label);
+    }
+    qr_free(qkv);
+    qr_free(dout);
+    qr_free(out);
+    qr_free(lse);
+}
+
+/* Head sizes with groupings, windows and soft-caps in turn; then groupings x windows on a small head. */
+static void check_all_packed(bool backward) {
+    static const int32_t head_dims[] = {8, 16, 64, 80, 17, 128, 1};
+    static const int32_t groups[] = {1, 3, 4, 2};
+    static const int32_t windows[] = {0, 1, 16, 20, 33};
+    for (unsigned i = 0; i < 2 * QR_COUNT_OF(head_dims); i++) {
+        const int32_t window = i % 2 == 0 ? 0 : windows[i / 2 % 5];
+        check_packed(i % 3 == 0 ? 2 : 1, groups[i % 4], head_dims[i / 2], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1,
+                     backward);
+    }
+    for (unsigned i = 0; i < QR_COUNT_OF(groups) * QR_COUNT_OF(windows); i++) {
+        check_packed(2, groups[i / 5], 16, windows[i % 5], i % 2 == 0 ? 0.0F : 5.0F, i % 3 == 0, backward);
+    }
+}
+
+void test_op_attention_packed(void) { check_all_packed(false); }
+
+void test_op_attention_packed_backward(void) { check_all_packed(true); }
