@@ -35,8 +35,8 @@ static qrun_status prime(qr_answer *answer, const qr_tokenizer *tokenizer, const
     }
 }
 
-/* The whole characters among what the decoder holds after these tokens: what it passes on at their end, with the tokens of
- * an incomplete last character left out. */
+/* The whole characters among what the decoder holds after these tokens: what it passes on at their end, with the tokens
+ * of an incomplete last character left out. */
 static qrun_status find_held_characters(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n, qr_buffer *held,
                                         qr_error *err) {
     enum { MAX_INCOMPLETE = 3 };

@@ -21,14 +21,14 @@ typedef struct qr_answer {
     qr_buffer prompt_tail; /* characters of the prompt that the decoder still holds; they are not the answer's */
 } qr_answer;
 
-/* The end of the prompt primes the decoder, so that the answer continues the prompt's text: a leading space stays, and a
- * character that the prompt left incomplete is the answer's. */
+/* The end of the prompt primes the decoder, so that the answer continues the prompt's text: a leading space stays, and
+ * a character that the prompt left incomplete is the answer's. */
 qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                             const qr_stop_list *stops, qr_error *err);
 void qr_answer_free(qr_answer *answer); /* fine for a zeroed one */
 
-/* Adds a token; *text [*n_bytes, NUL-terminated] is what can be given out now (lent until the next call), *stopped whether a stop string
- * has appeared: then the text ends before it, and the answer takes nothing more. */
+/* Adds a token; *text [*n_bytes, NUL-terminated] is what can be given out now (lent until the next call), *stopped
+ * whether a stop string has appeared: then the text ends before it, and the answer takes nothing more. */
 qrun_status qr_answer_push(qr_answer *answer, int32_t token, const char **text, size_t *n_bytes, bool *stopped,
                            qr_error *err);
 

@@ -31,14 +31,16 @@ void run_on_event(void *user, const qrun_event *event) {
 
 bool run_samples_are_equal(const run_sample *a, const run_sample *b, const char *what) {
     for (int32_t t = 0; t < a->n_tokens && t < b->n_tokens; t++) {
-        const bool equal = a->tokens[t] == b->tokens[t] && memcmp(&a->logprobs[t], &b->logprobs[t], sizeof(float)) == 0 &&
+        const bool equal = a->tokens[t] == b->tokens[t] &&
+                           memcmp(&a->logprobs[t], &b->logprobs[t], sizeof(float)) == 0 &&
                            memcmp(a->top[t], b->top[t], sizeof a->top[t]) == 0;
         CHECK_MSG(equal, "%s: token %d is %d (%a), alone it was %d (%a)", what, t, a->tokens[t], (double)a->logprobs[t],
                   b->tokens[t], (double)b->logprobs[t]);
         if (!equal) { return false; }
     }
     const bool same_end = a->n_tokens == b->n_tokens && strcmp(a->finish_reason, b->finish_reason) == 0;
-    CHECK_MSG(same_end, "%s: %d tokens (%s), alone %d (%s)", what, a->n_tokens, a->finish_reason, b->n_tokens, b->finish_reason);
+    CHECK_MSG(same_end, "%s: %d tokens (%s), alone %d (%s)", what, a->n_tokens, a->finish_reason, b->n_tokens,
+              b->finish_reason);
     return same_end;
 }
 

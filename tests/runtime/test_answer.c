@@ -35,13 +35,15 @@ typedef struct outcome {
 
 static void take(outcome *result, const char *text, size_t n_bytes) {
     CHECK_MSG(text[n_bytes] == '\0', "a piece of %zu bytes is not terminated: \"%s\"", n_bytes, text);
-    CHECK_MSG(qr_utf8_valid_prefix(text, n_bytes) == n_bytes, "a piece is not whole characters: \"%.*s\"", (int)n_bytes, text);
+    CHECK_MSG(qr_utf8_valid_prefix(text, n_bytes) == n_bytes, "a piece is not whole characters: \"%.*s\"", (int)n_bytes,
+              text);
     memcpy(result->text + result->n_bytes, text, n_bytes);
     result->n_bytes += n_bytes;
     result->text[result->n_bytes] = '\0';
 }
 
-static outcome stream(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n_prompt, int64_t n, const qr_stop_list *stops) {
+static outcome stream(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n_prompt, int64_t n,
+                      const qr_stop_list *stops) {
     static outcome result;
     result = (outcome){.n_bytes = 0};
     qr_answer answer;
@@ -81,7 +83,8 @@ static size_t held_of_prompt(const qr_tokenizer *tokenizer, const int32_t *ids, 
     return 0;
 }
 
-/* The text after every token of the answer, and after the end: the whole prompt fed to one stream. lengths [n − n_prompt + 1]. */
+/* The text after every token of the answer, and after the end: the whole prompt fed to one stream. lengths [n −
+ * n_prompt + 1]. */
 static void whole_text(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n_prompt, int64_t n, qr_buffer *text,
                        size_t *lengths) {
     qr_token_stream stream_state;
@@ -107,8 +110,8 @@ static const char *find(const char *text, size_t n, const char *what) {
 }
 
 /* Where the answer ends by the definition: at the first token after which the text holds a stop string, before it. */
-static size_t naive_end(const qr_buffer *text, const size_t *lengths, int64_t n_steps, const qr_stop_list *stops, bool *stopped,
-                        int64_t *step) {
+static size_t naive_end(const qr_buffer *text, const size_t *lengths, int64_t n_steps, const qr_stop_list *stops,
+                        bool *stopped, int64_t *step) {
     for (*step = 0; *step < n_steps; ++*step) {
         size_t end = SIZE_MAX;
         for (int32_t s = 0; s < stops->n; s++) {
@@ -127,7 +130,8 @@ static void check_stream(const qr_tokenizer *tokenizer, const int32_t *ids, int6
     qr_buffer text = {0};
     whole_text(tokenizer, ids, n_prompt, n, &text, lengths);
     const size_t held = held_of_prompt(tokenizer, ids, n_prompt);
-    if (held > 0 && text.size >= 3 && memcmp(text.data, "\xEF\xBF\xBD", 3) == 0) { goto out; } /* the run was no text after all */
+    /* The run was no text after all. */
+    if (held > 0 && text.size >= 3 && memcmp(text.data, "\xEF\xBF\xBD", 3) == 0) { goto out; }
     for (int64_t i = 0; i <= n - n_prompt; i++) { lengths[i] = lengths[i] > held ? lengths[i] - held : 0; }
     if (text.size > 0) {
         memmove(text.data, text.data + held, text.size + 1 - held);
@@ -138,18 +142,20 @@ static void check_stream(const qr_tokenizer *tokenizer, const int32_t *ids, int6
     const size_t expected = naive_end(&text, lengths, n - n_prompt + 1, stops, &stopped, &step);
     const outcome result = stream(tokenizer, ids, n_prompt, n, stops);
     CHECK_MSG(result.n_bytes == expected && (expected == 0 || memcmp(result.text, text.data, expected) == 0),
-              "%s, prompt of %lld: \"%s\" streamed, \"%.*s\" expected", what, (long long)n_prompt, result.text, (int)expected,
-              text.data);
+              "%s, prompt of %lld: \"%s\" streamed, \"%.*s\" expected", what, (long long)n_prompt, result.text,
+              (int)expected, text.data);
     CHECK_INT(result.stopped, stopped);
     if (stopped && step < n - n_prompt) { CHECK_INT(result.n_pushed, step + 1); } /* not a token later */
 out:
     qr_buffer_free(&text);
 }
 
-static const char SAMPLE[] = "Once upon a time, the caf\xC3\xA9 \xE2\x80\x94 na\xC3\xAFve \xF0\x9F\x98\x80\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD end.\n\n"
-                             "User: 123  \xE4\xBD\xA0\xE5\xA5\xBD \xD7\xA9\xD7\x9C\xD7\x95\xD7\x9D STOP stop ##\n###\nabababababac";
+static const char SAMPLE[] =
+    "Once upon a time, the caf\xC3\xA9 \xE2\x80\x94 na\xC3\xAFve \xF0\x9F\x98\x80\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD"
+    " end.\n\n"
+    "User: 123  \xE4\xBD\xA0\xE5\xA5\xBD \xD7\xA9\xD7\x9C\xD7\x95\xD7\x9D STOP stop ##\n###\nabababababac";
 
-/* ---- Cases ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 static void test_pieces_make_the_whole_from_any_prompt(void) {
     for (int t = 0; t < N_TOKENIZERS; t++) {
@@ -166,8 +172,9 @@ static void test_pieces_make_the_whole_from_any_prompt(void) {
 }
 
 static void test_stop_strings_wherever_they_lie(void) {
-    static char *const texts[] = {"###", "STOP", "\n\nUser:", "\xF0\x9F\x91\x8D", "ababac", "time, the caf\xC3\xA9 \xE2\x80\x94 n",
-                                  "e", " ", "not there", "##\n##", "\xE5\xA5\xBD \xD7\xA9"};
+    static char *const texts[] = {
+        "###", "STOP",      "\n\nUser:", "\xF0\x9F\x91\x8D",     "ababac", "time, the caf\xC3\xA9 \xE2\x80\x94 n", "e",
+        " ",   "not there", "##\n##",    "\xE5\xA5\xBD \xD7\xA9"};
     for (int t = 0; t < N_TOKENIZERS; t++) {
         qr_tokenizer *tokenizer = open_tokenizer(tokenizers[t]);
         if (tokenizer == NULL) { continue; }

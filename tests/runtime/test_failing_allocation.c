@@ -32,7 +32,7 @@ static void make_folder(void) {
                    "\"{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}\"}");
 }
 
-/* ---- The sweep --------------------------------------------------------------------------------------------------------------- */
+/* ---- The sweep --------------------------------------------------------------------------------------------------- */
 
 /* Runs the operation whole and takes back all that it made. */
 typedef qrun_status (*operation)(qrun_error *error);
@@ -55,13 +55,14 @@ static void sweep(const char *what, operation run) {
                   "%s: allocation %lld failed and %lld bytes in %lld blocks were lost", what, (long long)n,
                   (long long)(after.bytes_held - before.bytes_held), (long long)(after.n_held - before.n_held));
         CHECK_MSG(status == QRUN_OK || (status == QRUN_ERROR_MEMORY && error.message[0] != '\0'),
-                  "%s: allocation %lld failed: %s, \"%s\"", what, (long long)n, qrun_status_name(status), error.message);
+                  "%s: allocation %lld failed: %s, \"%s\"", what, (long long)n, qrun_status_name(status),
+                  error.message);
         CHECK_MSG(fired || status == QRUN_OK, "%s: %s", what, error.message);
     }
     printf("  %s: %lld allocations, %lld of them not needed\n", what, (long long)n - 2, (long long)n_harmless);
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status open_context(qrun_error *error) {
     qrun_context *made;
@@ -84,7 +85,9 @@ static qrun_status open_and_quantise(qrun_error *error) { return open_model_of(f
 static qrun_status open_quantised(qrun_error *error) {
     return open_model_of(FIXTURES "models/llama-nf4-dq", QRUN_QUANT_AUTO, error);
 }
-static qrun_status open_gpt2(qrun_error *error) { return open_model_of(FIXTURES "models/gpt2", QRUN_QUANT_INT8, error); }
+static qrun_status open_gpt2(qrun_error *error) {
+    return open_model_of(FIXTURES "models/gpt2", QRUN_QUANT_INT8, error);
+}
 
 static qrun_status open_tokenizer(qrun_error *error) {
     qrun_tokenizer *made;
@@ -132,12 +135,13 @@ static void test_loading(void) {
     sweep("adapter", open_adapter);
 }
 
-/* ---- Requests -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
 static qrun_request_params common(run_record *record) {
     static const char *const stops[] = {"never", "ever"};
     qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
-    params.stop = stops, params.n_stop = 2, params.max_tokens = 12, params.n = 3, params.temperature = 1, params.logprobs = 3;
+    params.stop = stops, params.n_stop = 2, params.max_tokens = 12, params.n = 3, params.temperature = 1,
+    params.logprobs = 3;
     params.ignore_eos = true, params.on_event = run_on_event, params.user = record;
     return params;
 }
@@ -180,7 +184,8 @@ static qrun_status submit_messages(qrun_error *error) {
 }
 
 static qrun_status submit_json(qrun_error *error) {
-    static const char json[] = "{\"prompt\": \"Hello there\", \"stop\": [\"x\", \"yy\"], \"max_tokens\": 5, \"seed\": 1}";
+    static const char json[] =
+        "{\"prompt\": \"Hello there\", \"stop\": [\"x\", \"yy\"], \"max_tokens\": 5, \"seed\": 1}";
     run_record record = {.n_done = 0};
     const qrun_request_params params = common(&record);
     const qrun_status status =
@@ -208,7 +213,8 @@ static qrun_status generate(qrun_error *error) {
     n_failed_requests += record.n_errors;
     if (record.n_errors == 0) { CHECK_INT(record.n_done, 3); }
     params.user = &other;
-    CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK); /* the session goes on as if nothing had been */
+    /* The session goes on as if nothing had been. */
+    CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK);
     finish(&other, QRUN_OK);
     CHECK_INT(other.n_done, 3);
     return status;
@@ -224,8 +230,9 @@ static qrun_status evaluate(qrun_error *error) {
 static qrun_status render(qrun_error *error) {
     char *text;
     size_t n_bytes;
-    const qrun_status status = qrun_chat_render(qrun_model_tokenizer(model), "[{\"role\": \"user\", \"content\": \"Hi\"}]", NULL,
-                                                "{\"a\": 1}", true, &text, &n_bytes, error);
+    const qrun_status status =
+        qrun_chat_render(qrun_model_tokenizer(model), "[{\"role\": \"user\", \"content\": \"Hi\"}]", NULL, "{\"a\": 1}",
+                         true, &text, &n_bytes, error);
     qrun_free(text);
     return status;
 }
@@ -237,7 +244,9 @@ static qrun_status tokenize(qrun_error *error) {
     qrun_status status = qrun_tokenize(qrun_model_tokenizer(model), words, strlen(words), true, true, &ids, &n, error);
     char *text = NULL;
     size_t n_bytes;
-    if (status == QRUN_OK) { status = qrun_detokenize(qrun_model_tokenizer(model), ids, n, false, &text, &n_bytes, error); }
+    if (status == QRUN_OK) {
+        status = qrun_detokenize(qrun_model_tokenizer(model), ids, n, false, &text, &n_bytes, error);
+    }
     qrun_free(ids);
     qrun_free(text);
     return status;
@@ -260,12 +269,13 @@ static void test_requests(void) {
     qrun_session_destroy(session);
 }
 
-/* ---- The backend's memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- The backend's memory ---------------------------------------------------------------------------------------- */
 
 static qrun_status (*real_memory_create)(qr_backend *, qr_memory_kind, size_t, void **, qr_error *);
 static int64_t n_until_failure, n_created;
 
-static qrun_status failing_memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory, qr_error *err) {
+static qrun_status failing_memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                         qr_error *err) {
     *memory = NULL;
     n_created++;
     if (--n_until_failure == 0) { return qr_fail_memory(err, "device memory", n_bytes); }
@@ -276,7 +286,9 @@ static void test_device_memory(void) {
     static const struct {
         const char *what;
         operation run;
-    } operations[] = {{"model", open_and_quantise}, {"model of bitsandbytes", open_quantised}, {"session", open_session},
+    } operations[] = {{"model", open_and_quantise},
+                      {"model of bitsandbytes", open_quantised},
+                      {"session", open_session},
                       {"adapter", open_adapter}};
     qr_backend *backend = context->backend;
     real_memory_create = backend->memory_create;
@@ -293,8 +305,8 @@ static void test_device_memory(void) {
             backend->memory_held(backend, &after, &peak);
             qr_alloc_get_stats(&held_after);
             const bool keeps = i == 3; /* the model keeps the adapters' table */
-            CHECK_MSG((before == after || keeps) && held_before.bytes_held == held_after.bytes_held, "%s: device memory was lost",
-                      operations[i].what);
+            CHECK_MSG((before == after || keeps) && held_before.bytes_held == held_after.bytes_held,
+                      "%s: device memory was lost", operations[i].what);
             CHECK_INT(status, n_created >= n ? QRUN_ERROR_MEMORY : QRUN_OK);
             if (n_created < n) { break; }
         }

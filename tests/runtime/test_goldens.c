@@ -1,5 +1,5 @@
-/* Whole models against transformers and bitsandbytes: every golden of tests/fixtures/goldens/index.json. The files and the
- * bounds are described in tests/golden/README.md. */
+/* Whole models against transformers and bitsandbytes: every golden of tests/fixtures/goldens/index.json. The files and
+ * the bounds are described in tests/golden/README.md. */
 #include "check.h"
 
 #include "../loaders/temporary.h"
@@ -23,7 +23,9 @@ static const char *text_of(const qr_json *object, const char *key) {
     return cJSON_IsString(value) ? value->valuestring : "";
 }
 
-static double number_of(const qr_json *object, const char *key) { return cJSON_GetNumberValue(qr_json_get(object, key)); }
+static double number_of(const qr_json *object, const char *key) {
+    return cJSON_GetNumberValue(qr_json_get(object, key));
+}
 
 static int64_t read_ids(const qr_json *array, int32_t *ids, int64_t capacity) {
     int64_t n = 0;
@@ -81,7 +83,8 @@ static double prompt_error(qrun_model *model, const qr_json *prompt, const qr_sa
                            int32_t adapter) {
     static int32_t ids[512];
     const int64_t n = read_ids(qr_json_get(prompt, "ids"), ids, 512), vocab = model->shape.vocab;
-    const int64_t first = (int64_t)number_of(prompt, "first_position"), n_rows = (int64_t)number_of(prompt, "n_positions");
+    const int64_t first = (int64_t)number_of(prompt, "first_position"),
+                  n_rows = (int64_t)number_of(prompt, "n_positions");
     const float *expected = golden_logits(golden, text_of(prompt, "logits"));
     single_sequence single;
     qr_error err = {0};
@@ -101,7 +104,8 @@ static double prompt_error(qrun_model *model, const qr_json *prompt, const qr_sa
 
 /* Feeds the prompt and then the recorded continuation token by token; counts steps whose best logit is another, among
  * those whose recorded gap exceeds min_gap. */
-static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_format kv, double min_gap, int32_t adapter) {
+static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_format kv, double min_gap,
+                             int32_t adapter) {
     static int32_t ids[512];
     static double gaps[512];
     int64_t n = read_ids(qr_json_get(prompt, "ids"), ids, 400);
@@ -113,7 +117,8 @@ static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_for
     }
     single_sequence single;
     qr_error err = {0};
-    if (single_sequence_create(model, n, (int64_t)number_of(prompt, "greedy_rotary_length"), kv, &single, &err) != QRUN_OK) {
+    if (single_sequence_create(model, n, (int64_t)number_of(prompt, "greedy_rotary_length"), kv, &single, &err) !=
+        QRUN_OK) {
         return -1;
     }
     single.adapter = adapter;
@@ -135,21 +140,25 @@ static void check_f32(qrun_model *model, const qr_json *entry, const qr_safetens
     for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
         const double error = prompt_error(model, p, golden, QR_KV_F32, adapter);
         const double bound = 1e-4 * number_of(p, "max_abs_logit");
-        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"), error, bound);
+        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"),
+                  error, bound);
         CHECK_INT(greedy_mismatches(model, p, QR_KV_F32, 0, adapter), 0);
     }
 }
 
 static void check_bf16(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
     for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
-        const double error = prompt_error(model, p, golden, QR_KV_BF16, adapter), bound = 2 * number_of(p, "bf16_error");
-        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"), error, bound);
+        const double error = prompt_error(model, p, golden, QR_KV_BF16, adapter),
+                     bound = 2 * number_of(p, "bf16_error");
+        CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"),
+                  error, bound);
         CHECK_INT(greedy_mismatches(model, p, QR_KV_BF16, 2 * number_of(p, "bf16_error_all_positions"), adapter), 0);
     }
 }
 
 static void test_f32_equals_transformers(void) {
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
+         entry = entry->next) {
         qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
@@ -160,7 +169,8 @@ static void test_f32_equals_transformers(void) {
 }
 
 static void test_bf16_is_within_twice_the_error_of_transformers(void) {
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
+         entry = entry->next) {
         qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
@@ -170,11 +180,13 @@ static void test_bf16_is_within_twice_the_error_of_transformers(void) {
     }
 }
 
-/* ---- Folders quantised by bitsandbytes ------------------------------------------------------------------------------------- */
+/* ---- Folders quantised by bitsandbytes --------------------------------------------------------------------------- */
 
 /* FNV-1a, as tests/golden/README.md defines it. */
 static uint64_t fnv1a64(uint64_t hash, const void *bytes, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i++) { hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3); }
+    for (size_t i = 0; i < n_bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    }
     return hash;
 }
 
@@ -245,10 +257,12 @@ static void check_module(qrun_model *model, const qr_json *module) {
 
 static void test_folders_of_bitsandbytes(void) {
     int n_modules = 0;
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "quantised_folders")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "quantised_folders")); entry != NULL;
+         entry = entry->next) {
         qr_safetensors *golden = open_golden(entry);
         for (int d = 0; d < 2; d++) {
-            qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_AUTO, d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16);
+            qrun_model *model =
+                open_model(text_of(entry, "folder"), QRUN_QUANT_AUTO, d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16);
             if (model == NULL || golden == NULL) { continue; }
             for (const qr_json *m = qr_json_first(qr_json_get(entry, "modules")); m != NULL; m = m->next, n_modules++) {
                 check_module(model, m);
@@ -261,13 +275,15 @@ static void test_folders_of_bitsandbytes(void) {
     CHECK(n_modules > 50);
 }
 
-/* ---- Adapters ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Adapters ---------------------------------------------------------------------------------------------------- */
 
 static void test_adapters(void) {
     int n_served = 0;
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "adapters")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "adapters")); entry != NULL;
+         entry = entry->next) {
         const bool is_dora = strstr(text_of(entry, "name"), "dora") != NULL;
-        const bool is_quantised = strstr(text_of(entry, "base_folder"), "-nf4") != NULL || strstr(text_of(entry, "base_folder"), "-int8") != NULL;
+        const bool is_quantised = strstr(text_of(entry, "base_folder"), "-nf4") != NULL ||
+                                  strstr(text_of(entry, "base_folder"), "-int8") != NULL;
         qr_safetensors *golden = open_golden(entry);
         for (int d = 0; d < 2; d++) {
             const qrun_dtype dtype = d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16;
@@ -283,7 +299,9 @@ static void test_adapters(void) {
                 CHECK(status == QRUN_ERROR_UNSUPPORTED && strstr(error.message, "DoRA") != NULL && adapter == NULL);
             } else {
                 CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), error.message);
-                if (status == QRUN_OK) { (d == 0 ? check_f32 : check_bf16)(model, entry, golden, qr_adapter_index(adapter)); }
+                if (status == QRUN_OK) {
+                    (d == 0 ? check_f32 : check_bf16)(model, entry, golden, qr_adapter_index(adapter));
+                }
                 n_served += status == QRUN_OK;
             }
             qrun_model_destroy(model);
@@ -293,12 +311,14 @@ static void test_adapters(void) {
     CHECK(n_served >= 14);
 }
 
-/* ---- Through sessions ----------------------------------------------------------------------------------------------------------- */
+/* ---- Through sessions -------------------------------------------------------------------------------------------- */
 
-/* All prompts of a model at once; greedy tokens as recorded, with rotary parameters for the length that was asked for. */
+/* All prompts of a model at once; greedy tokens as recorded, with rotary parameters for the length that was asked for.
+ */
 static void test_sessions_generate_the_recorded_tokens(void) {
     enum { MAX_PROMPTS = 8, N_GREEDY = 24 };
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
+         entry = entry->next) {
         qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         if (model == NULL) { continue; }
         qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
@@ -307,7 +327,8 @@ static void test_sessions_generate_the_recorded_tokens(void) {
         static run_record records[MAX_PROMPTS];
         memset(records, 0, sizeof records);
         int n = 0;
-        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS; p = p->next) {
+        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS;
+             p = p->next) {
             int32_t ids[512];
             qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
             request.token_ids = ids, request.n_token_ids = read_ids(qr_json_get(p, "ids"), ids, 512);
@@ -317,10 +338,12 @@ static void test_sessions_generate_the_recorded_tokens(void) {
         }
         CHECK(qrun_session_run(session, NULL) == QRUN_OK);
         n = 0;
-        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS; p = p->next, n++) {
+        for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && n < MAX_PROMPTS;
+             p = p->next, n++) {
             int32_t expected[N_GREEDY];
             CHECK_INT(read_ids(qr_json_get(p, "greedy"), expected, N_GREEDY), N_GREEDY);
-            CHECK_MSG(records[n].samples[0].n_tokens == N_GREEDY && memcmp(records[n].samples[0].tokens, expected, sizeof expected) == 0,
+            CHECK_MSG(records[n].samples[0].n_tokens == N_GREEDY &&
+                          memcmp(records[n].samples[0].tokens, expected, sizeof expected) == 0,
                       "%s: prompt %d is continued otherwise", text_of(entry, "name"), n);
         }
         qrun_session_destroy(session);
@@ -328,7 +351,7 @@ static void test_sessions_generate_the_recorded_tokens(void) {
     }
 }
 
-/* ---- The older form of config.json ------------------------------------------------------------------------------------------------ */
+/* ---- The older form of config.json ------------------------------------------------------------------------------- */
 
 static void link_file(const temporary_folder *folder, const char *from, const char *name) {
     struct stat info;
@@ -347,14 +370,19 @@ static void all_logits(qrun_model *model, const qr_json *prompt, float *logits) 
 }
 
 static void test_older_configs_are_the_same_model(void) {
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
+         entry = entry->next) {
         const temporary_folder folder = temporary_create();
         char from[512];
         snprintf(from, sizeof from, FIXTURES "%s", text_of(entry, "older_config"));
         link_file(&folder, from, "config.json");
-        static const char *const files[] = {"model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors",
-                                            "model-00002-of-00002.safetensors", "model-00001-of-00003.safetensors",
-                                            "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"};
+        static const char *const files[] = {"model.safetensors",
+                                            "model.safetensors.index.json",
+                                            "model-00001-of-00002.safetensors",
+                                            "model-00002-of-00002.safetensors",
+                                            "model-00001-of-00003.safetensors",
+                                            "model-00002-of-00003.safetensors",
+                                            "model-00003-of-00003.safetensors"};
         for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
             snprintf(from, sizeof from, FIXTURES "%s/%s", text_of(entry, "folder"), files[i]);
             link_file(&folder, from, files[i]);
@@ -363,13 +391,14 @@ static void test_older_configs_are_the_same_model(void) {
         params.path = folder.path, params.quant = QRUN_QUANT_F32, params.dtype = QRUN_DTYPE_F32;
         qrun_model *older = NULL, *newer = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         qrun_error error = QRUN_ERROR_INIT;
-        CHECK_MSG(qrun_model_open(context, &params, &older, &error) == QRUN_OK, "%s: %s", text_of(entry, "name"), error.message);
+        CHECK_MSG(qrun_model_open(context, &params, &older, &error) == QRUN_OK, "%s: %s", text_of(entry, "name"),
+                  error.message);
         for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL && older != NULL; p = p->next) {
             static float logits[2][4096];
             all_logits(older, p, logits[0]);
             all_logits(newer, p, logits[1]);
-            CHECK_MSG(memcmp(logits[0], logits[1], (size_t)newer->shape.vocab * sizeof(float)) == 0, "%s: the older config differs",
-                      text_of(entry, "name"));
+            CHECK_MSG(memcmp(logits[0], logits[1], (size_t)newer->shape.vocab * sizeof(float)) == 0,
+                      "%s: the older config differs", text_of(entry, "name"));
         }
         qrun_model_destroy(older);
         qrun_model_destroy(newer);

@@ -1,6 +1,6 @@
-/* The page accounting: cases by hand, and long random schedules against a naive model. The model remembers for every slot
- * of every page what was written there (a hash of the whole prefix, the key and the group), so a page given to the wrong
- * sequence, a copy left out or a stale page taken for a shared one shows as a wrong value. */
+/* The page accounting: cases by hand, and long random schedules against a naive model. The model remembers for every
+ * slot of every page what was written there (a hash of the whole prefix, the key and the group), so a page given to the
+ * wrong sequence, a copy left out or a stale page taken for a shared one shows as a wrong value. */
 #include "check.h"
 
 #include "base/random.h"
@@ -9,7 +9,7 @@
 
 enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640 };
 
-/* ---- The naive model ----------------------------------------------------------------------------------------------- */
+/* ---- The naive model --------------------------------------------------------------------------------------------- */
 
 typedef struct modelled_sequence {
     bool exists;
@@ -143,7 +143,7 @@ static void count_up(modelled_sequence *s, int32_t from) {
 
 static const qr_kv_key BASE = {0, 0};
 
-/* ---- Cases ------------------------------------------------------------------------------------------------------------- */
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 static void test_match_takes_whole_pages_and_leaves_a_token(void) {
     fixture f;
@@ -274,7 +274,7 @@ static void test_a_prefix_needs_only_what_the_window_sees(void) {
     begin(&f, 8, 2, (int32_t[]){0, 20}, true);
     modelled_sequence *a = make(&f, 0, BASE), *b = make(&f, 1, BASE), *c = make(&f, 2, BASE);
     count_up(a, 0), count_up(b, 5000), count_up(c, 0);
-    feed_in_pages(&f, a, 64);       /* all 8 pages; of the window's, blocks 0 and 1 have fallen out, but are remembered */
+    feed_in_pages(&f, a, 64); /* all 8 pages; of the window's, blocks 0 and 1 have fallen out, but are remembered */
     CHECK_INT(stats_of(&f).n_used, 6);
     feed(&f, b, 1);                 /* takes those two */
     CHECK_INT(stats_of(&f).n_used, 8);
@@ -373,7 +373,7 @@ static void test_pages_needed_is_enough(void) {
     }
 }
 
-/* ---- Random schedules ------------------------------------------------------------------------------------------------ */
+/* ---- Random schedules -------------------------------------------------------------------------------------------- */
 
 /* Prompts from a small family, so that prefixes meet and part at all places. */
 static void draw_tokens(fixture *f, modelled_sequence *s, int64_t from) {

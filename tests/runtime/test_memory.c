@@ -1,5 +1,5 @@
-/* Memory: what the backend holds at most is what the plan said, decoding allocates nothing, and loading never holds a second
- * copy of the model. */
+/* Memory: what the backend holds at most is what the plan said, decoding allocates nothing, and loading never holds a
+ * second copy of the model. */
 #include "check.h"
 
 #include <pthread.h>
@@ -23,7 +23,8 @@ static void run_requests(qrun_session *session, const qrun_adapter *adapter) {
     memset(records, 0, sizeof records);
     for (int i = 0; i < 12; i++) {
         qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
-        request.token_ids = some_ids() + i, request.n_token_ids = 5 + 11 * i, request.max_tokens = 20, request.ignore_eos = true;
+        request.token_ids = some_ids() + i, request.n_token_ids = 5 + 11 * i, request.max_tokens = 20,
+        request.ignore_eos = true;
         request.adapter = i % 2 == 0 ? adapter : NULL, request.n = 1 + i % 3, request.logprobs = 5;
         request.on_event = run_on_event, request.user = &records[i];
         CHECK(qrun_session_submit(session, &request, NULL, NULL) == QRUN_OK);
@@ -32,7 +33,7 @@ static void run_requests(qrun_session *session, const qrun_adapter *adapter) {
     CHECK_MSG(qrun_session_run(session, &error) == QRUN_OK, "%s", error.message);
 }
 
-/* ---- The plan ---------------------------------------------------------------------------------------------------------------- */
+/* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
 static int64_t total_of(const qrun_plan_entry *entries, int32_t n) {
     int64_t total = 0;
@@ -40,7 +41,8 @@ static int64_t total_of(const qrun_plan_entry *entries, int32_t n) {
     return total;
 }
 
-static void check_plan(const char *name, qrun_quant quant, qrun_kv kv, const char *adapter_folder, int64_t memory_bytes) {
+static void check_plan(const char *name, qrun_quant quant, qrun_kv kv, const char *adapter_folder,
+                       int64_t memory_bytes) {
     char path[512];
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", name);
     qrun_context *context = NULL;
@@ -57,7 +59,8 @@ static void check_plan(const char *name, qrun_quant quant, qrun_kv kv, const cha
     }
     qrun_plan_entry *planned = NULL;
     int32_t n_planned = 0;
-    CHECK_MSG(qrun_plan_session(context, &model_params, &params, &planned, &n_planned, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(qrun_plan_session(context, &model_params, &params, &planned, &n_planned, &error) == QRUN_OK, "%s",
+              error.message);
     size_t now, peak;
     context->backend->memory_held(context->backend, &now, &peak);
     CHECK_MSG(peak == 0, "%s: planning took %zu bytes of device memory", name, peak);
@@ -73,8 +76,8 @@ static void check_plan(const char *name, qrun_quant quant, qrun_kv kv, const cha
     run_requests(session, adapter);
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
     CHECK(qrun_session_get_stats(session, &stats, NULL) == QRUN_OK);
-    CHECK_MSG(stats.peak_bytes == stats.planned_bytes, "%s: %lld bytes at most, %lld planned", name, (long long)stats.peak_bytes,
-              (long long)stats.planned_bytes);
+    CHECK_MSG(stats.peak_bytes == stats.planned_bytes, "%s: %lld bytes at most, %lld planned", name,
+              (long long)stats.peak_bytes, (long long)stats.planned_bytes);
     int32_t n;
     const qrun_plan_entry *own = qrun_session_plan(session, &n);
     CHECK_INT(total_of(own, n), stats.planned_bytes);
@@ -85,7 +88,9 @@ static void check_plan(const char *name, qrun_quant quant, qrun_kv kv, const cha
                       (long long)own[i].bytes, (long long)planned[i].bytes);
         }
     }
-    if (memory_bytes > 0) { CHECK(stats.planned_bytes <= memory_bytes && stats.planned_bytes > memory_bytes - memory_bytes / 4); }
+    if (memory_bytes > 0) {
+        CHECK(stats.planned_bytes <= memory_bytes && stats.planned_bytes > memory_bytes - memory_bytes / 4);
+    }
     qrun_free(planned);
     qrun_session_destroy(session);
     qrun_model_destroy(model);
@@ -106,7 +111,7 @@ static void test_the_peak_is_the_plan(void) {
     check_plan("models/gemma2", QRUN_QUANT_INT8, QRUN_KV_BF16, NULL, 9 << 20); /* a budget decides the pool */
 }
 
-/* ---- No allocation per token -------------------------------------------------------------------------------------------------- */
+/* ---- No allocation per token ------------------------------------------------------------------------------------- */
 
 static void copy_file(const temporary_folder *folder, const char *from, const char *name) {
     char *bytes = NULL;
@@ -138,8 +143,10 @@ static void test_decoding_allocates_nothing(void) {
     memset(records, 0, sizeof records);
     for (int i = 0; i < 6; i++) {
         qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
-        request.prompt = "Once upon a time", request.max_tokens = 150, request.ignore_eos = true, request.temperature = 1;
-        request.has_seed = true, request.seed = (uint64_t)i, request.stop = stops, request.n_stop = i % 3, request.logprobs = 2 * i;
+        request.prompt = "Once upon a time", request.max_tokens = 150, request.ignore_eos = true,
+        request.temperature = 1;
+        request.has_seed = true, request.seed = (uint64_t)i, request.stop = stops, request.n_stop = i % 3,
+        request.logprobs = 2 * i;
         request.top_p = i % 2 == 0 ? 0.9F : 1, request.repetition_penalty = 1.1F;
         request.on_event = run_on_event, request.user = &records[i];
         CHECK(qrun_session_submit(session, &request, NULL, NULL) == QRUN_OK);
@@ -162,7 +169,7 @@ static void test_decoding_allocates_nothing(void) {
     temporary_remove(&folder);
 }
 
-/* ---- Loading ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 static int64_t anonymous_bytes(void) {
     FILE *file = fopen("/proc/self/status", "r");
@@ -194,7 +201,8 @@ static void *watch_memory(void *arg) {
 enum { HIDDEN = 1024, MLP = 8192, LAYERS = 6, VOCAB = 8192, N_TENSORS = 3 + 9 * LAYERS };
 
 static void name_tensor(qr_safetensors_spec *spec, char *name, int64_t rows, int64_t cols) {
-    *spec = (qr_safetensors_spec){.name = name, .dtype = QR_DTYPE_BF16, .n_dims = cols > 0 ? 2 : 1, .dims = {rows, cols}};
+    *spec =
+        (qr_safetensors_spec){.name = name, .dtype = QR_DTYPE_BF16, .n_dims = cols > 0 ? 2 : 1, .dims = {rows, cols}};
 }
 
 /* A Llama folder of random BF16 weights; returns the parameters of its linear layers. */
@@ -204,9 +212,14 @@ static int64_t write_large_model(const temporary_folder *folder) {
     static const struct {
         const char *name;
         int64_t rows, cols;
-    } parts[9] = {{"input_layernorm", HIDDEN, 0}, {"post_attention_layernorm", HIDDEN, 0}, {"self_attn.q_proj", HIDDEN, HIDDEN},
-                  {"self_attn.k_proj", HIDDEN / 4, HIDDEN}, {"self_attn.v_proj", HIDDEN / 4, HIDDEN},
-                  {"self_attn.o_proj", HIDDEN, HIDDEN}, {"mlp.gate_proj", MLP, HIDDEN}, {"mlp.up_proj", MLP, HIDDEN},
+    } parts[9] = {{"input_layernorm", HIDDEN, 0},
+                  {"post_attention_layernorm", HIDDEN, 0},
+                  {"self_attn.q_proj", HIDDEN, HIDDEN},
+                  {"self_attn.k_proj", HIDDEN / 4, HIDDEN},
+                  {"self_attn.v_proj", HIDDEN / 4, HIDDEN},
+                  {"self_attn.o_proj", HIDDEN, HIDDEN},
+                  {"mlp.gate_proj", MLP, HIDDEN},
+                  {"mlp.up_proj", MLP, HIDDEN},
                   {"mlp.down_proj", HIDDEN, MLP}};
     int n = 0;
     int64_t n_linear = 0;
@@ -222,16 +235,20 @@ static int64_t write_large_model(const temporary_folder *folder) {
     name_tensor(&specs[n++], norm, HIDDEN, 0);
     name_tensor(&specs[n++], head, VOCAB, HIDDEN);
     char config[1024];
-    snprintf(config, sizeof config,
-             "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
-             "\"num_hidden_layers\": %d, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"vocab_size\": %d, "
-             "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
-             "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}", HIDDEN, MLP, LAYERS, VOCAB);
+    snprintf(
+        config, sizeof config,
+        "{\"architectures\": [\"LlamaForCausalLM\"], "
+             "\"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
+        "\"num_hidden_layers\": %d, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"vocab_size\": %d, "
+        "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+        "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",
+        HIDDEN, MLP, LAYERS, VOCAB);
     temporary_text(folder, "config.json", config);
 
     qr_error err = {0};
     qr_safetensors_writer *writer = NULL;
-    CHECK_MSG(qr_safetensors_writer_create(folder->path, "model", specs, (size_t)n, 0, &writer, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_safetensors_writer_create(folder->path, "model", specs, (size_t)n, 0, &writer, &err) == QRUN_OK, "%s",
+              err.message);
     static uint16_t block[1 << 16];
     for (uint32_t i = 0; i < 1 << 16; i++) { /* random mantissas and signs, magnitudes from 2^-8 to 2^-5 */
         const uint64_t bits = qr_hash_mix(i + 1);

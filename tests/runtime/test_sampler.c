@@ -19,14 +19,14 @@ static void random_logits(uint64_t seed, float *logits, int64_t n) {
     for (int64_t i = 0; i < n; i++) { logits[i] = 3.0F * (float)qr_random_normal(seed, 1, (uint64_t)i); }
 }
 
-static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position, int32_t sample,
-                    const uint32_t *mask) {
+static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position,
+                    int32_t sample, const uint32_t *mask) {
     static int32_t tokens[1 << 16];
     const qr_sampling_history history = {tokens, position, position};
     return qr_sampler_draw(sampler, sampling, &history, sample, mask, logits);
 }
 
-/* ---- A naive sampler: Hugging Face's warpers in their order -------------------------------------------------------------- */
+/* ---- A naive sampler: Hugging Face's warpers in their order ------------------------------------------------------ */
 
 static const float *sort_by;
 static int by_logit(const void *a, const void *b) {
@@ -85,12 +85,14 @@ static void check_draws(const qr_sampling *sampling, const float *logits, int vo
         chi += (counts[i] - p[i] * N) * (counts[i] - p[i] * N) / (p[i] * N);
         degrees++;
     }
-    if (rare_expected >= 8) { chi += (rare_seen - rare_expected) * (rare_seen - rare_expected) / rare_expected, degrees++; }
+    if (rare_expected >= 8) {
+        chi += (rare_seen - rare_expected) * (rare_seen - rare_expected) / rare_expected, degrees++;
+    }
     CHECK_MSG(chi <= chi_square_bound(degrees), "%s: chi-square %.1f with %d degrees of freedom", what, chi, degrees);
     qr_sampler_destroy(sampler);
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 static void test_greedy_takes_the_lowest_of_equals(void) {
     float logits[VOCAB] = {0};
@@ -141,8 +143,12 @@ static void test_draws_follow_the_distribution(void) {
     float logits[VOCAB];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         random_logits(100 + i, logits, VOCAB);
-        const qr_sampling sampling = {.temperature = cases[i].temperature, .top_k = cases[i].top_k, .top_p = cases[i].top_p,
-                                      .min_p = cases[i].min_p, .repetition_penalty = 1, .seed = 5 + i};
+        const qr_sampling sampling = {.temperature = cases[i].temperature,
+                                      .top_k = cases[i].top_k,
+                                      .top_p = cases[i].top_p,
+                                      .min_p = cases[i].min_p,
+                                      .repetition_penalty = 1,
+                                      .seed = 5 + i};
         check_draws(&sampling, logits, VOCAB, cases[i].what);
     }
 }
@@ -175,7 +181,8 @@ static void test_which_tokens_survive(void) {
             const int32_t id = draw(sampler, &sampling, logits, n, 0, NULL);
             most = id > most ? id : most;
         }
-        CHECK_MSG(most + 1 == cases[i].expected, "case %zu keeps %d tokens, expected %d", i, most + 1, cases[i].expected);
+        CHECK_MSG(most + 1 == cases[i].expected, "case %zu keeps %d tokens, expected %d", i, most + 1,
+                  cases[i].expected);
     }
     qr_sampler_destroy(sampler);
 }
@@ -200,7 +207,8 @@ static void check_penalties(qr_sampling sampling, const float *logits, const flo
     for (uint64_t seed = 0; seed < 3000; seed++) {
         qr_sampling without = {.temperature = 4, .top_p = 1, .repetition_penalty = 1, .seed = seed};
         if (seed % 2 == 1) { without.top_k = 5; }
-        sampling.temperature = without.temperature, sampling.top_p = 1, sampling.seed = seed, sampling.top_k = without.top_k;
+        sampling.temperature = without.temperature, sampling.top_p = 1, sampling.seed = seed,
+        sampling.top_k = without.top_k;
         const int32_t expected = qr_sampler_draw(sampler, &without, &history, 0, NULL, changed);
         CHECK_INT(qr_sampler_draw(sampler, &sampling, &history, 0, NULL, given), expected);
         n_changed += qr_sampler_draw(sampler, &without, &history, 0, NULL, logits) != expected;
@@ -219,9 +227,11 @@ static void test_penalties(void) {
     const float repeated[6] = {2, -4, 3, 1, 0, -8};
     check_penalties((qr_sampling){.repetition_penalty = 2}, logits, repeated);
     const float answered[6] = {4, -2, 6 - 0.5F - 1.5F, 1, 0, -8};
-    check_penalties((qr_sampling){.repetition_penalty = 1, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits, answered);
+    check_penalties((qr_sampling){.repetition_penalty = 1, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits,
+                    answered);
     const float all[6] = {2, -4, 3 - 2.0F, 1, 0, -8};
-    check_penalties((qr_sampling){.repetition_penalty = 2, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits, all);
+    check_penalties((qr_sampling){.repetition_penalty = 2, .presence_penalty = 0.5F, .frequency_penalty = 0.5F}, logits,
+                    all);
     const float liked[6] = {4, -2, 6 + 3.0F, 1, 0, -8};
     check_penalties((qr_sampling){.repetition_penalty = 1, .frequency_penalty = -1}, logits, liked);
 }
@@ -263,7 +273,9 @@ static void test_a_draw_depends_on_seed_sample_and_position_alone(void) {
     int differs[3] = {0};
     for (int64_t position = 0; position < 200; position++) {
         const int32_t id = draw(a, &hot, logits, position, 0, NULL);
-        for (int i = 0; i < 3; i++) { draw(b, &hot, other, 7 * position + i, i, NULL); } /* what came before is no matter */
+        for (int i = 0; i < 3; i++) {
+            draw(b, &hot, other, 7 * position + i, i, NULL);
+        } /* what came before is no matter */
         CHECK_INT(draw(b, &hot, logits, position, 0, NULL), id);
         qr_sampling reseeded = hot;
         reseeded.seed = 43;

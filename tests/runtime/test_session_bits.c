@@ -9,7 +9,7 @@ enum { N_REQUESTS = 64, MAX_PROMPT = 130, N_ADAPTERS = 2 };
 
 static qrun_context *contexts[2]; /* one thread, two threads */
 
-/* ---- A mixed crowd --------------------------------------------------------------------------------------------------------- */
+/* ---- A mixed crowd ----------------------------------------------------------------------------------------------- */
 
 typedef struct crowd {
     int32_t ids[N_REQUESTS][MAX_PROMPT];
@@ -60,7 +60,8 @@ static void run_all(qrun_session *session) {
 }
 
 /* Everything at once in a session of these parameters; returns its statistics. */
-static qrun_session_stats run_crowd(qrun_model *model, const qrun_session_params *params, const crowd *c, run_record *records) {
+static qrun_session_stats run_crowd(qrun_model *model, const qrun_session_params *params, const crowd *c,
+                                    run_record *records) {
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
     qrun_session *session = run_session(model, params);
     if (session == NULL) { return stats; }
@@ -99,7 +100,7 @@ static void compare(const run_record *records, const run_record *alone, const ch
     }
 }
 
-/* ---- All the ways to run it ------------------------------------------------------------------------------------------------- */
+/* ---- All the ways to run it -------------------------------------------------------------------------------------- */
 
 static const struct surrounding {
     const char *what;
@@ -137,13 +138,14 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
         for (size_t s = 0; s < sizeof surroundings / sizeof *surroundings; s++) {
             const struct surrounding *around = &surroundings[s];
             qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
-            params.kv = kv, params.max_sequences = around->max_sequences, params.max_step_tokens = around->max_step_tokens;
+            params.kv = kv, params.max_sequences = around->max_sequences,
+            params.max_step_tokens = around->max_step_tokens;
             params.kv_tokens = around->kv_tokens > 0 ? around->kv_tokens : 64 * 256;
             params.no_prefix_sharing = around->no_sharing;
             const qrun_session_stats stats = run_crowd(model, &params, &c, records);
             char what[200];
-            snprintf(what, sizeof what, "%s, quant %d, dtype %d, kv %d, %d threads, %s", folder, quant, dtype, kv, t + 1,
-                     around->what);
+            snprintf(what, sizeof what, "%s, quant %d, dtype %d, kv %d, %d threads, %s", folder, quant, dtype, kv,
+                     t + 1, around->what);
             compare(records, alone, what);
             CHECK_MSG(!around->preempts || stats.n_preemptions > 0, "%s: nothing was preempted", what);
             CHECK_MSG(stats.cached_prompt_tokens == 0 || !around->no_sharing, "%s: shared", what);
@@ -155,14 +157,22 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
 }
 
 static void test_llama_f32(void) { run_model("models/llama", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL); }
-static void test_llama_nf4_dq(void) { run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
-static void test_llama_int8_kv_int8(void) { run_model("models/llama", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+static void test_llama_nf4_dq(void) {
+    run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_llama_int8_kv_int8(void) {
+    run_model("models/llama", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
 static void test_gemma2_bf16(void) { run_model("models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
-static void test_gemma3_nf4_kv_int8(void) { run_model("models/gemma3", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL); }
+static void test_gemma3_nf4_kv_int8(void) {
+    run_model("models/gemma3", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
 static void test_qwen2_window_f32_kv_bf16(void) {
     run_model("models/qwen2-window", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_BF16, NULL);
 }
-static void test_mistral_int8_f32(void) { run_model("models/mistral", QRUN_QUANT_INT8, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL); }
+static void test_mistral_int8_f32(void) {
+    run_model("models/mistral", QRUN_QUANT_INT8, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL);
+}
 static void test_gpt2_bf16(void) { run_model("models/gpt2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
 static void test_phi3_nf4_dq(void) { run_model("models/phi3", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
 static void test_llama_dynamic_rope(void) {
@@ -173,7 +183,7 @@ static void test_adapters_in_one_batch(void) {
     run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, adapters);
 }
 
-/* ---- Samples of one request --------------------------------------------------------------------------------------------------- */
+/* ---- Samples of one request -------------------------------------------------------------------------------------- */
 
 /* Sample i of n is what sample i of any other n is, in any pool, and differs from its siblings. */
 static void test_samples_do_not_depend_on_each_other(void) {
@@ -190,7 +200,8 @@ static void test_samples_do_not_depend_on_each_other(void) {
         } ways[] = {{4, 4, 1000}, {1, 4, 1000}, {2, 4, 1000}, {4, 1, 1000}, {4, 2, 130}, {4, 4, 130}};
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
-            params.max_sequences = ways[w].max_sequences, params.kv_tokens = ways[w].kv_tokens, params.max_step_tokens = 16;
+            params.max_sequences = ways[w].max_sequences, params.kv_tokens = ways[w].kv_tokens,
+            params.max_step_tokens = 16;
             qrun_session *session = run_session(model, &params);
             if (session == NULL) { break; }
             run_record record = {.n_done = 0};
@@ -206,7 +217,8 @@ static void test_samples_do_not_depend_on_each_other(void) {
             if (w == 0) { reference = record; }
             for (int i = 0; i < ways[w].n; i++) {
                 run_samples_are_equal(&record.samples[i], &reference.samples[i], folders[f]);
-                CHECK(i == 0 || memcmp(record.samples[i].tokens, record.samples[0].tokens, sizeof record.samples[0].tokens) != 0);
+                CHECK(i == 0 ||
+                      memcmp(record.samples[i].tokens, record.samples[0].tokens, sizeof record.samples[0].tokens) != 0);
             }
             if (w == 5) { CHECK(stats.n_preemptions > 0); }
         }

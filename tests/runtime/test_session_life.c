@@ -1,5 +1,5 @@
-/* What can happen to requests: random submissions, cancellations and refusals from the stepping thread and others; every
- * accepted request ends exactly once, and the pool is whole afterwards. */
+/* What can happen to requests: random submissions, cancellations and refusals from the stepping thread and others;
+ * every accepted request ends exactly once, and the pool is whole afterwards. */
 #include "check.h"
 
 #include <poll.h>
@@ -36,7 +36,7 @@ static qrun_request_params request_for(const int32_t *ids, int64_t n, int32_t ma
 static int32_t id_table[1024]; /* filled by main */
 static const int32_t *some_ids(void) { return id_table; }
 
-/* ---- Random schedules from the stepping thread ---------------------------------------------------------------------------- */
+/* ---- Random schedules from the stepping thread ------------------------------------------------------------------- */
 
 enum { MAX_RECORDS = 220 };
 
@@ -48,11 +48,14 @@ typedef struct schedule {
     int n;
 } schedule;
 
-static int32_t draw(schedule *s, int32_t below) { return (int32_t)(qr_random_uniform(s->seed, 1, s->n_draws++) * below); }
+static int32_t draw(schedule *s, int32_t below) {
+    return (int32_t)(qr_random_uniform(s->seed, 1, s->n_draws++) * below);
+}
 
 static void submit_one(schedule *s) {
     if (s->n == MAX_RECORDS) { return; }
-    qrun_request_params params = request_for(some_ids() + draw(s, 3) * 100, 1 + draw(s, 90), 1 + draw(s, 40), &s->records[s->n]);
+    qrun_request_params params =
+        request_for(some_ids() + draw(s, 3) * 100, 1 + draw(s, 90), 1 + draw(s, 40), &s->records[s->n]);
     params.n = 1 + (draw(s, 4) == 0 ? draw(s, 4) : 0);
     if (draw(s, 10) == 0) { params.max_tokens = 0; }
     if (draw(s, 20) == 0) { params.on_event = NULL; }
@@ -76,7 +79,8 @@ static void run_schedule(qrun_model *model, uint64_t seed) {
     static schedule s;
     s = (schedule){.seed = seed};
     qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
-    params.max_sequences = 1 + draw(&s, 12), params.max_step_tokens = 1 + draw(&s, 60), params.kv_tokens = 160 + draw(&s, 200);
+    params.max_sequences = 1 + draw(&s, 12), params.max_step_tokens = 1 + draw(&s, 60),
+    params.kv_tokens = 160 + draw(&s, 200);
     params.no_prefix_sharing = draw(&s, 4) == 0;
     s.session = run_session(model, &params);
     if (s.session == NULL) { return; }
@@ -93,8 +97,8 @@ static void run_schedule(qrun_model *model, uint64_t seed) {
     }
     CHECK_MSG(!has_work, "seed %llu: did not end", (unsigned long long)seed);
     for (int r = 0; r < s.n; r++) {
-        CHECK_MSG(s.records[r].n_last == 1 && !s.records[r].malformed && s.records[r].n_errors == 0, "seed %llu: request %d",
-                  (unsigned long long)seed, r);
+        CHECK_MSG(s.records[r].n_last == 1 && !s.records[r].malformed && s.records[r].n_errors == 0,
+                  "seed %llu: request %d", (unsigned long long)seed, r);
     }
     check_whole(s.session, s.n);
     qrun_session_destroy(s.session);
@@ -107,7 +111,7 @@ static void test_random_schedules(void) {
     printf("  seeds 1 to 10\n");
 }
 
-/* ---- From other threads ------------------------------------------------------------------------------------------------------ */
+/* ---- From other threads ------------------------------------------------------------------------------------------ */
 
 enum { N_CLIENTS = 3, PER_CLIENT = 40 };
 
@@ -160,7 +164,8 @@ static void test_many_threads(void) {
     CHECK(qrun_session_run(session, NULL) == QRUN_OK);
     for (int i = 0; i < N_CLIENTS; i++) {
         for (int r = 0; r < PER_CLIENT; r++) {
-            CHECK_MSG(clients[i].records[r].n_last == 1 && !clients[i].records[r].malformed, "client %d, request %d", i, r);
+            CHECK_MSG(clients[i].records[r].n_last == 1 && !clients[i].records[r].malformed, "client %d, request %d", i,
+                      r);
         }
     }
     check_whole(session, N_CLIENTS * PER_CLIENT);
@@ -194,7 +199,7 @@ static void test_two_sessions_at_once(void) {
     }
 }
 
-/* ---- What callbacks may do ---------------------------------------------------------------------------------------------------- */
+/* ---- What callbacks may do --------------------------------------------------------------------------------------- */
 
 typedef struct busybody {
     qrun_session *session;
@@ -209,7 +214,9 @@ static void meddle(void *user, const qrun_event *event) {
     bool has_work;
     CHECK(qrun_session_step(b->session, &has_work, NULL) == QRUN_ERROR_BUSY);
     if (b->n_tokens == 2) { CHECK(qrun_session_cancel(b->session, b->victim, NULL) == QRUN_OK); }
-    if (event->type == QRUN_EVENT_TOKEN && b->n_tokens == 5) { CHECK(qrun_session_cancel(b->session, event->request, NULL) == QRUN_OK); }
+    if (event->type == QRUN_EVENT_TOKEN && b->n_tokens == 5) {
+        CHECK(qrun_session_cancel(b->session, event->request, NULL) == QRUN_OK);
+    }
     if (event->is_last && b->depth-- > 0) {
         qrun_request_params params = request_for(some_ids(), 5, 3, NULL);
         params.on_event = meddle, params.user = b;
@@ -255,13 +262,13 @@ static void test_a_request_that_is_over_is_not_found(void) {
     qrun_session_destroy(session);
 }
 
-/* ---- Refusals ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refuse(qrun_session *session, const qrun_request_params *params, qrun_status expected, const char *reason) {
     qrun_error error = QRUN_ERROR_INIT;
     const qrun_status status = qrun_session_submit(session, params, NULL, &error);
-    CHECK_MSG(status == expected && strstr(error.message, reason) != NULL, "\"%s\" expected, got %d \"%s\"", reason, (int)status,
-              error.message);
+    CHECK_MSG(status == expected && strstr(error.message, reason) != NULL, "\"%s\" expected, got %d \"%s\"", reason,
+              (int)status, error.message);
 }
 
 static void test_refusals(void) {
@@ -339,8 +346,8 @@ static void test_sessions_that_cannot_be(void) {
         params.struct_size = sizeof params;
         qrun_session *session = NULL;
         qrun_error error = QRUN_ERROR_INIT;
-        CHECK_MSG(qrun_session_create(llama, &params, &session, &error) != QRUN_OK && error.message[0] != '\0', "%s was accepted",
-                  cases[i].what);
+        CHECK_MSG(qrun_session_create(llama, &params, &session, &error) != QRUN_OK && error.message[0] != '\0',
+                  "%s was accepted", cases[i].what);
         qrun_session_destroy(session);
     }
 }

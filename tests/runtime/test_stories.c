@@ -47,7 +47,7 @@ static int64_t read_ids(const qr_json *array, int32_t *ids, int64_t capacity) {
     return n;
 }
 
-/* ---- The documented texts ------------------------------------------------------------------------------------------------------- */
+/* ---- The documented texts ---------------------------------------------------------------------------------------- */
 
 typedef struct story {
     char text[4096];
@@ -61,7 +61,9 @@ static void add(void *user, const qrun_event *event) {
     story *s = user;
     CHECK(event->type != QRUN_EVENT_ERROR);
     if (event->type == QRUN_EVENT_TOKEN) { s->ids[s->n++] = event->token_id; }
-    if (event->type == QRUN_EVENT_DONE) { snprintf(s->finish_reason, sizeof s->finish_reason, "%s", event->finish_reason); }
+    if (event->type == QRUN_EVENT_DONE) {
+        snprintf(s->finish_reason, sizeof s->finish_reason, "%s", event->finish_reason);
+    }
     if (s->n_bytes + event->text_bytes < sizeof s->text) {
         memcpy(s->text + s->n_bytes, event->text, event->text_bytes);
         s->n_bytes += event->text_bytes;
@@ -72,7 +74,8 @@ static void generate(qrun_model *model, const char *prompt, int32_t max_tokens, 
     *s = (story){.n = 0};
     qrun_session *session = open_session(model);
     qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
-    params.prompt = prompt, params.max_tokens = max_tokens, params.ignore_eos = ignore_eos, params.on_event = add, params.user = s;
+    params.prompt = prompt, params.max_tokens = max_tokens, params.ignore_eos = ignore_eos, params.on_event = add,
+    params.user = s;
     qrun_error error = QRUN_ERROR_INIT;
     CHECK_MSG(qrun_session_submit(session, &params, NULL, &error) == QRUN_OK, "%s", error.message);
     CHECK(qrun_session_run(session, NULL) == QRUN_OK);
@@ -115,16 +118,17 @@ static void test_documented_texts(void) {
 
     generate(model, "Once upon a time", 507, false, &s);
     check_text("models/stories260K.expected_once_upon_a_time_512.txt", "Once upon a time", &s);
-    check_ids(qr_json_get(qr_json_get(golden, "greedy_from_prompt_until_bos"), "ids"), (const int32_t[]){1, 403, 407, 261, 378}, 5,
-              &s);
+    check_ids(qr_json_get(qr_json_get(golden, "greedy_from_prompt_until_bos"), "ids"),
+              (const int32_t[]){1, 403, 407, 261, 378}, 5, &s);
     CHECK_STR(s.finish_reason, "stop");
     qr_json_free(golden);
     qrun_model_destroy(model);
 }
 
-/* ---- Logits ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
-static void check_logits(qrun_model *model, const qr_json *id_list, const qr_json *expected, double tolerance, const char *what) {
+static void check_logits(qrun_model *model, const qr_json *id_list, const qr_json *expected, double tolerance,
+                         const char *what) {
     static int32_t ids[600];
     const int64_t n = read_ids(id_list, ids, 600), vocab = model->shape.vocab;
     single_sequence single;
@@ -132,7 +136,8 @@ static void check_logits(qrun_model *model, const qr_json *id_list, const qr_jso
     CHECK_INT(cJSON_GetArraySize(expected), vocab);
     REQUIRE(single_sequence_create(model, n, n, QR_KV_F32, &single, &err) == QRUN_OK);
     float *logits = malloc((size_t)vocab * sizeof *logits);
-    CHECK(single_sequence_feed(&single, ids, n, &err) == QRUN_OK && single_sequence_logits(&single, n - 1, logits, &err) == QRUN_OK);
+    CHECK(single_sequence_feed(&single, ids, n, &err) == QRUN_OK &&
+          single_sequence_logits(&single, n - 1, logits, &err) == QRUN_OK);
     double worst = 0, most = 0;
     int64_t i = 0;
     for (const qr_json *value = qr_json_first(expected); value != NULL && i < vocab; value = value->next, i++) {
@@ -149,7 +154,8 @@ static void test_stories_logits(void) {
     qrun_model *model = open_model("models/stories260K-hf", QRUN_QUANT_F32, QRUN_DTYPE_F32);
     if (model == NULL) { return; }
     qr_json *golden = read_json("models/stories260K.golden.json");
-    check_logits(model, qr_json_get(golden, "prompt_ids"), qr_json_get(golden, "logits_last_position_of_prompt"), 1e-5, "stories260K");
+    check_logits(model, qr_json_get(golden, "prompt_ids"), qr_json_get(golden, "logits_last_position_of_prompt"), 1e-5,
+                 "stories260K");
     qr_json_free(golden);
     qrun_model_destroy(model);
 }
@@ -169,7 +175,7 @@ static void test_tiny_models(void) {
     }
 }
 
-/* ---- Perplexity ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Perplexity -------------------------------------------------------------------------------------------------- */
 
 /* The mean over all five stories of −log p of every token but the first. */
 static double mean_nll(qrun_model *model, const qr_json *golden, double tolerance) {
@@ -185,8 +191,8 @@ static double mean_nll(qrun_model *model, const qr_json *golden, double toleranc
         CHECK_MSG(qrun_session_eval_tokens(session, ids, n, &params, &result, &error) == QRUN_OK, "%s", error.message);
         CHECK_INT(result.n_tokens, n - 1);
         const double expected = cJSON_GetNumberValue(qr_json_get(doc, "mean_nll"));
-        CHECK_MSG(tolerance <= 0 || fabs(result.mean_nll - expected) <= tolerance, "a story: %.8f, expected %.8f", result.mean_nll,
-                  expected);
+        CHECK_MSG(tolerance <= 0 || fabs(result.mean_nll - expected) <= tolerance, "a story: %.8f, expected %.8f",
+                  result.mean_nll, expected);
         CHECK(fabs(result.perplexity - exp(result.mean_nll)) < 1e-9);
         sum += result.mean_nll * (double)result.n_tokens;
         n_tokens += result.n_tokens;
@@ -214,21 +220,23 @@ static void test_perplexity_quantised(void) {
     } formats[] = {{"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"int8", QRUN_QUANT_INT8}};
     qr_json *figures = NULL, *golden = NULL;
     qr_error err = {0};
-    CHECK_MSG(qr_json_read(QRUN_SOURCE_DIR "/tests/fixtures/goldens/stories260K_quantised.json", 1 << 20, &figures, &err) == QRUN_OK,
+    CHECK_MSG(qr_json_read(QRUN_SOURCE_DIR "/tests/fixtures/goldens/stories260K_quantised.json", 1 << 20, &figures,
+                           &err) == QRUN_OK,
               "%s", err.message);
     for (int i = 0; i < 6; i++) {
         const qrun_dtype dtype = i < 3 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16;
         qrun_model *model = open_model("models/stories260K-hf", formats[i % 3].quant, dtype);
         if (model == NULL) { break; }
         if (golden == NULL) { golden = read_json("models/stories260K.nll.json"); }
-        const double expected = cJSON_GetNumberValue(qr_json_get(qr_json_get(figures, formats[i % 3].name), "perplexity"));
+        const double expected =
+            cJSON_GetNumberValue(qr_json_get(qr_json_get(figures, formats[i % 3].name), "perplexity"));
         const double actual = exp(mean_nll(model, golden, 0));
         printf("  %s, %s: perplexity %.4f, %.4f with the weights that bitsandbytes restores\n", formats[i % 3].name,
                i < 3 ? "f32" : "bf16", actual, expected);
-        CHECK_MSG(actual <= 1.005 * expected, "%s: perplexity %.4f, bitsandbytes' weights give %.4f", formats[i % 3].name, actual,
-                  expected);
-        CHECK_MSG(i >= 3 || fabs(actual / expected - 1) < 1e-4, "%s: perplexity %.5f, expected %.5f", formats[i % 3].name, actual,
-                  expected);
+        CHECK_MSG(actual <= 1.005 * expected, "%s: perplexity %.4f, bitsandbytes' weights give %.4f",
+                  formats[i % 3].name, actual, expected);
+        CHECK_MSG(i >= 3 || fabs(actual / expected - 1) < 1e-4, "%s: perplexity %.5f, expected %.5f",
+                  formats[i % 3].name, actual, expected);
         qrun_model_destroy(model);
     }
     qr_json_free(golden);
