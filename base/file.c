@@ -246,16 +246,19 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
     return status;
 }
 
+void qr_folder_remove_flat(const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) { return; }
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        (void)unlinkat(dirfd(folder), entry->d_name, 0); /* fails for "." and "..", as it should */
+    }
+    closedir(folder);
+    (void)rmdir(path);
+}
+
 void qr_folder_writer_abort(qr_folder_writer *writer) {
     if (writer->path == NULL) { return; }
-    DIR *folder = opendir(writer->partial_path);
-    if (folder != NULL) {
-        for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-            (void)unlinkat(dirfd(folder), entry->d_name, 0); /* fails for "." and "..", as it should */
-        }
-        closedir(folder);
-    }
-    (void)rmdir(writer->partial_path);
+    qr_folder_remove_flat(writer->partial_path);
     qr_free(writer->path);
     qr_free(writer->partial_path);
     *writer = (qr_folder_writer){0};

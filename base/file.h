@@ -59,6 +59,9 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
 qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err);
 void qr_folder_writer_abort(qr_folder_writer *writer);
 
+/* Removes a folder and the files in it. Folders in it stay, and then it does too. */
+void qr_folder_remove_flat(const char *path);
+
 /* Makes the folder and its parents where they are missing. */
 qrun_status qr_folder_create(const char *path, qr_error *err);
 
