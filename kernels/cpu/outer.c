@@ -47,6 +47,14 @@ static const void *element(const void *base, qr_dtype dtype, int64_t index) {
     return (const unsigned char *)base + (size_t)index * qr_dtype_bytes(dtype);
 }
 
+/* Asks for n elements that the next block will read, a block's products before they are needed: rows are short and far
+ * apart, which the processor's own prefetcher does not follow. */
+static void prefetch(const void *base, qr_dtype dtype, int64_t index, int64_t n) {
+    const unsigned char *begin = element(base, dtype, index);
+    const int64_t n_bytes = n * (int64_t)qr_dtype_bytes(dtype);
+    for (int64_t i = 0; i < n_bytes; i += 64) { __builtin_prefetch(begin + i, 0, 2); }
+}
+
 /* --- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* What multiplies columns [k, k + n_k) of A: SCB / 127 of an INT8 weight's rows. */
@@ -58,19 +66,26 @@ static const float *a_factors(const outer_run *run, const outer_block *block, fl
     return factors;
 }
 
+static void pack_a_by_k(const outer_run *run, const outer_block *block, float *dst) {
+    const qr_cpu_outer_args *args = run->args;
+    for (int64_t k = block->k; k < block->k + block->n_k; k++, dst += QR_CPU_OUTER_A_BY_K_STRIDE) {
+        const int64_t index = k * args->a_stride + block->row;
+        run->kernel->pack(element(args->a, args->a_dtype, index), args->a_dtype, NULL, block->n_rows, dst);
+        if (k + block->n_k < args->k) {
+            prefetch(args->a, args->a_dtype, index + block->n_k * args->a_stride, block->n_rows);
+        }
+    }
+}
+
 static void pack_a(const outer_run *run, const outer_block *block, outer_scratch *scratch) {
     const qr_cpu_outer_args *args = run->args;
-    if (args->a_by_k) {
-        for (int64_t j = 0; j < block->n_k; j++) {
-            const void *src = element(args->a, args->a_dtype, (block->k + j) * args->a_stride + block->row);
-            run->kernel->pack(src, args->a_dtype, NULL, block->n_rows, scratch->a + j * QR_CPU_OUTER_A_BY_K_STRIDE);
-        }
-        return;
-    }
     const float *factors = a_factors(run, block, scratch->factors);
+    const int64_t n_next = qr_min(args->k - block->k - block->n_k, block->n_k);
     for (int64_t r = 0; r < block->n_rows; r++) {
-        const void *src = element(args->a, args->a_dtype, (block->row + r) * args->a_stride + block->k);
-        run->kernel->pack(src, args->a_dtype, factors, block->n_k, scratch->a + r * QR_CPU_OUTER_A_STRIDE);
+        const int64_t index = (block->row + r) * args->a_stride + block->k;
+        run->kernel->pack(element(args->a, args->a_dtype, index), args->a_dtype, factors, block->n_k,
+                          scratch->a + r * QR_CPU_OUTER_A_STRIDE);
+        prefetch(args->a, args->a_dtype, index + block->n_k, n_next);
     }
 }
 
@@ -110,8 +125,11 @@ static void pack_b(const outer_run *run, const outer_block *block, outer_scratch
             const float *src = (const float *)args->b + block->col * args->b_stride + block->k + j;
             for (int64_t c = 0; c < block->n_cols; c++) { dst[c] = src[c * args->b_stride]; }
         } else {
-            const void *src = element(args->b, args->b_dtype, (block->k + j) * args->b_stride + block->col);
-            run->kernel->pack(src, args->b_dtype, NULL, block->n_cols, dst);
+            const int64_t index = (block->k + j) * args->b_stride + block->col;
+            run->kernel->pack(element(args->b, args->b_dtype, index), args->b_dtype, NULL, block->n_cols, dst);
+            if (block->k + j + block->n_k < args->k) {
+                prefetch(args->b, args->b_dtype, index + block->n_k * args->b_stride, block->n_cols);
+            }
         }
         memset(dst + block->n_cols, 0, (size_t)(n_padded - block->n_cols) * sizeof *dst);
     }
@@ -165,7 +183,11 @@ static void run_task(void *untyped, int64_t index, int worker) {
     if (!in_place) { load_c(args, &block, scratch->c); }
     for (block.k = 0; block.k < args->k; block.k += block.n_k) {
         block.n_k = qr_min(args->k - block.k, QR_CPU_OUTER_UNITS * run->kernel->unit_k);
-        pack_a(run, &block, scratch);
+        if (args->a_by_k) {
+            pack_a_by_k(run, &block, scratch->a);
+        } else {
+            pack_a(run, &block, scratch);
+        }
         if (args->weight != NULL) {
             fetch_b(run, &block, scratch);
         } else {

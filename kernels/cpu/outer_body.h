@@ -19,7 +19,10 @@ static inline __attribute__((always_inline)) void outer_tile(const qr_cpu_outer_
 #pragma GCC unroll 12
     for (int r = 0; r < n_rows; r++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < n_vectors; v++) { acc[r][v] = lanes_load(c + r * p->c_stride + v * LANES); }
+        for (int v = 0; v < n_vectors; v++) {
+            acc[r][v] = lanes_load(c + r * p->c_stride + v * LANES);
+            __builtin_prefetch(c + (r + OUTER_TALL_ROWS) * p->c_stride + v * LANES); /* where C is not in scratch */
+        }
     }
     for (int64_t u = 0; u < p->n_units; u++, a += a_unit, b += QR_CPU_OUTER_B_STRIDE) {
 #pragma GCC unroll 4
