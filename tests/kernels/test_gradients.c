@@ -1,0 +1,449 @@
+/* The reference's backward ops against central differences of its forward ops: what every other backend is compared with
+ * must be the derivative. The sum of dy · y, in float64, is the function that is differentiated; dy is random.
+ *
+ * Differences of fourth order, (8 (f(h) − f(−h)) − (f(2h) − f(−2h))) / 12 h, with h = 2^-5: the truncation is h⁴ / 30 ≈
+ * 3e-8 times a fifth derivative, and the rounding of outputs to F32 about u / h ≈ 2e-6 of the outputs, a little more where
+ * many are summed. Inputs are multiples of 2^-10, so that x ± 2h is exact. The error of a gradient tensor, as a Euclidean
+ * norm, must be below TOLERANCE of the gradient's norm. */
+#include "check.h"
+
+#include "base/random.h"
+#include "base/sizes.h"
+#include "kernels/backend.h"
+
+#define STEP 0x1p-5F
+#define TOLERANCE 2e-5
+
+enum { SEED = 20250101, MAX_ELEMENTS = 1024 };
+
+static qr_backend *ref;
+static _Alignas(64) double workspace[4096];
+
+#define RUN(op, ...)                                                                       \
+    do {                                                                                   \
+        const qr_##op##_args run_args = __VA_ARGS__;                                       \
+        qr_error err = {0};                                                                \
+        CHECK(qr_##op##_workspace(ref, &run_args) <= sizeof workspace);                    \
+        CHECK_MSG(qr_##op(ref, &run_args, workspace, &err) == QRUN_OK, "%s", err.message); \
+    } while (0)
+
+/* Normal numbers, to multiples of 2^-10. */
+static void fill(float *x, int64_t n, uint64_t stream, double scale) {
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)(rint(qr_random_normal(SEED, stream, (uint64_t)i) * scale * 1024.0) / 1024.0);
+    }
+}
+
+/* What is differentiated: `forward` writes y [n] from the case's inputs; dy weighs it. */
+typedef struct function {
+    void (*forward)(void);
+    const float *y, *dy;
+    int64_t n;
+} function;
+
+static double value_at(const function *f, float *x, float at) {
+    const float before = *x;
+    double sum = 0.0;
+    *x = at;
+    f->forward();
+    *x = before;
+    for (int64_t i = 0; i < f->n; i++) { sum += (double)f->dy[i] * (double)f->y[i]; }
+    return sum;
+}
+
+static double difference(const function *f, float *x) {
+    const float at = *x;
+    const double near = value_at(f, x, at + STEP) - value_at(f, x, at - STEP);
+    const double far = value_at(f, x, at + 2.0F * STEP) - value_at(f, x, at - 2.0F * STEP);
+    return (8.0 * near - far) / (12.0 * (double)STEP);
+}
+
+static void check_gradient(const function *f, const char *what, float *x, int64_t n, const float *dx) {
+    double error = 0.0, norm = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        const double expected = difference(f, &x[i]);
+        error += ((double)dx[i] - expected) * ((double)dx[i] - expected);
+        norm += expected * expected;
+    }
+    CHECK_MSG(norm > 0.0, "%s: the differences are zero", what);
+    CHECK_MSG(sqrt(error) <= TOLERANCE * sqrt(norm), "%s: relative error %.3g", what, sqrt(error / norm));
+}
+
+/* The inputs, outputs and gradients of the case that runs. */
+static float x[MAX_ELEMENTS], u[MAX_ELEMENTS], w[MAX_ELEMENTS], bias[MAX_ELEMENTS], y[MAX_ELEMENTS], dy[MAX_ELEMENTS];
+static float dx[MAX_ELEMENTS], du[MAX_ELEMENTS], dw[MAX_ELEMENTS], dbias[MAX_ELEMENTS];
+
+/* Fresh inputs; gradients that are added to begin at zero. */
+static void begin_case(uint64_t stream) {
+    float *const inputs[] = {x, u, w, bias, dy};
+    float *const gradients[] = {dx, du, dw, dbias, y};
+    for (size_t i = 0; i < QR_COUNT_OF(inputs); i++) { fill(inputs[i], MAX_ELEMENTS, 10 * stream + i, 1.0); }
+    for (size_t i = 0; i < QR_COUNT_OF(gradients); i++) { memset(gradients[i], 0, sizeof x); }
+}
+
+/* --- linear and lora --- */
+
+enum { N_ROWS = 5, IN = 7, OUT = 6, RANK = 3 };
+
+static const qr_weight weight = {.desc = {.format = QR_WEIGHT_F32, .rows = OUT, .cols = IN}, .data = w};
+
+static void forward_linear(void) {
+    RUN(linear, {.weight = &weight, .bias = bias, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = N_ROWS,
+                 .x_stride = IN, .y_stride = OUT});
+}
+
+static void test_linear(void) {
+    const function f = {forward_linear, y, dy, N_ROWS * OUT};
+    begin_case(1);
+    RUN(linear_backward, {.weight = &weight, .dy = dy, .dy_dtype = QR_DTYPE_F32, .dx = dx, .n_rows = N_ROWS,
+                          .dy_stride = OUT, .dx_stride = IN});
+    RUN(weight_backward, {.x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dw = dw, .dbias = dbias, .n_rows = N_ROWS, .in = IN,
+                          .out = OUT, .x_stride = IN, .dy_stride = OUT});
+    check_gradient(&f, "linear dx", x, N_ROWS * IN, dx);
+    check_gradient(&f, "linear dw", w, OUT * IN, dw);
+    check_gradient(&f, "linear dbias", bias, OUT, dbias);
+}
+
+/* A is w, B is u. */
+static void forward_lora(void) {
+    static const int32_t row_adapter[N_ROWS] = {0};
+    const qr_lora_factor factor = {.a = w, .b = u, .rank = RANK, .scale = -1.75F};
+    memset(y, 0, sizeof y);
+    RUN(lora, {.factors = &factor, .row_adapter = row_adapter, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = N_ROWS,
+               .in = IN, .out = OUT, .x_stride = IN, .y_stride = OUT, .n_adapters = 1, .max_rank = RANK});
+}
+
+static void test_lora(void) {
+    const function f = {forward_lora, y, dy, N_ROWS * OUT};
+    begin_case(2);
+    RUN(lora_backward, {.a = w, .b = u, .da = dw, .db = du, .x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dx = dx,
+                        .n_rows = N_ROWS, .in = IN, .out = OUT, .x_stride = IN, .dy_stride = OUT, .dx_stride = IN,
+                        .rank = RANK, .scale = -1.75F});
+    check_gradient(&f, "lora dx", x, N_ROWS * IN, dx);
+    check_gradient(&f, "lora da", w, RANK * IN, dw);
+    check_gradient(&f, "lora db", u, OUT * RANK, du);
+}
+
+/* --- Norms --- */
+
+enum { GROUPS = 3, DIM = 8, NORM_ROW = GROUPS * DIM };
+
+/* One element in eight is large: the norm of a group stays well above the step, and the derivatives small. */
+static void spread_rows(void) {
+    for (int64_t i = 0; i < N_ROWS * NORM_ROW; i += 4) { x[i] += x[i] < 0.0F ? -4.0F : 4.0F; }
+}
+
+static void forward_rms_norm(void) {
+    RUN(rms_norm, {.src = x, .weight = w, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .n_groups = GROUPS,
+                   .dim = DIM, .src_stride = NORM_ROW, .dst_stride = NORM_ROW, .eps = 0.5F, .weight_offset = 1.0F});
+}
+
+static void test_rms_norm(void) {
+    const function f = {forward_rms_norm, y, dy, N_ROWS * NORM_ROW};
+    begin_case(3);
+    spread_rows();
+    RUN(rms_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .n_rows = N_ROWS, .n_groups = GROUPS,
+                            .dim = DIM, .x_stride = NORM_ROW, .dy_stride = NORM_ROW, .dx_stride = NORM_ROW, .eps = 0.5F,
+                            .weight_offset = 1.0F});
+    check_gradient(&f, "rms_norm dx", x, N_ROWS * NORM_ROW, dx);
+    check_gradient(&f, "rms_norm dweight", w, DIM, dw);
+}
+
+static void forward_layer_norm(void) {
+    RUN(layer_norm, {.src = x, .weight = w, .bias = bias, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS,
+                     .dim = NORM_ROW, .eps = 0.5F});
+}
+
+static void test_layer_norm(void) {
+    const function f = {forward_layer_norm, y, dy, N_ROWS * NORM_ROW};
+    begin_case(4);
+    spread_rows();
+    RUN(layer_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .dbias = dbias, .n_rows = N_ROWS,
+                              .dim = NORM_ROW, .eps = 0.5F});
+    check_gradient(&f, "layer_norm dx", x, N_ROWS * NORM_ROW, dx);
+    check_gradient(&f, "layer_norm dweight", w, NORM_ROW, dw);
+    check_gradient(&f, "layer_norm dbias", bias, NORM_ROW, dbias);
+}
+
+/* --- rope: in place, so the forward op works on a copy --- */
+
+enum { HEADS = 2, HEAD_DIM = 10, HALF = 4, ROPE_ROW = HEADS * HEAD_DIM };
+
+static void forward_rope(void) {
+    memcpy(y, x, sizeof y);
+    RUN(rope, {.x = y, .cos_table = u, .sin_table = w, .n_tokens = N_ROWS, .n_heads = HEADS, .head_dim = HEAD_DIM,
+               .half = HALF, .x_stride = ROPE_ROW});
+}
+
+static void test_rope(void) {
+    const function f = {forward_rope, y, dy, N_ROWS * ROPE_ROW};
+    begin_case(5);
+    for (int64_t i = 0; i < N_ROWS * HALF; i++) {
+        const double angle = (double)w[i];
+        u[i] = 1.25F * (float)cos(angle); /* with an attention factor */
+        w[i] = 1.25F * (float)sin(angle);
+    }
+    memcpy(dx, dy, sizeof dx);
+    RUN(rope_backward, {.dx = dx, .cos_table = u, .sin_table = w, .n_tokens = N_ROWS, .n_heads = HEADS,
+                        .head_dim = HEAD_DIM, .half = HALF, .dx_stride = ROPE_ROW});
+    check_gradient(&f, "rope dx", x, N_ROWS * ROPE_ROW, dx);
+}
+
+/* --- attention_packed --- */
+
+enum { Q_HEADS = 4, KV_HEADS = 2, WIDTH = 4, QKV_ROW = (Q_HEADS + 2 * KV_HEADS) * WIDTH, TOKENS = 15, N_SEQS = 3 };
+
+static const int32_t seq_start[N_SEQS + 1] = {0, 1, 6, TOKENS};
+static float lse[TOKENS * Q_HEADS];
+static qr_attention_packed_args packed;
+
+static void forward_attention(void) { RUN(attention_packed, packed); }
+
+static void begin_attention(int32_t window, float softcap) {
+    begin_case(6);
+    packed = (qr_attention_packed_args){
+        .q = x, .k = x + Q_HEADS * WIDTH, .v = x + (Q_HEADS + KV_HEADS) * WIDTH, .dst = y, .dst_dtype = QR_DTYPE_F32,
+        .lse = lse, .seq_start = seq_start, .n_tokens = TOKENS, .qkv_stride = QKV_ROW, .n_heads = Q_HEADS,
+        .n_kv_heads = KV_HEADS, .head_dim = WIDTH, .n_seqs = N_SEQS, .max_seq_tokens = 9, .scale = 0.5F,
+        .softcap = softcap, .window = window,
+    };
+}
+
+static void check_attention_gradient(int32_t window, float softcap) {
+    const function f = {forward_attention, y, dy, TOKENS * Q_HEADS * WIDTH};
+    char what[80];
+    begin_attention(window, softcap);
+    forward_attention();
+    RUN(attention_packed_backward, {.forward = packed, .dout = dy, .dq = dx, .dk = dx + Q_HEADS * WIDTH,
+                                    .dv = dx + (Q_HEADS + KV_HEADS) * WIDTH, .dqkv_stride = QKV_ROW});
+    snprintf(what, sizeof what, "attention_packed window %d softcap %g", (int)window, (double)softcap);
+    check_gradient(&f, what, x, TOKENS * QKV_ROW, dx);
+}
+
+static void test_attention_packed(void) {
+    static const int32_t windows[] = {0, 1, 3, 100};
+    for (size_t i = 0; i < QR_COUNT_OF(windows); i++) {
+        check_attention_gradient(windows[i], 0.0F);
+        check_attention_gradient(windows[i], 2.0F);
+    }
+}
+
+/* The same numbers through pages of a cache: each sequence in a page of its own, bit for bit, in F32 and rounded to BF16. */
+static void check_packed_is_paged(int32_t window, float softcap, bool round_kv) {
+    const qr_kv_layout layout = {round_kv ? QR_KV_BF16 : QR_KV_F32, KV_HEADS, WIDTH};
+    static _Alignas(64) unsigned char pages[N_SEQS * 2048];
+    static const int32_t first_position[N_SEQS] = {0}, table[N_SEQS] = {2, 0, 1};
+    int32_t token_page[TOKENS], position[TOKENS];
+    begin_attention(window, softcap);
+    packed.round_kv = round_kv;
+    for (int32_t s = 0; s < N_SEQS; s++) {
+        for (int32_t t = seq_start[s]; t < seq_start[s + 1]; t++) {
+            token_page[t] = table[s];
+            position[t] = t - seq_start[s];
+        }
+    }
+    CHECK(qr_kv_layer_bytes(&layout) <= 2048);
+    RUN(kv_write, {.layout = layout, .k = packed.k, .v = packed.v, .n_tokens = TOKENS, .k_stride = QKV_ROW,
+                   .v_stride = QKV_ROW, .token_page = token_page, .position = position, .pages = pages,
+                   .page_stride_bytes = 2048});
+    RUN(attention, {.layout = layout, .q = x, .dst = u, .dst_dtype = QR_DTYPE_F32, .n_tokens = TOKENS,
+                    .q_stride = QKV_ROW, .n_heads = Q_HEADS, .n_seqs = N_SEQS, .q_start = seq_start,
+                    .first_position = first_position, .block_table = table, .table_stride = 1, .pages = pages,
+                    .page_stride_bytes = 2048, .scale = packed.scale, .softcap = softcap, .window = window});
+    forward_attention();
+    CHECK_MSG(memcmp(u, y, TOKENS * Q_HEADS * WIDTH * sizeof *y) == 0, "window %d, softcap %g: packed is not paged",
+              (int)window, (double)softcap);
+}
+
+static void test_packed_attention_is_paged_attention(void) {
+    for (int i = 0; i < 8; i++) { check_packed_is_paged(i % 2 == 0 ? 0 : 4, i / 2 % 2 == 0 ? 0.0F : 2.0F, i >= 4); }
+}
+
+/* lse is the logarithm of what the probabilities are divided by: with one position, the score. */
+static void test_lse_by_hand(void) {
+    begin_attention(1, 0.0F);
+    forward_attention();
+    for (int64_t t = 0; t < TOKENS; t++) {
+        for (int64_t h = 0; h < Q_HEADS; h++) {
+            double score = 0.0;
+            for (int64_t j = 0; j < WIDTH; j++) {
+                score += (double)packed.q[t * QKV_ROW + h * WIDTH + j] * (double)packed.k[t * QKV_ROW + h / 2 * WIDTH + j];
+            }
+            CHECK(lse[t * Q_HEADS + h] == (float)(0.5 * score));
+        }
+    }
+}
+
+/* --- Activations --- */
+
+enum { ACT_DIM = 40, N_ACTS = N_ROWS * ACT_DIM };
+
+static qr_act_fn act_fn;
+
+static void forward_activation(void) {
+    RUN(activation, {.fn = act_fn, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .dim = ACT_DIM,
+                     .x_stride = ACT_DIM});
+}
+
+static void forward_gate(void) {
+    RUN(gate, {.fn = act_fn, .g = x, .u = u, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .dim = ACT_DIM,
+               .g_stride = ACT_DIM, .u_stride = ACT_DIM});
+}
+
+static void test_activations(void) {
+    static const char *const names[] = {"silu", "gelu tanh", "gelu erf"};
+    const function activation = {forward_activation, y, dy, N_ACTS}, gate = {forward_gate, y, dy, N_ACTS};
+    for (int fn = 0; fn < 3; fn++) {
+        act_fn = (qr_act_fn)fn;
+        begin_case(7);
+        for (int64_t i = 0; i < N_ACTS; i++) { x[i] *= 2.0F; }
+        RUN(activation_backward, {.fn = act_fn, .x = x, .dy = dy, .dx = dx, .n_rows = N_ROWS, .dim = ACT_DIM,
+                                  .x_stride = ACT_DIM, .dy_stride = ACT_DIM, .dx_stride = ACT_DIM});
+        check_gradient(&activation, names[fn], x, N_ACTS, dx);
+        RUN(gate_backward, {.fn = act_fn, .g = x, .u = u, .dy = dy, .dg = dx, .du = du, .n_rows = N_ROWS, .dim = ACT_DIM,
+                            .gu_stride = ACT_DIM, .dgu_stride = ACT_DIM});
+        check_gradient(&gate, names[fn], x, N_ACTS, dx);
+        check_gradient(&gate, names[fn], u, N_ACTS, du);
+    }
+}
+
+/* --- cross_entropy: the op gives its own gradient; dy is dloss for every row --- */
+
+enum { VOCAB = 13 };
+
+static const int32_t target[N_ROWS] = {3, -1, 0, 12, 5};
+static float loss_softcap;
+#define DLOSS 0.75F
+
+static void run_cross_entropy(float *logits) {
+    memcpy(logits, x, sizeof x);
+    RUN(cross_entropy, {.logits = logits, .target = target, .loss = y, .n_rows = N_ROWS, .vocab = VOCAB,
+                        .softcap = loss_softcap, .dloss = DLOSS});
+}
+
+static void forward_cross_entropy(void) { run_cross_entropy(u); }
+
+static void test_cross_entropy(void) {
+    static float dloss[N_ROWS] = {DLOSS, DLOSS, DLOSS, DLOSS, DLOSS};
+    const function f = {forward_cross_entropy, y, dloss, N_ROWS};
+    for (int i = 0; i < 2; i++) {
+        loss_softcap = i == 0 ? 0.0F : 3.0F;
+        begin_case(8);
+        run_cross_entropy(dx);
+        check_gradient(&f, i == 0 ? "cross_entropy" : "cross_entropy soft-capped", x, N_ROWS * VOCAB, dx);
+        for (int64_t v = 0; v < VOCAB; v++) { CHECK(dx[VOCAB + v] == 0.0F); }
+        CHECK(y[1] == 0.0F);
+    }
+}
+
+/* --- Embedding, gather and scatter --- */
+
+enum { TABLE_ROWS = 6, TABLE_DIM = 5 };
+
+static const qr_weight table = {.desc = {.format = QR_WEIGHT_F32, .rows = TABLE_ROWS, .cols = TABLE_DIM}, .data = w};
+static const int32_t ids[N_ROWS] = {4, 0, 4, 5, 4};
+
+static void forward_embedding(void) {
+    RUN(embedding, {.table = &table, .ids = ids, .dst = y, .n_tokens = N_ROWS, .scale = 2.5F});
+}
+
+static void test_embedding(void) {
+    const function f = {forward_embedding, y, dy, N_ROWS * TABLE_DIM};
+    begin_case(9);
+    RUN(embedding_backward, {.ids = ids, .dy = dy, .dtable = dw, .n_tokens = N_ROWS, .dim = TABLE_DIM, .vocab = TABLE_ROWS,
+                             .scale = 2.5F});
+    check_gradient(&f, "embedding dtable", w, TABLE_ROWS * TABLE_DIM, dw);
+}
+
+static const int32_t gathered[] = {0, 2, 5};
+
+static void forward_gather(void) {
+    RUN(gather_rows, {.src = x, .rows = gathered, .dst = y, .n_rows = QR_COUNT_OF(gathered), .dim = TABLE_DIM});
+}
+
+static void test_scatter_is_the_gradient_of_gather(void) {
+    const function f = {forward_gather, y, dy, QR_COUNT_OF(gathered) * TABLE_DIM};
+    begin_case(10);
+    memset(dx, 0xFF, sizeof dx);
+    RUN(scatter_rows, {.src = dy, .rows = gathered, .dst = dx, .n_rows = QR_COUNT_OF(gathered), .n_dst_rows = TABLE_ROWS,
+                       .dim = TABLE_DIM});
+    check_gradient(&f, "gather_rows dx", x, TABLE_ROWS * TABLE_DIM, dx);
+}
+
+/* --- dropout --- */
+
+enum { DROP_DIM = 200 };
+
+static const int64_t row_keys[N_ROWS] = {7, INT64_C(1) << 40, 9, 0, 8};
+#define DROP_P 0.3F
+#define DROP_KEY UINT64_C(0xFEEDFACE12345678)
+
+static void drop(const float *src, float *dst, const int64_t *row_key, int64_t n_rows, uint64_t key) {
+    RUN(dropout, {.x = src, .x_dtype = QR_DTYPE_F32, .dst = dst, .row_key = row_key, .key = key, .p = DROP_P,
+                  .n_rows = n_rows, .dim = DROP_DIM, .x_stride = DROP_DIM, .dst_stride = DROP_DIM});
+}
+
+static void forward_dropout(void) { drop(x, y, row_keys, N_ROWS, DROP_KEY); }
+
+/* The op is its own backward: the same keys drop the same elements of dy. */
+static void test_dropout(void) {
+    const function f = {forward_dropout, y, dy, N_ROWS * DROP_DIM};
+    begin_case(11);
+    drop(dy, dx, row_keys, N_ROWS, DROP_KEY);
+    check_gradient(&f, "dropout dx", x, N_ROWS * DROP_DIM, dx);
+}
+
+/* Of 100,000 elements 30 % are dropped, to five standard deviations (145 each). */
+static void test_dropout_rate(void) {
+    int64_t n_dropped = 0;
+    begin_case(12);
+    for (int64_t i = 0; i < MAX_ELEMENTS; i++) { x[i] = 1.0F; }
+    for (int64_t i = 0; i < 500; i++) {
+        const int64_t key = i;
+        drop(x, y, &key, 1, DROP_KEY);
+        for (int64_t j = 0; j < DROP_DIM; j++) {
+            n_dropped += y[j] == 0.0F;
+            CHECK(y[j] == 0.0F || y[j] == (float)(1.0 / (1.0 - (double)DROP_P)));
+        }
+    }
+    CHECK_MSG(n_dropped > 30000 - 5 * 145 && n_dropped < 30000 + 5 * 145, "%lld of 100000 dropped", (long long)n_dropped);
+}
+
+/* A row's mask follows its key, wherever the row lies, and another key gives another mask. */
+static void test_dropout_masks_follow_keys(void) {
+    static const int64_t turned[N_ROWS] = {8, 0, 9, INT64_C(1) << 40, 7};
+    begin_case(13);
+    for (int64_t i = 0; i < MAX_ELEMENTS; i++) { x[i] = 1.0F; }
+    drop(x, y, row_keys, N_ROWS, DROP_KEY);
+    drop(x, u, turned, N_ROWS, DROP_KEY);
+    drop(x, w, row_keys, N_ROWS, DROP_KEY + 1);
+    for (int64_t i = 0; i < N_ROWS; i++) {
+        const float *row = y + i * DROP_DIM;
+        CHECK(memcmp(row, u + (N_ROWS - 1 - i) * DROP_DIM, DROP_DIM * sizeof *row) == 0);
+        CHECK(memcmp(row, w + i * DROP_DIM, DROP_DIM * sizeof *row) != 0);
+        CHECK(i == 0 || memcmp(row, y, DROP_DIM * sizeof *row) != 0);
+    }
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    printf("seed %d\n", SEED);
+    if (qr_backend_ref_create(NULL, &ref, NULL) != QRUN_OK) { return 1; }
+    CHECK_RUN(test_linear);
+    CHECK_RUN(test_lora);
+    CHECK_RUN(test_rms_norm);
+    CHECK_RUN(test_layer_norm);
+    CHECK_RUN(test_rope);
+    CHECK_RUN(test_attention_packed);
+    CHECK_RUN(test_packed_attention_is_paged_attention);
+    CHECK_RUN(test_lse_by_hand);
+    CHECK_RUN(test_activations);
+    CHECK_RUN(test_cross_entropy);
+    CHECK_RUN(test_embedding);
+    CHECK_RUN(test_scatter_is_the_gradient_of_gather);
+    CHECK_RUN(test_dropout);
+    CHECK_RUN(test_dropout_rate);
+    CHECK_RUN(test_dropout_masks_follow_keys);
+    qr_backend_destroy(ref);
+    return check_end();
+}
