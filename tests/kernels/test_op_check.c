@@ -96,6 +96,72 @@ static void test_the_others(void) {
     REFUSED(nll, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
 }
 
+static void test_backward_ops(void) {
+    REFUSED(linear_backward, "no weight", {.dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 8});
+    REFUSED(linear_backward, "dy is F16",
+            {.weight = &weight, .dy_dtype = QR_DTYPE_F16, .n_rows = 1, .dy_stride = 4, .dx_stride = 8});
+    REFUSED(linear_backward, "dx has a row stride of 7",
+            {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 7});
+    REFUSED(weight_backward, "dy has a row stride of 2",
+            {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 3, .x_stride = 1, .dy_stride = 2});
+    qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 4, .out = 1, .x_stride = 4, .dy_stride = 1,
+                                  .dx_stride = 3, .rank = 2, .scale = 1.0F};
+    CHECK(qr_check_lora_backward(&lora, NULL)); /* no dx: its stride does not matter */
+    float dx[4];
+    lora.dx = dx;
+    REFUSED(lora_backward, "dx has a row stride of 3", lora);
+    lora.rank = 0;
+    REFUSED(lora_backward, "rank is 0", lora);
+    REFUSED(rms_norm_backward, "dy has a row stride of 5",
+            {.n_rows = 1, .n_groups = 2, .dim = 3, .x_stride = 6, .dy_stride = 5, .dx_stride = 6});
+    REFUSED(layer_norm_backward, "eps is -1", {.n_rows = 1, .dim = 1, .eps = -1.0F});
+    REFUSED(rope_backward, "half is 3", {.n_tokens = 1, .n_heads = 1, .head_dim = 4, .half = 3, .dx_stride = 4});
+    REFUSED(activation_backward, "dx has a row stride of 2",
+            {.n_rows = 1, .dim = 3, .x_stride = 3, .dy_stride = 3, .dx_stride = 2});
+    REFUSED(gate_backward, "9 is not an activation", {.fn = (qr_act_fn)9});
+    REFUSED(embedding_backward, "row is 0", {.n_tokens = 1, .vocab = 1});
+    REFUSED(scatter_rows, "3 rows do not fit into 2", {.n_rows = 3, .n_dst_rows = 2, .dim = 1});
+}
+
+static void test_attention_packed(void) {
+    qr_attention_packed_backward_args a = {
+        .forward = {.dst_dtype = QR_DTYPE_F32, .n_tokens = 5, .qkv_stride = 64, .n_heads = 4, .n_kv_heads = 2,
+                    .head_dim = 8, .n_seqs = 2, .max_seq_tokens = 3, .scale = 1.0F},
+        .dqkv_stride = 31,
+    };
+    qr_error err = {0};
+    CHECK_MSG(qr_check_attention_packed(&a.forward, &err), "%s", err.message);
+    REFUSED(attention_packed_backward, "dq has a row stride of 31", a);
+    a.dqkv_stride = 64;
+    CHECK_MSG(qr_check_attention_packed_backward(&a, &err), "%s", err.message);
+    a.forward.n_kv_heads = 3;
+    REFUSED(attention_packed, "4 query heads", a.forward);
+    REFUSED(attention_packed_backward, "4 query heads", a);
+    a.forward.n_kv_heads = 2;
+    a.forward.max_seq_tokens = 6;
+    REFUSED(attention_packed, "max_seq_tokens is 6", a.forward);
+    a.forward.max_seq_tokens = 3;
+    a.forward.window = -1;
+    REFUSED(attention_packed, "window is -1", a.forward);
+    a.forward.window = 0;
+    a.forward.softcap = NAN;
+    REFUSED(attention_packed, "softcap is nan", a.forward);
+}
+
+static void test_loss_and_optimizers(void) {
+    REFUSED(cross_entropy, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
+    REFUSED(cross_entropy, "dloss is inf", {.n_rows = 1, .vocab = 1, .dloss = INFINITY});
+    REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1, .dst_stride = 1});
+    REFUSED(round_act, "dst is F16", {.dst_dtype = QR_DTYPE_F16, .n_rows = 1, .dim = 1, .src_stride = 1});
+    REFUSED(sum_squares, "row is 0", {.n = 0});
+    REFUSED(adamw, "step is 0", {.n = 1, .lr = 1.0F, .grad_scale = 1.0F});
+    REFUSED(adamw, "beta2 is 1", {.n = 1, .step = 1, .beta2 = 1.0F});
+    REFUSED(adamw8bit, "grad_scale is nan", {.n = 1, .step = 1, .grad_scale = NAN});
+    REFUSED(sgd, "momentum is -1", {.n = 1, .step = 1, .momentum = -1.0F});
+    REFUSED(adafactor, "clip_threshold is 0", {.rows = 1, .cols = 1, .step = 1});
+    REFUSED(adafactor, "decay_rate is 0.8", {.rows = 1, .cols = 1, .step = 1, .clip_threshold = 1.0F, .decay_rate = 0.8F});
+}
+
 /* The sizes of one layer's part of a page, by hand. */
 static void test_kv_layout(void) {
     const qr_kv_layout bf16 = {QR_KV_BF16, 2, 8}, int8 = {QR_KV_INT8, 3, 17};
@@ -111,6 +177,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_linear);
     CHECK_RUN(test_attention);
     CHECK_RUN(test_the_others);
+    CHECK_RUN(test_backward_ops);
+    CHECK_RUN(test_attention_packed);
+    CHECK_RUN(test_loss_and_optimizers);
     CHECK_RUN(test_kv_layout);
     return check_end();
 }
