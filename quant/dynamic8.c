@@ -69,9 +69,13 @@ const float *qr_dynamic8_map(bool is_signed) {
     return is_signed ? signed_map : unsigned_map;
 }
 
-uint8_t qr_dynamic8_encode(float x, bool is_signed) {
+const float *qr_dynamic8_bounds(bool is_signed) {
     (void)pthread_once(&built, build_maps);
-    const float *bounds = is_signed ? signed_bounds : unsigned_bounds;
+    return is_signed ? signed_bounds : unsigned_bounds;
+}
+
+uint8_t qr_dynamic8_encode(float x, bool is_signed) {
+    const float *bounds = qr_dynamic8_bounds(is_signed);
     int code = 0;
     for (int step = MAP_SIZE / 2; step > 0; step /= 2) { code += x > bounds[code + step - 1] ? step : 0; }
     return (uint8_t)code;

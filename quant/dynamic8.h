@@ -12,4 +12,8 @@ const float *qr_dynamic8_map(bool is_signed);
 /* The nearest code to x in [-1, 1], as bitsandbytes' CUDA quantiser finds it: of two as near, the even one. */
 uint8_t qr_dynamic8_encode(float x, bool is_signed);
 
+/* What the encoder searches: x has a code above c exactly if x > bounds[c]; 255 ascending values. For kernels that
+ * search for many codes at once. */
+const float *qr_dynamic8_bounds(bool is_signed);
+
 #endif

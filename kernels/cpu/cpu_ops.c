@@ -1,6 +1,7 @@
 /* The backend's entries for the ops of vector_ops.h: checks by op_check, dispatch by the level chosen at creation. */
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
 #include "kernels/op_check.h"
 
@@ -24,6 +25,30 @@ static size_t workspace_attention(const qr_backend *backend, const void *args) {
     return qr_cpu_attention_workspace(backend, args);
 }
 
+static size_t workspace_rms_norm_backward(const qr_backend *backend, const void *args) {
+    (void)backend;
+    const qr_rms_norm_backward_args *a = args;
+    return qr_norm_moments_bytes(a->n_rows, a->n_groups);
+}
+
+static size_t workspace_layer_norm_backward(const qr_backend *backend, const void *args) {
+    (void)backend;
+    const qr_layer_norm_backward_args *a = args;
+    return qr_norm_moments_bytes(a->n_rows, 1);
+}
+
+static size_t workspace_sum_squares(const qr_backend *backend, const void *args) {
+    (void)backend;
+    const qr_sum_squares_args *a = args;
+    return qr_squares_bytes(a->n);
+}
+
+static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
+    (void)backend;
+    const qr_adafactor_args *a = args;
+    return qr_adafactor_bytes(a->rows, a->cols);
+}
+
 #define workspace_quantize workspace_none
 #define workspace_embedding workspace_none
 #define workspace_gather_rows workspace_none
@@ -37,6 +62,17 @@ static size_t workspace_attention(const qr_backend *backend, const void *args) {
 #define workspace_add workspace_none
 #define workspace_softcap workspace_none
 #define workspace_nll workspace_none
+#define workspace_rope_backward workspace_none
+#define workspace_activation_backward workspace_none
+#define workspace_gate_backward workspace_none
+#define workspace_cross_entropy workspace_none
+#define workspace_embedding_backward workspace_none
+#define workspace_scatter_rows workspace_none
+#define workspace_dropout workspace_none
+#define workspace_round_act workspace_none
+#define workspace_adamw workspace_none
+#define workspace_adamw8bit workspace_none
+#define workspace_sgd workspace_none
 
 #define QR_X(name)                                                                                          \
     static bool supports_##name(const qr_backend *backend, const void *args, qr_error *err) {               \

@@ -4,23 +4,8 @@
 #include "kernels/ref/ref.h"
 
 #define CPU_PENDING_OPS(X)       \
-    X(rms_norm_backward)         \
-    X(layer_norm_backward)       \
-    X(rope_backward)             \
     X(attention_packed)          \
-    X(attention_packed_backward) \
-    X(activation_backward)       \
-    X(gate_backward)             \
-    X(cross_entropy)             \
-    X(embedding_backward)        \
-    X(scatter_rows)              \
-    X(dropout)                   \
-    X(round_act)                 \
-    X(sum_squares)               \
-    X(adamw)                     \
-    X(adamw8bit)                 \
-    X(sgd)                       \
-    X(adafactor)
+    X(attention_packed_backward)
 
 #define QR_X(name)                                                                                          \
     static bool supports_##name(const qr_backend *backend, const void *args, qr_error *err) {               \

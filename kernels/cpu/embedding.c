@@ -1,4 +1,4 @@
-/* embedding, gather_rows. */
+/* embedding, gather_rows, and their gradients. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
@@ -56,4 +56,59 @@ void QR_ISA(qr_cpu_embedding)(const qr_backend *backend, const qr_embedding_args
 void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_args *args, void *workspace) {
     (void)workspace;
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, gather_rows, args);
+}
+
+/* A token may come many times, so it is the columns that are cut: every task adds all tokens, in order. */
+enum { COLUMN_BLOCK = 64 };
+
+static void embedding_backward_columns(const void *args, int64_t begin, int64_t end) {
+    const qr_embedding_backward_args *a = args;
+    const int64_t first = begin * COLUMN_BLOCK, last = qr_min(a->dim, end * COLUMN_BLOCK);
+    const qr_vec scale = qr_vec_set1(a->scale);
+    for (int64_t i = 0; i < a->n_tokens; i++) {
+        const float *dy = a->dy + i * a->dim;
+        float *dst = a->dtable + a->ids[i] * a->dim;
+        for (int64_t j = first; j < last; j += QR_VEC) {
+            const qr_vec old = qr_vec_load_n(dst + j, last - j);
+            qr_vec_store_n(dst + j, qr_vec_fma(qr_vec_load_n(dy + j, last - j), scale, old), last - j);
+        }
+    }
+}
+
+static int64_t first_at_or_above(const int32_t *rows, int64_t n_rows, int64_t row) {
+    int64_t low = 0, high = n_rows;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (rows[middle] < row) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static void scatter_range(const void *args, int64_t begin, int64_t end) {
+    const qr_scatter_rows_args *a = args;
+    int64_t i = first_at_or_above(a->rows, a->n_rows, begin);
+    for (int64_t row = begin; row < end; row++) {
+        float *dst = a->dst + row * a->dim;
+        if (i < a->n_rows && a->rows[i] == row) {
+            memcpy(dst, a->src + i++ * a->dim, (size_t)a->dim * sizeof *dst);
+        } else {
+            memset(dst, 0, (size_t)a->dim * sizeof *dst);
+        }
+    }
+}
+
+void QR_ISA(qr_cpu_embedding_backward)(const qr_backend *backend, const qr_embedding_backward_args *args,
+                                       void *workspace) {
+    (void)workspace;
+    const int64_t n_blocks = qr_ceil_div(args->dim, COLUMN_BLOCK);
+    qr_cpu_run_ranges(backend, n_blocks, args->n_tokens * COLUMN_BLOCK, embedding_backward_columns, args);
+}
+
+void QR_ISA(qr_cpu_scatter_rows)(const qr_backend *backend, const qr_scatter_rows_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_dst_rows, args->dim, scatter_range, args);
 }

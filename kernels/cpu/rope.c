@@ -1,5 +1,5 @@
-/* rope_table, rope. The table is made once a step and shared by all layers, so libm's functions do: they reduce
- * arguments of any size exactly. */
+/* rope_table, rope, rope_backward. The table is made once a step and shared by all layers, so libm's functions do: they
+ * reduce arguments of any size exactly. */
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -16,10 +16,12 @@ static void rope_table_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-static void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half) {
+/* By the angles of the row, or back by them: the rotation is orthogonal, so its transpose is its inverse. */
+QR_INLINE void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half, bool back) {
     for (int64_t j = 0; j < half; j += QR_VEC) {
         const int64_t n = half - j;
-        const qr_vec c = qr_vec_load_n(cos_row + j, n), s = qr_vec_load_n(sin_row + j, n);
+        const qr_vec c = qr_vec_load_n(cos_row + j, n), sine = qr_vec_load_n(sin_row + j, n);
+        const qr_vec s = back ? qr_vec_sub(qr_vec_zero(), sine) : sine;
         const qr_vec first = qr_vec_load_n(x + j, n), second = qr_vec_load_n(x + half + j, n);
         qr_vec_store_n(x + j, qr_vec_sub(qr_vec_mul(first, c), qr_vec_mul(second, s)), n);
         qr_vec_store_n(x + half + j, qr_vec_add(qr_vec_mul(second, c), qr_vec_mul(first, s)), n);
@@ -31,7 +33,17 @@ static void rope_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         for (int64_t head = 0; head < a->n_heads; head++) {
             float *x = a->x + i * a->x_stride + head * a->head_dim;
-            rotate_head(x, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half);
+            rotate_head(x, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half, false);
+        }
+    }
+}
+
+static void rope_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_rope_backward_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        for (int64_t head = 0; head < a->n_heads; head++) {
+            float *dx = a->dx + i * a->dx_stride + head * a->head_dim;
+            rotate_head(dx, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half, true);
         }
     }
 }
@@ -45,4 +57,9 @@ void QR_ISA(qr_cpu_rope_table)(const qr_backend *backend, const qr_rope_table_ar
 void QR_ISA(qr_cpu_rope)(const qr_backend *backend, const qr_rope_args *args, void *workspace) {
     (void)workspace;
     qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_rows, args);
+}
+
+void QR_ISA(qr_cpu_rope_backward)(const qr_backend *backend, const qr_rope_backward_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_backward_rows, args);
 }

@@ -36,4 +36,11 @@
 #include "kernels/cpu/vec_c.h"
 #endif
 
+/* All lanes, in order. */
+QR_INLINE double qr_vec_f64_total(const qr_vec_f64 *sums) {
+    double total = 0.0;
+    for (int i = 0; i < QR_VEC; i++) { total += sums->lanes[i]; }
+    return total;
+}
+
 #endif

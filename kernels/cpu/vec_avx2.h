@@ -37,6 +37,7 @@ QR_INLINE qr_vec qr_vec_square_rest(qr_vec a, qr_vec square) { return _mm256_fms
 QR_INLINE qr_vec qr_vec_max(qr_vec a, qr_vec b) { return _mm256_max_ps(a, b); }
 QR_INLINE qr_vec qr_vec_min(qr_vec a, qr_vec b) { return _mm256_min_ps(a, b); }
 QR_INLINE qr_vec qr_vec_abs(qr_vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a); }
+QR_INLINE qr_vec qr_vec_sqrt(qr_vec a) { return _mm256_sqrt_ps(a); }
 QR_INLINE qr_vec qr_vec_copysign(qr_vec magnitude, qr_vec sign) {
     const __m256 bit = _mm256_set1_ps(-0.0F);
     return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
@@ -85,6 +86,12 @@ typedef union qr_vec_f64 {
 QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
     sums->low = _mm256_add_pd(sums->low, _mm256_cvtps_pd(_mm256_castps256_ps128(v)));
     sums->high = _mm256_add_pd(sums->high, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)));
+}
+QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+    sums->low = _mm256_fmadd_pd(low, low, sums->low);
+    sums->high = _mm256_fmadd_pd(high, high, sums->high);
 }
 
 /* The first n 16-bit elements. */

@@ -35,6 +35,7 @@ QR_INLINE qr_vec qr_vec_square_rest(qr_vec a, qr_vec square) { return _mm512_fms
 QR_INLINE qr_vec qr_vec_max(qr_vec a, qr_vec b) { return _mm512_max_ps(a, b); }
 QR_INLINE qr_vec qr_vec_min(qr_vec a, qr_vec b) { return _mm512_min_ps(a, b); }
 QR_INLINE qr_vec qr_vec_abs(qr_vec a) { return _mm512_abs_ps(a); }
+QR_INLINE qr_vec qr_vec_sqrt(qr_vec a) { return _mm512_sqrt_ps(a); }
 QR_INLINE qr_vec qr_vec_copysign(qr_vec magnitude, qr_vec sign) {
     const __m512i bit = _mm512_set1_epi32(INT32_MIN);
     return _mm512_castsi512_ps(
@@ -74,6 +75,12 @@ typedef union qr_vec_f64 {
 QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
     sums->low = _mm512_add_pd(sums->low, _mm512_cvtps_pd(_mm512_castps512_ps256(v)));
     sums->high = _mm512_add_pd(sums->high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+}
+QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+    sums->low = _mm512_fmadd_pd(low, low, sums->low);
+    sums->high = _mm512_fmadd_pd(high, high, sums->high);
 }
 
 /* The first n 16-bit elements. */

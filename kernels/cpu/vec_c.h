@@ -45,6 +45,10 @@ QR_INLINE qr_vec qr_vec_square_rest(qr_vec a, qr_vec square) {
 QR_INLINE qr_vec qr_vec_max(qr_vec a, qr_vec b) { return qr_vec_where(a > b, a, b); }
 QR_INLINE qr_vec qr_vec_min(qr_vec a, qr_vec b) { return qr_vec_where(a < b, a, b); }
 QR_INLINE qr_vec qr_vec_abs(qr_vec a) { return (qr_vec)((qr_vec_mask)a & 0x7FFFFFFF); }
+QR_INLINE qr_vec qr_vec_sqrt(qr_vec a) {
+    for (int i = 0; i < QR_VEC; i++) { a[i] = sqrtf(a[i]); }
+    return a;
+}
 QR_INLINE qr_vec qr_vec_copysign(qr_vec magnitude, qr_vec sign) {
     return (qr_vec)(((qr_vec_mask)magnitude & 0x7FFFFFFF) | ((qr_vec_mask)sign & INT32_MIN));
 }
@@ -78,6 +82,9 @@ typedef struct qr_vec_f64 {
 } qr_vec_f64;
 QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { sums->lanes[i] += (double)v[i]; }
+}
+QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
+    for (int i = 0; i < QR_VEC; i++) { sums->lanes[i] += (double)v[i] * (double)v[i]; }
 }
 
 /* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. Sources may lie at any

@@ -53,9 +53,10 @@ QR_INLINE qr_vec qr_vec_gelu_tanh(qr_vec x) {
     return qr_vec_div(x, qr_vec_add(qr_vec_set1(1.0F), e));
 }
 
-/* x Φ(x), Φ the normal distribution: Φ(−|x|) = e^(−x²/2) · G(1 / (1 + |x| / 4)), G a polynomial, so that the left tail
- * keeps its relative precision. x² is carried in two parts: its rounding error alone would be 6e-6 of e^(−x²/2) at −14. */
-QR_INLINE qr_vec qr_vec_gelu_erf(qr_vec x) {
+/* Φ(x), the normal distribution, and *density = e^(−x²/2): Φ(−|x|) = e^(−x²/2) · G(1 / (1 + |x| / 4)), G a polynomial,
+ * so that the left tail keeps its relative precision. x² is carried in two parts: its rounding error alone would be
+ * 6e-6 of e^(−x²/2) at −14. */
+QR_INLINE qr_vec qr_vec_normal(qr_vec x, qr_vec *density) {
     const qr_vec one = qr_vec_set1(1.0F), zero = qr_vec_zero();
     const qr_vec magnitude = qr_vec_min(qr_vec_set1(16.0F), qr_vec_abs(x));
     const qr_vec t = qr_vec_div(one, qr_vec_fma(magnitude, qr_vec_set1(0.25F), one));
@@ -74,7 +75,14 @@ QR_INLINE qr_vec qr_vec_gelu_erf(qr_vec x) {
     qr_vec e = qr_vec_exp(qr_vec_mul(square, qr_vec_set1(-0.5F)));
     e = qr_vec_fma(e, qr_vec_mul(lost, qr_vec_set1(-0.5F)), e);
     const qr_vec tail = qr_vec_mul(e, g);
-    return qr_vec_mul(x, qr_vec_select_less(x, zero, tail, qr_vec_sub(one, tail)));
+    *density = e;
+    return qr_vec_select_less(x, zero, tail, qr_vec_sub(one, tail));
+}
+
+/* x Φ(x) */
+QR_INLINE qr_vec qr_vec_gelu_erf(qr_vec x) {
+    qr_vec density;
+    return qr_vec_mul(x, qr_vec_normal(x, &density));
 }
 
 QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
@@ -87,6 +95,10 @@ QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
 }
 
 /* Lanes of the compute type: F32 or BF16. */
+QR_INLINE qr_vec qr_vec_load_act_n(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
+    if (dtype == QR_DTYPE_BF16) { return qr_vec_load_bf16_n((const uint16_t *)src + index, n); }
+    return qr_vec_load_n((const float *)src + index, n);
+}
 QR_INLINE void qr_vec_store_act_n(void *dst, qr_dtype dtype, int64_t index, qr_vec v, int64_t n) {
     if (dtype == QR_DTYPE_BF16) {
         qr_vec_store_bf16_n((uint16_t *)dst + index, v, n);

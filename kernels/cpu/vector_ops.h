@@ -1,5 +1,5 @@
 /* The ops that are written once on qr_vec (vec.h) and compiled for each instruction set, and the table of what one
- * instruction set has. Sources: attention.c, elementwise.c, embedding.c, kv.c, nll.c, norm.c, quantize.c, rope.c.
+ * instruction set has. The sources are those of qr_cpu_vector_ops() in kernels/CMakeLists.txt.
  * cpu_ops.c makes the backend's ops of them. None of them can fail once qr_check_<op> accepts the arguments. */
 #ifndef QR_KERNELS_CPU_VECTOR_OPS_H
 #define QR_KERNELS_CPU_VECTOR_OPS_H
@@ -20,7 +20,22 @@
     X(gate)                  \
     X(add)                   \
     X(softcap)               \
-    X(nll)
+    X(nll)                   \
+    X(rms_norm_backward)     \
+    X(layer_norm_backward)   \
+    X(rope_backward)         \
+    X(activation_backward)   \
+    X(gate_backward)         \
+    X(cross_entropy)         \
+    X(embedding_backward)    \
+    X(scatter_rows)          \
+    X(dropout)               \
+    X(round_act)             \
+    X(sum_squares)           \
+    X(adamw)                 \
+    X(adamw8bit)             \
+    X(sgd)                   \
+    X(adafactor)
 
 typedef struct qr_cpu_vector_ops {
 #define QR_X(name) void (*name)(const qr_backend *backend, const qr_##name##_args *args, void *workspace);
