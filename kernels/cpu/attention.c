@@ -1,14 +1,15 @@
 /* attention: softmax over K/V blocks in order, with a running maximum (Milakov & Gimelshein, "Online normalizer
  * calculation for softmax", 2018; Dao et al., "FlashAttention", 2022; splits of the positions as in Flash-Decoding).
  * All arithmetic is F32. What is cut how, and why it does not reach the bits: attention_plan.h. */
+#include "kernels/cpu/attention_pages.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/vec_math.h"
-#include "kernels/cpu/vec_units.h"
-#include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/vector_ops_isa.h"
 
 /* One tile at one K/V head: everything that its blocks share. */
 struct tile {
     const qr_attention_args *args;
+    float *lse; /* [n_tokens, n_heads] or NULL */
     const qr_attention_plan *plan;
     const qr_attention_tile *tokens;
     int32_t kv_head;
@@ -45,65 +46,6 @@ static const unsigned char *page_of(const struct tile *t, int32_t position) {
     const qr_attention_args *a = t->args;
     const int32_t page = a->block_table[t->tokens->seq * a->table_stride + position / QR_KV_PAGE_TOKENS];
     return a->pages + (size_t)page * a->page_stride_bytes;
-}
-
-/* K of one page and head, transposed into 16 columns of keys. */
-QR_INLINE void load_keys_as(const unsigned char *src, int64_t head_dim, int64_t element_bytes, float *keys) {
-    const int64_t row_bytes = head_dim * element_bytes;
-    const int per_unit = (int)(4 / element_bytes);
-    for (int first = 0; first < QR_KV_PAGE_TOKENS; first += QR_VEC) {
-        for (int64_t at = 0; at < row_bytes; at += 4 * QR_VEC) {
-            qr_vec units[QR_VEC];
-            QR_UNROLL for (int i = 0; i < QR_VEC; i++) {
-                units[i] = qr_vec_load_units(src + (first + i) * row_bytes + at, row_bytes - at);
-            }
-            qr_vec_transpose(units);
-            float *dst = keys + at / element_bytes * QR_ATTENTION_BLOCK + first;
-            QR_UNROLL for (int i = 0; i < QR_VEC; i++) {
-                QR_UNROLL for (int k = 0; k < per_unit; k++) {
-                    const qr_vec row = per_unit == 1 ? units[i]
-                                       : per_unit == 2 ? qr_vec_unit_bf16(units[i], k) : qr_vec_unit_i8(units[i], k);
-                    qr_vec_store(dst + (i * per_unit + k) * QR_ATTENTION_BLOCK, row);
-                }
-            }
-        }
-    }
-}
-
-static void load_keys(const qr_kv_layout *layout, const unsigned char *src, float *keys) {
-    switch (layout->format) {
-    case QR_KV_F32: load_keys_as(src, layout->head_dim, 4, keys); break;
-    case QR_KV_BF16: load_keys_as(src, layout->head_dim, 2, keys); break;
-    case QR_KV_INT8: load_keys_as(src, layout->head_dim, 1, keys); break;
-    }
-}
-
-QR_INLINE qr_vec load_elements(const void *src, qr_kv_format format, int64_t index, int64_t n) {
-    switch (format) {
-    case QR_KV_BF16: return qr_vec_load_bf16_n((const uint16_t *)src + index, n);
-    case QR_KV_INT8: return qr_vec_load_i8_n((const int8_t *)src + index, n);
-    default: return qr_vec_load_n((const float *)src + index, n);
-    }
-}
-
-/* V of one page and head, a row a token. */
-QR_INLINE void load_values_as(const void *src, qr_kv_format format, int64_t dim, float *values, int64_t stride) {
-    const int64_t whole = dim - dim % QR_VEC;
-    for (int token = 0; token < QR_KV_PAGE_TOKENS; token++) {
-        float *row = values + token * stride;
-        for (int64_t j = 0; j < whole; j += QR_VEC) {
-            qr_vec_store(row + j, load_elements(src, format, token * dim + j, QR_VEC));
-        }
-        if (whole < dim) { qr_vec_store(row + whole, load_elements(src, format, token * dim + whole, dim - whole)); }
-    }
-}
-
-static void load_values(const qr_kv_layout *layout, const unsigned char *src, float *values, int64_t stride) {
-    switch (layout->format) {
-    case QR_KV_F32: load_values_as(src, QR_KV_F32, layout->head_dim, values, stride); break;
-    case QR_KV_BF16: load_values_as(src, QR_KV_BF16, layout->head_dim, values, stride); break;
-    case QR_KV_INT8: load_values_as(src, QR_KV_INT8, layout->head_dim, values, stride); break;
-    }
 }
 
 /* Pages lie scattered, so the processor's own prefetching stops at the end of each. */
@@ -260,7 +202,11 @@ static void write_rows(const struct tile *t) {
     for (int row = 0; row < t->n_rows; row++) {
         const int64_t token = t->tokens->first_row + row / t->n_heads, head = t->first_head + row % t->n_heads;
         const float *total = t->scratch.total + row * t->plan->dim_padded;
-        const qr_vec scale = qr_vec_set1(1.0F / t->scratch.total_sum[row]);
+        const float sum = t->scratch.total_sum[row];
+        const qr_vec scale = qr_vec_set1(1.0F / sum);
+        if (t->lse != NULL) {
+            t->lse[token * a->n_heads + head] = (float)((double)t->scratch.total_highest[row] + log((double)sum));
+        }
         for (int64_t j = 0; j < dim; j += QR_VEC) {
             const qr_vec y = qr_vec_mul(qr_vec_load_n(total + j, dim - j), scale);
             qr_vec_store_act_n(a->dst, a->dst_dtype, (token * a->n_heads + head) * dim + j, y, dim - j);
@@ -270,6 +216,7 @@ static void write_rows(const struct tile *t) {
 
 struct call {
     const qr_attention_args *args;
+    float *lse;
     qr_attention_plan plan;
 };
 
@@ -280,6 +227,7 @@ static void open_tile(const struct call *call, int64_t index, int worker, struct
     const int64_t n_heads_of_tiles = (int64_t)a->layout.n_kv_heads * plan->n_head_tiles;
     const int32_t head_index = (int32_t)(index % n_heads_of_tiles);
     t->args = a;
+    t->lse = call->lse;
     t->plan = plan;
     t->tokens = &plan->tiles[plan->n_tiles - 1 - index / n_heads_of_tiles];
     t->kv_head = head_index / plan->n_head_tiles;
@@ -339,8 +287,9 @@ static void run_merge(void *arg, int64_t index, int worker) {
     write_rows(&t);
 }
 
-void QR_ISA(qr_cpu_attention)(const qr_backend *backend, const qr_attention_args *args, void *workspace) {
-    struct call call = {.args = args};
+void QR_ISA(qr_cpu_attention_lse)(const qr_backend *backend, const qr_attention_args *args, float *lse,
+                                  void *workspace) {
+    struct call call = {.args = args, .lse = lse};
     qr_attention_plan_make(backend, args, workspace, &call.plan);
     const int64_t n_tasks = call.plan.n_tiles * args->layout.n_kv_heads * call.plan.n_head_tiles;
     if (call.plan.n_splits == 1) {
@@ -349,4 +298,8 @@ void QR_ISA(qr_cpu_attention)(const qr_backend *backend, const qr_attention_args
     }
     qr_threads_run(backend->threads, n_tasks * call.plan.n_splits, run_partial, &call);
     qr_threads_run(backend->threads, n_tasks, run_merge, &call);
+}
+
+void QR_ISA(qr_cpu_attention)(const qr_backend *backend, const qr_attention_args *args, void *workspace) {
+    QR_ISA(qr_cpu_attention_lse)(backend, args, NULL, workspace);
 }

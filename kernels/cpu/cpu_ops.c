@@ -25,6 +25,14 @@ static size_t workspace_attention(const qr_backend *backend, const void *args) {
     return qr_cpu_attention_workspace(backend, args);
 }
 
+static size_t workspace_attention_packed(const qr_backend *backend, const void *args) {
+    return qr_cpu_attention_packed_workspace(backend, args);
+}
+
+static size_t workspace_attention_packed_backward(const qr_backend *backend, const void *args) {
+    return qr_cpu_attention_packed_backward_workspace(backend, args);
+}
+
 static size_t workspace_rms_norm_backward(const qr_backend *backend, const void *args) {
     (void)backend;
     const qr_rms_norm_backward_args *a = args;

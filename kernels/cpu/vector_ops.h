@@ -6,35 +6,37 @@
 
 #include "kernels/backend.h"
 
-#define QR_CPU_VECTOR_OPS(X) \
-    X(quantize)              \
-    X(embedding)             \
-    X(gather_rows)           \
-    X(rms_norm)              \
-    X(layer_norm)            \
-    X(rope_table)            \
-    X(rope)                  \
-    X(kv_write)              \
-    X(attention)             \
-    X(activation)            \
-    X(gate)                  \
-    X(add)                   \
-    X(softcap)               \
-    X(nll)                   \
-    X(rms_norm_backward)     \
-    X(layer_norm_backward)   \
-    X(rope_backward)         \
-    X(activation_backward)   \
-    X(gate_backward)         \
-    X(cross_entropy)         \
-    X(embedding_backward)    \
-    X(scatter_rows)          \
-    X(dropout)               \
-    X(round_act)             \
-    X(sum_squares)           \
-    X(adamw)                 \
-    X(adamw8bit)             \
-    X(sgd)                   \
+#define QR_CPU_VECTOR_OPS(X)     \
+    X(quantize)                  \
+    X(embedding)                 \
+    X(gather_rows)               \
+    X(rms_norm)                  \
+    X(layer_norm)                \
+    X(rope_table)                \
+    X(rope)                      \
+    X(kv_write)                  \
+    X(attention)                 \
+    X(activation)                \
+    X(gate)                      \
+    X(add)                       \
+    X(softcap)                   \
+    X(nll)                       \
+    X(rms_norm_backward)         \
+    X(layer_norm_backward)       \
+    X(rope_backward)             \
+    X(attention_packed)          \
+    X(attention_packed_backward) \
+    X(activation_backward)       \
+    X(gate_backward)             \
+    X(cross_entropy)             \
+    X(embedding_backward)        \
+    X(scatter_rows)              \
+    X(dropout)                   \
+    X(round_act)                 \
+    X(sum_squares)               \
+    X(adamw)                     \
+    X(adamw8bit)                 \
+    X(sgd)                       \
     X(adafactor)
 
 typedef struct qr_cpu_vector_ops {
@@ -47,8 +49,11 @@ extern const qr_cpu_vector_ops qr_cpu_vector_ops_c;
 extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx2;
 extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx512;
 
-/* Scratch of qr_<op>_args; ops not named here need none. */
+/* Scratch of the ops of attention; that of others is in train_scratch.h, or none. */
 size_t qr_cpu_attention_workspace(const qr_backend *backend, const qr_attention_args *args);
+size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_attention_packed_args *args);
+size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
+                                                  const qr_attention_packed_backward_args *args);
 
 /* Calls fn(args, begin, end) over [0, n) cut into ranges, in parallel where n · cost is worth it. cost is that of one
  * index, in elements that an elementwise op touches. fn's results must not depend on the cuts. */
