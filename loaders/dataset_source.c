@@ -69,8 +69,8 @@ static size_t find_value_end(const qr_dataset_source *source, size_t at, int64_t
             depth++;
         } else if (depth == 0 && (c == ',' || c == ']' || c == '}')) {
             return at;
-        } else if (c == '}' || c == ']') {
-            depth--;
+        } else if ((c == '}' || c == ']') && --depth == 0) {
+            return at + 1;
         }
     }
     return at;

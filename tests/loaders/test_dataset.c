@@ -1,0 +1,402 @@
+/* Data files of every format to tokens and mask, what is said about files that cannot be used, and the cache. */
+#include "dataset_check.h"
+
+#include <dirent.h>
+
+/* Opens and gives the examples as shown, one per line; or the message. `model` without a template: chat = false. */
+static void show_all(const temporary_folder *folder, const char *path, int64_t seq_len, bool chat, bool skip_bad,
+                     qr_buffer *out, qr_dataset_info *info) {
+    const example_model model = example_model_open();
+    qr_dataset_options options = dataset_options(folder, path, seq_len);
+    options.skip_bad = skip_bad;
+    qr_dataset *dataset = NULL;
+    qr_error err = {0};
+    const qrun_status status = qr_dataset_open(&options, model.tokenizer, chat ? model.chat_template : NULL, &dataset,
+                                               &err);
+    CHECK((status == QRUN_OK) == (dataset != NULL));
+    if (status != QRUN_OK) { qr_buffer_append_text(out, err.message); }
+    for (int64_t i = 0; status == QRUN_OK && i < qr_dataset_count(dataset); i++) {
+        CHECK(qr_dataset_show(dataset, i, "[", "]", out, &err) == QRUN_OK);
+        qr_buffer_append_char(out, '\n');
+    }
+    if (info != NULL && dataset != NULL) { *info = *qr_dataset_get_info(dataset); }
+    qr_dataset_close(dataset);
+    example_model_close(&model);
+}
+
+static void expect_with(const char *text, int64_t seq_len, bool chat, bool skip_bad, const char *expected,
+                        qr_dataset_info *info) {
+    const temporary_folder folder = temporary_create();
+    const char *path = dataset_write(&folder, "d.jsonl", text);
+    qr_buffer shown = {0};
+    show_all(&folder, path, seq_len, chat, skip_bad, &shown, info);
+    const char *found = shown.data != NULL ? shown.data : "";
+    const size_t n_path = strlen(path);
+    CHECK_STR(strncmp(found, path, n_path) == 0 ? found + n_path : found, expected); /* messages begin with the path */
+    qr_buffer_free(&shown);
+    temporary_remove(&folder);
+}
+
+static void expect(const char *text, bool chat, const char *expected) {
+    expect_with(text, 512, chat, false, expected, NULL);
+}
+
+static void test_formats(void) {
+    expect("{'messages':[{'role':'user','content':'Hi!'},{'role':'assistant','content':' Hello! '}]}\n", true,
+           "<|bos|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]\n");
+    expect("{'prompt':'One two','completion':' three'}\n{'completion':'b','prompt':''}\n", true,
+           "<|bos|>One two[ three<|eos|>]\n<|bos|>[b<|eos|>]\n");
+    expect("{'prompt':'One','completion':''}", true, "<|bos|>One[<|eos|>]\n");
+    expect("{'prompt':'One','completion':' two<|eos|>'}", true, "<|bos|>One[ two<|eos|>]\n");
+    expect("{'text':'One two'}\n\n  \n{'text':'Three','extra':[1]}", true,
+           "<|bos|>[One two<|eos|>]\n<|bos|>[Three<|eos|>]\n");
+    expect("[{'text':'One'},\n {'text':'Two]}'}]\n", true, "<|bos|>[One<|eos|>]\n<|bos|>[Two]}<|eos|>]\n");
+}
+
+static void test_alpaca(void) {
+    expect("{'instruction':'Add.','input':'1, 2','output':'3'}", true,
+           "<|bos|><|user|>Add.\n\n1, 2<|end|><|assistant|>[3<|end|>]\n");
+    expect("{'instruction':'Say \\'a\\'.'  ,'input':'','output':'a'}", true,
+           "<|bos|><|user|>Say \"a\".<|end|><|assistant|>[a<|end|>]\n");
+    expect("{'instruction':'Add.','input':'1, 2','output':'3'}", false,
+           "<|bos|>Below is an instruction that describes a task, paired with an input that provides further context. "
+           "Write a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1, 2"
+           "\n\n### Response:\n[3<|eos|>]\n");
+    expect("{'instruction':'Add.','output':'3'}", false,
+           "<|bos|>Below is an instruction that describes a task. Write a response that appropriately completes the "
+           "request.\n\n### Instruction:\nAdd.\n\n### Response:\n[3<|eos|>]\n");
+    expect("{'instruction':'Add.','output':'3','history':[['a','b']]}", true,
+           ":1: has a \"history\"; give conversations as \"messages\"; skip_bad leaves such examples out");
+}
+
+static void test_bad_files(void) {
+    expect("", true, ": is empty; one example per line is wanted");
+    expect(" \n\r\n", true, ": is empty; one example per line is wanted");
+    expect("[]", true, ": holds no examples");
+    expect("[{'text':'a'} {'text':'b'}]", true, ":1: ',' or ']' should be here, between the examples of the array");
+    expect("[{'text':'a'},\n{'text':", true, ":2: the array is not closed; was the file cut off?");
+    expect("[{'text':'a'},", true, ":1: the array is not closed; was the file cut off?");
+    expect("[{'text':'a'}", true, ":1: the array is not closed; was the file cut off?");
+    expect("[{'text':'a'}]\n x", true, ":2: text behind the end of the array");
+    expect("[{'text':'a'},\n{'text':b}]", true,
+           ":2:9: 'b' where a value should be; skip_bad leaves such examples out");
+    expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; skip_bad leaves such examples out");
+    expect("{'text':'a'}\n{'question':'b'}\n", true,
+           ":2: is of no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
+           "with \"instruction\" and \"output\" (alpaca), or with \"text\"; skip_bad leaves such examples out");
+    expect("{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
+           ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put them in "
+           "files of their own; skip_bad leaves such examples out");
+    expect("{'text':7}", true, ":1: \"text\" should be a text; skip_bad leaves such examples out");
+    expect("{'text':'a'}\n{'text':'a','text':'b'}", true,
+           ":2:13: key \"text\" is there twice in one object; skip_bad leaves such examples out");
+    expect("{'text':'\xFF'}", true, ":1:10: byte 0xff is not valid UTF-8 here; skip_bad leaves such examples out");
+    expect("{'messages':{}}", true,
+           ":1: \"messages\" should be a list of messages; skip_bad leaves such examples out");
+    expect("{'messages':[]}", true, ":1: there are no messages in it; skip_bad leaves such examples out");
+    expect("{'messages':[{'role':'user','content':'a'}]}", false,
+           ":1: the examples are messages, and the model has no chat template; give them as prompt and completion, or "
+           "put a chat_template.jinja beside the model");
+    expect("{'messages':[{'role':'tool','content':'a'}]}", true,
+           ":1: the roles are system, user and assistant, not tool; skip_bad leaves such examples out");
+}
+
+static void test_binary_and_missing_files(void) {
+    const temporary_folder folder = temporary_create();
+    qr_buffer shown = {0};
+    show_all(&folder, temporary_write(&folder, "b", "ab\0c", 4), 16, true, true, &shown, NULL);
+    CHECK(shown.data != NULL && strstr(shown.data, "is no text: it holds zero bytes") != NULL);
+    qr_buffer_clear(&shown);
+    show_all(&folder, "/nowhere/d.jsonl", 16, true, true, &shown, NULL);
+    CHECK_STR(shown.data, "/nowhere/d.jsonl: cannot open: No such file or directory; check the path");
+    qr_buffer_clear(&shown);
+    show_all(&folder, temporary_text(&folder, "bom", "\xEF\xBB\xBF{\"text\":\"a\"}\r\n"), 16, true, false, &shown, NULL);
+    CHECK_STR(shown.data, "<|bos|>[a<|eos|>]\n");
+    qr_buffer_clear(&shown);
+    show_all(&folder, dataset_write(&folder, "bad", "{'text':1}\n2\n"), 16, true, true, &shown, NULL);
+    CHECK(shown.data != NULL && strstr(shown.data, "bad: none of its 2 examples can be used; the first: ") != NULL &&
+          strstr(shown.data, "bad:1: \"text\" should be a text") != NULL);
+    qr_buffer_free(&shown);
+    temporary_remove(&folder);
+}
+
+static void test_no_target(void) {
+    expect("{'messages':[{'role':'user','content':'a'}]}", true,
+           ": no token is a target: no conversation has an answer of the role \"assistant\"");
+    expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
+    expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
+                ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take a "
+                "longer sequence length", NULL);
+    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; skip_bad leaves such examples out", NULL);
+}
+
+/* Counts of a set with something of everything. */
+static void test_counts(void) {
+    qr_dataset_info info = {0};
+    expect_with("{'text':'a b'}\n{'text':\n{'text':''}\n7\n{'text':'a b a b a b'}\n", 4, true, true,
+                "<|bos|>[a b<|eos|>]\n<|bos|>[a b a]\n", &info);
+    CHECK_INT(info.n_examples, 2);
+    CHECK_INT(info.n_tokens, 8);
+    CHECK_INT(info.n_targets, 6);
+    CHECK_INT(info.longest_tokens, 4);
+    CHECK_INT(info.n_without_target, 1);
+    CHECK_INT(info.n_truncated, 1);
+    CHECK_INT(info.n_cut_tokens, 4);
+    CHECK_INT(info.n_bad, 2);
+    CHECK_INT(info.format, QR_DATASET_TEXT);
+    CHECK_INT(info.from_cache, 0);
+    CHECK(strstr(info.first_bad, ":2:9: ") != NULL);
+}
+
+/* One broken line among thousands is named, whatever the number of threads. */
+static void test_one_broken_line(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    qr_buffer text = {0};
+    for (int i = 1; i <= 3000; i++) {
+        qr_buffer_append_format(&text, i == 2500 ? "{\"text\": \"%d\n" : "{\"text\": \"line %d\"}\n", i);
+    }
+    qr_dataset_options options = dataset_options(&folder, temporary_text(&folder, "d.jsonl", text.data), 64);
+    qr_error err = {0};
+    CHECK(qr_threads_create(3, &options.threads, &err) == QRUN_OK);
+    qr_dataset *dataset;
+    CHECK(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "/d.jsonl:2500:10: this string has no closing quote") != NULL, "%s", err.message);
+    qr_error_clear(&err);
+    options.skip_bad = true;
+    CHECK(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK);
+    CHECK_INT(qr_dataset_count(dataset), 2999);
+    CHECK_INT(qr_dataset_get(dataset, 2498).line, 2499);
+    CHECK_INT(qr_dataset_get(dataset, 2499).line, 2501);
+    qr_dataset_close(dataset);
+    /* The same file made by one thread is the same to the byte. */
+    qr_dataset_options alone = options;
+    char cache[128];
+    snprintf(cache, sizeof cache, "%s/alone", folder.path);
+    alone.threads = NULL;
+    alone.cache_folder = cache;
+    CHECK(qr_dataset_open(&alone, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK);
+    qr_dataset_close(dataset);
+    qr_buffer command = {0};
+    qr_buffer_append_format(&command, "cmp %s/*.qrdata %s/*.qrdata", options.cache_folder, cache);
+    CHECK(system(command.data) == 0);
+    /* What left examples out is not taken for what must not. */
+    options.skip_bad = false;
+    CHECK(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_ERROR_INPUT);
+    qr_threads_destroy(options.threads);
+    qr_buffer_free(&command);
+    qr_buffer_free(&text);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+/* ---- the cache ---- */
+
+static int count_files(const char *path) {
+    int n = 0;
+    DIR *listing = opendir(path);
+    for (struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) { n += entry->d_name[0] != '.'; }
+    if (listing != NULL) { closedir(listing); }
+    return n;
+}
+
+/* Whether the tokens came from a file made earlier; checks that they are the right ones. */
+static bool reopens(const qr_dataset_options *options, const example_model *model, const char *expected) {
+    qr_dataset *dataset;
+    qr_error err = {0};
+    CHECK_MSG(qr_dataset_open(options, model->tokenizer, model->chat_template, &dataset, &err) == QRUN_OK, "%s",
+              err.message);
+    if (dataset == NULL) { return false; }
+    qr_buffer shown = {0};
+    CHECK(qr_dataset_show(dataset, qr_dataset_count(dataset) - 1, "[", "]", &shown, &err) == QRUN_OK);
+    CHECK_STR(shown.data, expected);
+    const bool from_cache = qr_dataset_get_info(dataset)->from_cache != 0;
+    qr_buffer_free(&shown);
+    qr_dataset_close(dataset);
+    return from_cache;
+}
+
+static void test_cache_key(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    qr_dataset_options options =
+        dataset_options(&folder, dataset_write(&folder, "d", "{'text':'a'}\n{'text':'b c'}"), 16);
+    CHECK(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    CHECK(reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    options.path = dataset_write(&folder, "copy", "{'text':'a'}\n{'text':'b c'}");
+    CHECK(reopens(&options, &model, "<|bos|>[b c<|eos|>]")); /* the content counts, not the name */
+    options.seq_len = 3;
+    CHECK(!reopens(&options, &model, "<|bos|>[b c]"));
+    options.seq_len = 16;
+    options.now = 86400;
+    CHECK(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    options.template_arguments = "{\"a\": 1}";
+    CHECK(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    options.path = dataset_write(&folder, "copy", "{'text':'a'}\n{'text':'b d'}");
+    CHECK(!reopens(&options, &model, "<|bos|>[b d<|eos|>]"));
+    options.model_folder = folder.path; /* other tokenizer files: none */
+    CHECK(!reopens(&options, &model, "<|bos|>[b d<|eos|>]"));
+    CHECK_INT(count_files(options.cache_folder), 6);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+/* The cache file, cut at every length and with every byte changed in turn, is made again. */
+static void test_damaged_cache(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    const qr_dataset_options options = dataset_options(&folder, dataset_write(&folder, "d", "{'text':'b c'}"), 16);
+    CHECK(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    char path[4096] = "";
+    DIR *listing = opendir(options.cache_folder);
+    for (struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
+        if (entry->d_name[0] != '.') { snprintf(path, sizeof path, "%s/%s", options.cache_folder, entry->d_name); }
+    }
+    if (listing != NULL) { closedir(listing); }
+    char *bytes = NULL;
+    size_t n_bytes = 0;
+    qr_error err = {0};
+    REQUIRE(qr_file_read(path, 1 << 20, &bytes, &n_bytes, &err) == QRUN_OK);
+    CHECK(n_bytes > 100);
+    for (size_t i = 0; i < n_bytes; i += 29) {
+        CHECK(qr_file_write(path, bytes, i, &err) == QRUN_OK);
+        CHECK_MSG(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"), "cut at %zu", i);
+        bytes[i] = (char)(bytes[i] ^ 0x10);
+        CHECK(qr_file_write(path, bytes, n_bytes, &err) == QRUN_OK);
+        CHECK_MSG(!reopens(&options, &model, "<|bos|>[b c<|eos|>]"), "byte %zu", i);
+        bytes[i] = (char)(bytes[i] ^ 0x10);
+        CHECK(reopens(&options, &model, "<|bos|>[b c<|eos|>]"));
+    }
+    CHECK_INT(count_files(options.cache_folder), 1);
+    qr_free(bytes);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+static bool stop(void *user, int64_t done, int64_t total) {
+    CHECK(done > 0 && done <= total);
+    return ++*(int *)user < 2;
+}
+
+static void test_cancel(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    qr_buffer text = {0};
+    for (int i = 0; i < 2000; i++) { qr_buffer_append_text(&text, "{\"text\": \"a\"}\n"); }
+    qr_dataset_options options = dataset_options(&folder, temporary_text(&folder, "d", text.data), 16);
+    int n_calls = 0;
+    options.progress = stop;
+    options.progress_user = &n_calls;
+    qr_dataset *dataset;
+    qr_error err = {0};
+    CHECK(qr_dataset_open(&options, model.tokenizer, NULL, &dataset, &err) == QRUN_ERROR_CANCELLED);
+    CHECK_INT(n_calls, 2);
+    CHECK_INT(count_files(options.cache_folder), 0);
+    qr_buffer_free(&text);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+typedef struct sweep {
+    const qr_dataset_options *options;
+    const example_model *model;
+} sweep;
+
+static qrun_status attempt(void *context, qr_error *err) {
+    const sweep *s = context;
+    qr_dataset *dataset;
+    qr_buffer shown = {0};
+    qrun_status status = qr_dataset_open(s->options, s->model->tokenizer, s->model->chat_template, &dataset, err);
+    if (status == QRUN_OK) { status = qr_dataset_show(dataset, 0, "[", "]", &shown, err); }
+    qr_buffer_free(&shown);
+    qr_dataset_close(dataset);
+    char command[4200];
+    snprintf(command, sizeof command, "%s", s->options->cache_folder);
+    temporary_remove_tree(command);
+    return status;
+}
+
+static void test_failing_allocations(void) {
+    static const char *const files[] = {
+        "{'messages':[{'role':'user','content':'Hi'},{'role':'assistant','content':'Oh'}]}",
+        "{'prompt':'a','completion':'b'}", "{'instruction':'a','input':'b','output':'c'}", "[{'text':'b c'}]"};
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
+        qr_dataset_options options = dataset_options(&folder, dataset_write(&folder, "d", files[i]), 64);
+        options.template_arguments = "{\"a\": 1}";
+        options.skip_bad = true; /* short memory is no bad example */
+        sweep s = {&options, &model};
+        check_failing_allocations(attempt, &s, true);
+    }
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+/* ---- real data ---- */
+
+static void check_real(const char *name, qr_dataset_format format, int64_t n_examples) {
+    const char *found = check_shared_data(name);
+    if (found == NULL) {
+        check_skip("no shared data");
+        return;
+    }
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    const qr_dataset_options options = dataset_options(&folder, found, 100000);
+    qr_dataset *dataset = NULL;
+    qr_error err = {0};
+    CHECK_MSG(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK, "%s",
+              err.message);
+    if (dataset != NULL) {
+        const qr_dataset_info *info = qr_dataset_get_info(dataset);
+        CHECK_INT(info->format, format);
+        CHECK_INT(info->n_examples, n_examples);
+        CHECK_INT(info->n_without_target + info->n_truncated + info->n_bad, 0);
+        for (int64_t i = 0; i < n_examples; i++) { /* one answer each, at the end */
+            const qr_example example = qr_dataset_get(dataset, i);
+            const int64_t first = example.n_tokens - example.n_targets;
+            for (int64_t t = 0; t < example.n_tokens; t++) { CHECK(example.is_target[t] == (t >= first)); }
+        }
+    }
+    qr_dataset_close(dataset);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+static void test_alpaca_demo(void) { check_real("datasets/alpaca_en_demo.json", QR_DATASET_ALPACA, 999); }
+static void test_identity(void) { check_real("datasets/identity.json", QR_DATASET_ALPACA, 91); }
+
+/* Its lines are questions and answers: no format that is known, and said so. */
+static void test_gsm8k(void) {
+    const char *found = check_shared_data("datasets/gsm8k/train.jsonl");
+    if (found == NULL) {
+        check_skip("no shared data");
+        return;
+    }
+    const temporary_folder folder = temporary_create();
+    qr_buffer shown = {0};
+    show_all(&folder, found, 64, true, false, &shown, NULL);
+    CHECK(strstr(shown.data, "train.jsonl:1: is of no known format") != NULL);
+    qr_buffer_free(&shown);
+    temporary_remove(&folder);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_formats);
+    CHECK_RUN(test_alpaca);
+    CHECK_RUN(test_bad_files);
+    CHECK_RUN(test_binary_and_missing_files);
+    CHECK_RUN(test_no_target);
+    CHECK_RUN(test_counts);
+    CHECK_RUN(test_one_broken_line);
+    CHECK_RUN(test_cache_key);
+    CHECK_RUN(test_damaged_cache);
+    CHECK_RUN(test_cancel);
+    CHECK_RUN(test_failing_allocations);
+    CHECK_RUN(test_alpaca_demo);
+    CHECK_RUN(test_identity);
+    CHECK_RUN(test_gsm8k);
+    return check_end();
+}
