@@ -116,22 +116,40 @@ static void fetch_b(const outer_run *run, const outer_block *block, outer_scratc
     }
 }
 
-static void pack_b(const outer_run *run, const outer_block *block, outer_scratch *scratch) {
+static void pack_b_by_n(const outer_run *run, const outer_block *block, float *dst) {
     const qr_cpu_outer_args *args = run->args;
     const int64_t n_padded = qr_round_up(block->n_cols, COL_STEP);
-    for (int64_t j = 0; j < block->n_k; j++) {
-        float *dst = scratch->b + j * QR_CPU_OUTER_B_STRIDE;
-        if (args->b_by_n) {
-            const float *src = (const float *)args->b + block->col * args->b_stride + block->k + j;
-            for (int64_t c = 0; c < block->n_cols; c++) { dst[c] = src[c * args->b_stride]; }
-        } else {
-            const int64_t index = (block->k + j) * args->b_stride + block->col;
-            run->kernel->pack(element(args->b, args->b_dtype, index), args->b_dtype, NULL, block->n_cols, dst);
-            if (block->k + j + block->n_k < args->k) {
-                prefetch(args->b, args->b_dtype, index + block->n_k * args->b_stride, block->n_cols);
-            }
-        }
+    for (int64_t c = 0; c < n_padded; c++) {
+        const float *src = (const float *)args->b + (block->col + c) * args->b_stride + block->k;
+        for (int64_t j = 0; j < block->n_k; j++) { dst[j * QR_CPU_OUTER_B_STRIDE + c] = c < block->n_cols ? src[j] : 0.0F; }
+    }
+}
+
+static void pack_b(const outer_run *run, const outer_block *block, float *dst) {
+    const qr_cpu_outer_args *args = run->args;
+    const int64_t n_padded = qr_round_up(block->n_cols, COL_STEP);
+    for (int64_t k = block->k; k < block->k + block->n_k; k++, dst += QR_CPU_OUTER_B_STRIDE) {
+        const int64_t index = k * args->b_stride + block->col;
+        run->kernel->pack(element(args->b, args->b_dtype, index), args->b_dtype, NULL, block->n_cols, dst);
         memset(dst + block->n_cols, 0, (size_t)(n_padded - block->n_cols) * sizeof *dst);
+        if (k + block->n_k < args->k) {
+            prefetch(args->b, args->b_dtype, index + block->n_k * args->b_stride, block->n_cols);
+        }
+    }
+}
+
+static void pack(const outer_run *run, const outer_block *block, outer_scratch *scratch) {
+    if (run->args->a_by_k) {
+        pack_a_by_k(run, block, scratch->a);
+    } else {
+        pack_a(run, block, scratch);
+    }
+    if (run->args->weight != NULL) {
+        fetch_b(run, block, scratch);
+    } else if (run->args->b_by_n) {
+        pack_b_by_n(run, block, scratch->b);
+    } else {
+        pack_b(run, block, scratch->b);
     }
 }
 
@@ -160,6 +178,17 @@ static bool c_in_place(const outer_run *run, const outer_block *block) {
     return run->args->accumulate && block->n_cols % COL_STEP == 0 && run->args->k <= QR_CPU_OUTER_UNITS * run->kernel->unit_k;
 }
 
+/* A few rows at a time, so that C is read in longer runs than the strips that `multiply` goes by. */
+static void multiply_in_place(const qr_cpu_outer_kernel *kernel, qr_cpu_outer_product part) {
+    enum { ROWS = 24 };
+    for (int64_t n_left = part.n_rows; n_left > 0; n_left -= ROWS) {
+        part.n_rows = qr_min(n_left, ROWS);
+        kernel->multiply(&part);
+        part.a += ROWS * (part.a_by_k ? 1 : QR_CPU_OUTER_A_STRIDE);
+        part.c += ROWS * part.c_stride;
+    }
+}
+
 static void run_task(void *untyped, int64_t index, int worker) {
     const outer_run *run = untyped;
     const qr_cpu_outer_args *args = run->args;
@@ -183,18 +212,13 @@ static void run_task(void *untyped, int64_t index, int worker) {
     if (!in_place) { load_c(args, &block, scratch->c); }
     for (block.k = 0; block.k < args->k; block.k += block.n_k) {
         block.n_k = qr_min(args->k - block.k, QR_CPU_OUTER_UNITS * run->kernel->unit_k);
-        if (args->a_by_k) {
-            pack_a_by_k(run, &block, scratch->a);
-        } else {
-            pack_a(run, &block, scratch);
-        }
-        if (args->weight != NULL) {
-            fetch_b(run, &block, scratch);
-        } else {
-            pack_b(run, &block, scratch);
-        }
+        pack(run, &block, scratch);
         product.n_units = qr_ceil_div(block.n_k, run->kernel->unit_k);
-        run->kernel->multiply(&product);
+        if (in_place) {
+            multiply_in_place(run->kernel, product);
+        } else {
+            run->kernel->multiply(&product);
+        }
     }
     if (!in_place) { store_c(args, &block, scratch->c); }
 }

@@ -4,9 +4,10 @@
  *     outer_load(const float *)        them
  *     outer_broadcast(const float *)   one unit of A in every lane
  *     outer_dot(acc, a, b)             acc (lanes) plus the products
- * With 32 registers a tile is 6 rows by 4 vectors, or 12 rows where few columns are left; with 16, half as wide. */
+ * With 32 registers a tile is 6 rows by 4 vectors, or 12 rows where few columns are left; with 16, half as wide, and in
+ * plain C, where a product needs a register before it is added, 4 rows. */
 
-enum { OUTER_VECTORS = TILE_MAX_COLS >= 6 ? 4 : 2, OUTER_ROWS = 6, OUTER_TALL_ROWS = 12 };
+enum { OUTER_VECTORS = TILE_MAX_COLS >= 6 ? 4 : 2, OUTER_ROWS = TILE_MAX_COLS >= 3 ? 6 : 4, OUTER_TALL_ROWS = 12 };
 
 /* All but the product is a constant after inlining, and so are the strides of A and B. */
 static inline __attribute__((always_inline)) void outer_tile(const qr_cpu_outer_product *p, int64_t row, int64_t col,
