@@ -412,6 +412,38 @@ static void lora(qr_backend *const backends[2]) {
 }
 static void test_lora(void) { with_every_isa(lora); }
 
+/* --- Tiles in the backward pass ---------------------------------------------------------------------------------- */
+
+/* A processor with AMX takes the outer products of AVX-512 BF16. */
+static void test_backward_of_tiles(void) {
+    enum { ROWS = 70, COLS = 320, N = 30 };
+    static const char *const isas[2] = {"avx512-bf16", "amx-bf16-emulated"};
+    qr_backend *backends[2];
+    for (int b = 0; b < 2; b++) {
+        if (qr_backend_cpu_create(isas[b], NULL, &backends[b], NULL) != QRUN_OK) { return; } /* the first: none was made */
+    }
+    matrix m;
+    matrix_create(&m, QR_WEIGHT_NF4, 64, ROWS, COLS);
+    qr_weight weight;
+    weight_create(backends[0], &m, &weight);
+    activations dy;
+    activations_create(&dy, QR_DTYPE_BF16, ROWS);
+    static float dx[2][N * COLS];
+    for (int b = 0; b < 2; b++) {
+        const qr_linear_backward_args args = {.weight = &weight, .dy = dy.data, .dy_dtype = QR_DTYPE_BF16, .dx = dx[b],
+                                              .n_rows = N, .dy_stride = dy.stride, .dx_stride = COLS};
+        void *workspace = workspace_create(backends[b], qr_linear_backward_workspace(backends[b], &args));
+        CHECK(qr_linear_backward(backends[b], &args, workspace, NULL) == QRUN_OK);
+        workspace_destroy(backends[b], workspace, qr_linear_backward_workspace(backends[b], &args));
+    }
+    CHECK(memcmp(dx[0], dx[1], sizeof dx[0]) == 0 && dx[0][0] != 0.0F);
+    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data, backends[0]->weight_bytes(backends[0], &m.desc));
+    qr_backend_destroy(backends[0]);
+    qr_backend_destroy(backends[1]);
+    qr_free(dy.data);
+    matrix_destroy(&m);
+}
+
 /* --- Choosing an instruction set --------------------------------------------------------------------------------- */
 
 static void test_refused_isa(void) {
@@ -431,6 +463,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_block_sizes);
     CHECK_RUN(test_bias_and_accumulate);
     CHECK_RUN(test_lora);
+    CHECK_RUN(test_backward_of_tiles);
     CHECK_RUN(test_refused_isa);
     return check_end();
 }
