@@ -1,105 +1,269 @@
 #include "loaders/adapter_writer.h"
 
-#include <stdio.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/adapter.h"
+#include "loaders/jinja_value.h"
 #include "loaders/safetensors_writer.h"
 
-/* ---- adapter_config.json ------------------------------------------------------------------------------------------------ */
+static const char CONFIG_NAME[] = "adapter_config.json";
+static const char TENSORS_STEM[] = "adapter_model";
 
-static void add_targets(qr_buffer *text, const qr_adapter_spec *spec) {
-    qr_buffer_append_text(text, "  \"target_modules\": [");
-    for (size_t i = 0; i < spec->n_targets; i++) {
-        qr_buffer_append_text(text, i > 0 ? ",\n    " : "\n    ");
-        qr_buffer_append_json_string(text, spec->targets[i], strlen(spec->targets[i]));
-    }
-    qr_buffer_append_text(text, "\n  ],\n");
+/* ---- adapter_config.json ---- */
+
+static void append_key(qr_buffer *json, const char *key) {
+    qr_buffer_append_format(json, "%s\n  \"%s\": ", json->size > 1 ? "," : "", key);
 }
 
-static const char *json_bool(bool value) { return value ? "true" : "false"; }
+static void append_text(qr_buffer *json, const char *key, const char *text) {
+    append_key(json, key);
+    if (text == NULL) {
+        qr_buffer_append_text(json, "null");
+    } else {
+        qr_buffer_append_json_string(json, text, strlen(text));
+    }
+}
+
+static void append_bool(qr_buffer *json, const char *key, bool value) {
+    append_key(json, key);
+    qr_buffer_append_text(json, value ? "true" : "false");
+}
+
+/* As Python writes a float or, where it may, an int. */
+static void append_number(qr_buffer *json, double value, bool may_be_int) {
+    char text[32];
+    if (may_be_int && value == floor(value) && fabs(value) < 1e15) {
+        qr_buffer_append_format(json, "%" PRId64, (int64_t)value);
+        return;
+    }
+    qr_jinja_format_double(value, text);
+    qr_buffer_append_text(json, text);
+}
+
+static void append_names(qr_buffer *json, const char *key, const char *const *names, size_t n) {
+    append_key(json, key);
+    if (n == 0) { qr_buffer_append_text(json, "null"); }
+    for (size_t i = 0; i < n; i++) {
+        qr_buffer_append_text(json, i == 0 ? "[\n    " : ",\n    ");
+        qr_buffer_append_json_string(json, names[i], strlen(names[i]));
+    }
+    if (n > 0) { qr_buffer_append_text(json, "\n  ]"); }
+}
+
+static int32_t rank_of(const qr_adapter_spec *spec, size_t i) { return spec->ranks != NULL ? spec->ranks[i] : spec->rank; }
+
+static double alpha_of(const qr_adapter_spec *spec, size_t i) {
+    return spec->alphas != NULL ? spec->alphas[i] : spec->alpha;
+}
+
+/* The modules whose rank (or alpha) is their own; the key is left out where there is none. */
+static void append_pattern(qr_buffer *json, const char *key, const qr_adapter_spec *spec, bool of_rank) {
+    bool any = false;
+    for (size_t i = 0; i < spec->n_factors; i++) {
+        const char *module = spec->factors[i].module;
+        const double value = of_rank ? (double)rank_of(spec, i) : alpha_of(spec, i);
+        if (value == (of_rank ? (double)spec->rank : spec->alpha)) { continue; }
+        if (!any) { append_key(json, key); }
+        qr_buffer_append_text(json, any ? ",\n    " : "{\n    ");
+        qr_buffer_append_json_string(json, module, strlen(module));
+        qr_buffer_append_text(json, ": ");
+        append_number(json, value, true);
+        any = true;
+    }
+    if (any) { qr_buffer_append_text(json, "\n  }"); }
+}
+
+static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const char *const *targets) {
+    qr_buffer_append_char(json, '{');
+    append_pattern(json, "alpha_pattern", spec, false);
+    append_text(json, "base_model_name_or_path", spec->base_model);
+    append_text(json, "bias", "none");
+    append_bool(json, "fan_in_fan_out", spec->fan_in_fan_out);
+    append_bool(json, "inference_mode", true);
+    append_bool(json, "init_lora_weights", true);
+    append_key(json, "lora_alpha");
+    append_number(json, spec->alpha, true);
+    append_key(json, "lora_dropout");
+    append_number(json, spec->dropout, false);
+    append_names(json, "modules_to_save", spec->modules_to_save, spec->n_modules_to_save);
+    append_text(json, "peft_type", "LORA");
+    append_key(json, "r");
+    append_number(json, (double)spec->rank, true);
+    append_pattern(json, "rank_pattern", spec, true);
+    append_names(json, "target_modules", targets, spec->n_targets);
+    append_text(json, "task_type", "CAUSAL_LM");
+    append_bool(json, "use_dora", spec->read_magnitude != NULL);
+    append_bool(json, "use_rslora", spec->rslora);
+    qr_buffer_append_text(json, "\n}");
+}
 
 static qrun_status write_config(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
-    qr_buffer text = {0};
-    qr_buffer_append_text(&text, "{\n  \"base_model_name_or_path\": ");
-    qr_buffer_append_json_string(&text, spec->base_model, strlen(spec->base_model));
-    qr_buffer_append_format(&text, ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n",
-                            json_bool(spec->fan_in_fan_out));
-    qr_buffer_append_format(&text, "  \"init_lora_weights\": true,\n  \"lora_alpha\": %.9g,\n  \"lora_dropout\": 0.0,\n",
-                            spec->alpha);
-    qr_buffer_append_format(&text, "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %d,\n", spec->rank);
-    add_targets(&text, spec);
-    qr_buffer_append_format(&text, "  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",
-                            json_bool(spec->rslora));
-    char *path = qr_path_join(folder, "adapter_config.json");
-    qrun_status status = path != NULL && qr_buffer_ok(&text) ? qr_file_write(path, text.data, text.size, err)
-                                                             : qr_fail_memory(err, "adapter_config.json", text.size);
+    const size_t n = spec->n_targets;
+    const char **targets = qr_alloc_array(n, sizeof *targets);
+    char *path = qr_path_join(folder, CONFIG_NAME);
+    qr_buffer json = {0};
+    qrun_status status;
+    if (targets == NULL || path == NULL) { QR_TRY(qr_fail_memory(err, CONFIG_NAME, n * sizeof *targets)); }
+    for (size_t i = 0; i < n; i++) { targets[i] = spec->targets[i]; }
+    qsort(targets, n, sizeof *targets, compare_names);
+    append_config(&json, spec, targets);
+    if (!qr_buffer_ok(&json)) { QR_TRY(qr_fail_memory(err, CONFIG_NAME, json.size)); }
+    QR_TRY(qr_file_write(path, json.data, json.size, err));
+out:
+    qr_buffer_free(&json);
     qr_free(path);
-    qr_buffer_free(&text);
+    qr_free(targets);
     return status;
 }
 
-/* ---- adapter_model.safetensors -------------------------------------------------------------------------------------------- */
+/* ---- adapter_model.safetensors ---- */
 
-typedef struct factor_list {
+typedef enum tensor_part { PART_A, PART_B, PART_MAGNITUDE, PART_PARAMETER } tensor_part;
+
+/* Where a tensor of the file comes from. */
+typedef struct tensor_source {
+    tensor_part part;
+    size_t index; /* of the factor, or of the parameter */
+} tensor_source;
+
+typedef struct tensor_list {
     const qr_adapter_spec *spec;
-    qr_safetensors_spec *tensors; /* [2 · n_factors]: A and B of each */
-    char **names;
-    float *values; /* the largest factor */
-} factor_list;
+    qr_safetensors_spec *tensors;
+    tensor_source *sources; /* beside tensors */
+    char **names;           /* owned, beside tensors */
+    size_t n;
+    float *values;    /* [n_values]: room for the largest part of a factor */
+    int64_t n_values;
+} tensor_list;
 
-static void free_list(factor_list *list) {
-    for (size_t i = 0; list->names != NULL && i < 2 * list->spec->n_factors; i++) { qr_free(list->names[i]); }
-    qr_free(list->names);
+static void tensor_list_free(tensor_list *list) {
+    for (size_t i = 0; i < list->n; i++) { qr_free(list->names[i]); }
     qr_free(list->tensors);
+    qr_free(list->sources);
+    qr_free(list->names);
     qr_free(list->values);
 }
 
-static char *tensor_name(const char *module, bool is_b) {
-    qr_buffer name = {0};
-    qr_buffer_append_format(&name, "base_model.model.%s.lora_%c.weight", module, is_b ? 'B' : 'A');
-    return qr_buffer_take(&name);
+static qrun_status add_tensor(tensor_list *list, tensor_part part, size_t index, const char *name, int n_dims,
+                              const int64_t *dims, qr_error *err) {
+    static const char *const suffixes[] = {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", ""};
+    qr_buffer full = {0};
+    qr_buffer_append_format(&full, "base_model.model.%s%s", name, suffixes[part]);
+    char *text = qr_buffer_take(&full);
+    if (text == NULL) { return qr_fail_memory(err, name, strlen(name)); }
+    qr_safetensors_spec *tensor = &list->tensors[list->n];
+    *tensor = (qr_safetensors_spec){.name = text, .dtype = QR_DTYPE_F32, .n_dims = n_dims};
+    memcpy(tensor->dims, dims, (size_t)n_dims * sizeof *dims);
+    list->sources[list->n] = (tensor_source){part, index};
+    list->names[list->n++] = text;
+    return QRUN_OK;
 }
 
-static qrun_status make_list(factor_list *list, qr_error *err) {
-    const qr_adapter_spec *spec = list->spec;
-    int64_t most = 1;
-    list->tensors = qr_alloc_array_zeroed(2 * spec->n_factors, sizeof *list->tensors);
-    list->names = qr_alloc_array_zeroed(2 * spec->n_factors, sizeof *list->names);
-    if (list->tensors == NULL || list->names == NULL) { return qr_fail_memory(err, "an adapter", spec->n_factors * 200); }
-    for (size_t i = 0; i < 2 * spec->n_factors; i++) {
-        const qr_adapter_factor_spec *factor = &spec->factors[i / 2];
-        const bool is_b = i % 2 == 1;
-        list->names[i] = tensor_name(factor->module, is_b);
-        if (list->names[i] == NULL) { return qr_fail_memory(err, "an adapter", strlen(factor->module)); }
-        list->tensors[i] = (qr_safetensors_spec){list->names[i], QR_DTYPE_F32, 2,
-                                                 {is_b ? factor->out : spec->rank, is_b ? spec->rank : factor->in}};
-        most = qr_max(most, spec->rank * qr_max(factor->in, factor->out));
+static qrun_status add_factor(tensor_list *list, size_t i, qr_error *err) {
+    const qr_adapter_factor_spec *factor = &list->spec->factors[i];
+    const int64_t rank = rank_of(list->spec, i);
+    const int64_t a_dims[] = {rank, factor->in}, b_dims[] = {factor->out, rank};
+    int64_t n_values;
+    if (rank < 1 || !qr_count_mul(rank, qr_max(factor->in, factor->out), &n_values)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: rank %lld cannot be written", factor->module, (long long)rank);
     }
-    list->values = qr_alloc_array((size_t)most, sizeof *list->values);
-    return list->values != NULL ? QRUN_OK : qr_fail_memory(err, "an adapter", (unsigned long long)most * sizeof(float));
+    list->n_values = qr_max(list->n_values, n_values);
+    qrun_status status = add_tensor(list, PART_A, i, factor->module, 2, a_dims, err);
+    if (status == QRUN_OK) { status = add_tensor(list, PART_B, i, factor->module, 2, b_dims, err); }
+    if (status == QRUN_OK && list->spec->read_magnitude != NULL) {
+        status = add_tensor(list, PART_MAGNITUDE, i, factor->module, 1, b_dims, err);
+    }
+    return status;
 }
 
-qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
-    factor_list list = {.spec = spec};
-    qr_safetensors_writer *writer = NULL;
+static qrun_status list_tensors(tensor_list *list, qr_error *err) {
+    const qr_adapter_spec *spec = list->spec;
+    const size_t most = spec->n_factors * 3 + spec->n_parameters;
+    list->tensors = qr_alloc_array(most, sizeof *list->tensors);
+    list->sources = qr_alloc_array(most, sizeof *list->sources);
+    list->names = qr_alloc_array(most, sizeof *list->names);
+    if (list->tensors == NULL || list->sources == NULL || list->names == NULL) {
+        return qr_fail_memory(err, "the list of tensors", most * sizeof *list->tensors);
+    }
     qrun_status status = QRUN_OK;
-    QR_TRY(make_list(&list, err));
-    QR_TRY(qr_safetensors_writer_create(folder, "adapter_model", list.tensors, 2 * spec->n_factors, 0, &writer, err));
-    for (const qr_safetensors_spec *tensor; (tensor = qr_safetensors_writer_next(writer)) != NULL;) {
-        const size_t i = (size_t)(tensor - list.tensors);
-        QR_TRY(spec->read(spec->user, i / 2, i % 2 == 1, list.values, err));
-        QR_TRY(qr_safetensors_writer_write(writer, list.values,
-                                           (size_t)(tensor->dims[0] * tensor->dims[1]) * sizeof(float), err));
+    for (size_t i = 0; i < spec->n_factors && status == QRUN_OK; i++) { status = add_factor(list, i, err); }
+    for (size_t i = 0; i < spec->n_parameters && status == QRUN_OK; i++) {
+        const qr_adapter_parameter_spec *parameter = &spec->parameters[i];
+        status = add_tensor(list, PART_PARAMETER, i, parameter->name, parameter->n_dims, parameter->dims, err);
+    }
+    if (status != QRUN_OK) { return status; }
+    list->values = qr_alloc_array((size_t)list->n_values, sizeof *list->values);
+    return list->values != NULL ? QRUN_OK
+                                : qr_fail_memory(err, "an adapter", (size_t)list->n_values * sizeof *list->values);
+}
+
+/* The values of a tensor, in list->values or the caller's own. */
+static qrun_status read_values(const tensor_list *list, const tensor_source *source, const float **values,
+                               qr_error *err) {
+    const qr_adapter_spec *spec = list->spec;
+    *values = list->values;
+    switch (source->part) {
+        case PART_A:
+        case PART_B: return spec->read(spec->user, source->index, source->part == PART_B, list->values, err);
+        case PART_MAGNITUDE: return spec->read_magnitude(spec->user, source->index, list->values, err);
+        case PART_PARAMETER: *values = spec->parameters[source->index].values; break;
+    }
+    return QRUN_OK;
+}
+
+static size_t n_bytes_of(const qr_safetensors_spec *tensor) {
+    size_t n = sizeof(float);
+    for (int d = 0; d < tensor->n_dims; d++) { n *= (size_t)tensor->dims[d]; } /* checked when the writer was made */
+    return n;
+}
+
+static qrun_status write_tensors(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
+    tensor_list list = {.spec = spec};
+    qr_safetensors_writer *writer = NULL;
+    qrun_status status;
+    QR_TRY(list_tensors(&list, err));
+    QR_TRY(qr_safetensors_writer_create(folder, TENSORS_STEM, list.tensors, list.n, 0, &writer, err));
+    for (const qr_safetensors_spec *next; (next = qr_safetensors_writer_next(writer)) != NULL;) {
+        const float *values;
+        QR_TRY(read_values(&list, &list.sources[next - list.tensors], &values, err));
+        QR_TRY(qr_safetensors_writer_write(writer, values, n_bytes_of(next), err));
     }
     status = qr_safetensors_writer_commit(writer, err);
     writer = NULL;
-    if (status == QRUN_OK) { status = write_config(folder, spec, err); }
 out:
     qr_safetensors_writer_abort(writer);
-    free_list(&list);
+    tensor_list_free(&list);
+    return status;
+}
+
+/* ---- the folder ---- */
+
+qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
+    qr_adapter *written = NULL;
+    qrun_status status;
+    QR_TRY(write_tensors(folder, spec, err));
+    QR_TRY(write_config(folder, spec, err));
+    QR_TRY(qr_adapter_open(folder, &written, err));
+out:
+    qr_adapter_close(written);
+    return status;
+}
+
+qrun_status qr_adapter_write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err) {
+    qr_folder_writer folder;
+    qrun_status status = qr_folder_writer_open(&folder, path, err);
+    if (status != QRUN_OK) { return status; }
+    status = qr_adapter_write(folder.partial_path, spec, err);
+    if (status == QRUN_OK) { return qr_folder_writer_commit(&folder, err); }
+    qr_folder_writer_abort(&folder);
     return status;
 }
