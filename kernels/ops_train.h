@@ -1,13 +1,14 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
- * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches meet
- * and micro-batches add up. Sums over tokens (gradients of weights) run in token order, whatever the number of threads. */
+ * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches
+ * meet and micro-batches add up. Sums over tokens (gradients of weights) run in token order, whatever the number of
+ * threads. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 
 #include "kernels/ops.h"
 
-/* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. With dy_dtype BF16 weights are
- * rounded to BF16 as in linear (INT8: codes exact, dy · (SCB / 127) of the row, both in F32, is rounded to BF16). */
+/* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. With dy_dtype BF16 weights
+ * are rounded to BF16 as in linear (INT8: codes exact; dy · (SCB / 127) of the row, in F32, is rounded to BF16). */
 typedef struct qr_linear_backward_args {
     const qr_weight *weight; /* [out, in] */
     const void *dy;          /* [n_rows, out], rows dy_stride apart */
@@ -17,8 +18,8 @@ typedef struct qr_linear_backward_args {
     bool accumulate;
 } qr_linear_backward_args;
 
-/* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is not
- * NULL. For full fine-tuning and whole trained modules. */
+/* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is
+ * not NULL. For full fine-tuning and whole trained modules. */
 typedef struct qr_weight_backward_args {
     const void *x;           /* [n_rows, in], rows x_stride apart */
     qr_dtype x_dtype;        /* F32 or BF16 */
@@ -74,10 +75,10 @@ typedef struct qr_rope_backward_args {
     int64_t n_tokens, n_heads, head_dim, half, dx_stride;
 } qr_rope_backward_args;
 
-/* attention_packed: attention over sequences that lie side by side in a batch: token t of sequence s (rows [seq_start[s],
- * seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are [n_tokens, heads,
- * head_dim] views, k and v rounded to BF16 first when round_kv (as a BF16 cache would hold them). lse[t, h] = log of the sum
- * of exp of the scores, for the backward pass. */
+/* attention_packed: attention over sequences that lie side by side in a batch: token t of sequence s (rows
+ * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are
+ * [n_tokens, heads, head_dim] views, k and v rounded to BF16 first when round_kv (as a BF16 cache would hold them).
+ * lse[t, h] = log of the sum of exp of the scores, for the backward pass. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */
@@ -92,9 +93,9 @@ typedef struct qr_attention_packed_args {
     bool round_kv;
 } qr_attention_packed_args;
 
-/* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads · head_dim],
- * recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed inside from `out`,
- * what the forward op wrote. */
+/* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads ·
+ * head_dim], recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed
+ * inside from `out`, what the forward op wrote. */
 typedef struct qr_attention_packed_backward_args {
     qr_attention_packed_args forward; /* q, k, v, lse, shapes as they were; dst is what was written */
     const float *dout;                /* [n_tokens, n_heads · head_dim] contiguous */
@@ -119,9 +120,9 @@ typedef struct qr_gate_backward_args {
     int64_t n_rows, dim, gu_stride, dgu_stride;
 } qr_gate_backward_args;
 
-/* cross_entropy: per row the loss −log softmax(c(logits))[target] and, in place, its gradient with respect to the logits
- * before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss. A target of −1 gives loss 0 and a zero
- * gradient. loss is F64 inside, stored F32. */
+/* cross_entropy: per row the loss −log softmax(c(logits))[target] and, in place, its gradient with respect to the
+ * logits before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss. A target of −1 gives loss 0 and
+ * a zero gradient. loss is F64 inside, stored F32. */
 typedef struct qr_cross_entropy_args {
     float *logits;         /* [n_rows, vocab] contiguous, before the soft-cap; replaced by their gradient */
     const int32_t *target; /* [n_rows] */
@@ -147,8 +148,8 @@ typedef struct qr_scatter_rows_args {
     int64_t n_rows, n_dst_rows, dim;
 } qr_scatter_rows_args;
 
-/* dropout: dst[i, c] = x[i, c] / (1 − p), or 0 with probability p: a pure function of (key, row_key[i], c) through Philox
- * (base/random.h: counter {c / 4, row_key low, row_key high, 0}, word c mod 4, dropped when below p · 2³²). */
+/* dropout: dst[i, c] = x[i, c] / (1 − p), or 0 with probability p: a pure function of (key, row_key[i], c) through
+ * Philox (base/random.h: counter {c / 4, row_key low, row_key high, 0}, word c mod 4, dropped when below p · 2³²). */
 typedef struct qr_dropout_args {
     const void *x; /* [n_rows, dim], rows x_stride apart */
     qr_dtype x_dtype; /* F32 or BF16; of dst too */
@@ -185,9 +186,10 @@ typedef struct qr_adamw_args {
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
 } qr_adamw_args;
 
-/* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the update,
- * m's code moved by one where its sign changed). An element whose gradient is not finite keeps p and forgets m and v. The
- * codes are equal on every backend, so this is F32 with every product and sum rounded, as ref/ref_optimizer.c has it. */
+/* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the
+ * update, m's code moved by one where its sign changed). An element whose gradient is not finite keeps p and forgets m
+ * and v. The codes are equal on every backend, so this is F32 with every product and sum rounded, as
+ * ref/ref_optimizer.c has it. */
 typedef struct qr_adamw8bit_args {
     float *p;
     const float *g;

@@ -27,7 +27,8 @@ static const float *q_of(const qr_attention_packed_args *args, const packed_quer
 }
 
 /* Element j of row `token` of k or v, as a cache would hold it. */
-static double kv_value(const qr_attention_packed_args *args, const float *kv, int64_t token, int64_t kv_head, int64_t j) {
+static double kv_value(const qr_attention_packed_args *args, const float *kv, int64_t token, int64_t kv_head,
+                       int64_t j) {
     const float value = kv[token * args->qkv_stride + kv_head * args->head_dim + j];
     return (double)(args->round_kv ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value);
 }
@@ -54,7 +55,9 @@ static void attend(const qr_attention_packed_args *args, const packed_query *que
     for (int64_t t = query->first; t <= query->token; t++) {
         const double weight = exp(score(args, query, t) - largest);
         total += weight;
-        for (int64_t j = 0; j < args->head_dim; j++) { sums[j] += weight * kv_value(args, args->v, t, query->kv_head, j); }
+        for (int64_t j = 0; j < args->head_dim; j++) {
+            sums[j] += weight * kv_value(args, args->v, t, query->kv_head, j);
+        }
     }
     const int64_t index = query->token * args->n_heads + query->head;
     args->lse[index] = (float)(largest + log(total));
@@ -102,7 +105,8 @@ static packed_pair pair_of(const qr_attention_packed_backward_args *args, const 
     const double a = score(forward, query, token), p = exp(a - (double)forward->lse[index]);
     double dp = 0.0;
     for (int64_t j = 0; j < forward->head_dim; j++) {
-        dp += (double)args->dout[index * forward->head_dim + j] * kv_value(forward, forward->v, token, query->kv_head, j);
+        dp += (double)args->dout[index * forward->head_dim + j] *
+              kv_value(forward, forward->v, token, query->kv_head, j);
     }
     const double capped = forward->softcap > 0.0F ? a / (double)forward->softcap : 0.0;
     return (packed_pair){p, p * (dp - delta_of(args, query)) * (1.0 - capped * capped) * (double)forward->scale};
@@ -124,8 +128,8 @@ static void write_dq(const qr_attention_packed_backward_args *args, const packed
     store_sums(args->dq + query->token * args->dqkv_stride + query->head * forward->head_dim, dq, forward->head_dim);
 }
 
-/* dk and dv of one row and K/V head: sums over the later tokens of the sequence that see it, and over the query heads of
- * the group. */
+/* dk and dv of one row and K/V head: sums over the later tokens of the sequence that see it, and over the query heads
+ * of the group. */
 static void write_dkv(const qr_attention_packed_backward_args *args, int64_t seq, int64_t token, int64_t kv_head,
                       double *dk) {
     const qr_attention_packed_args *forward = &args->forward;

@@ -41,7 +41,7 @@ void qr_ref_sgd(const qr_sgd_args *args, void *workspace) {
     }
 }
 
-/* --- adamw8bit: the arithmetic is F32 with every product and sum rounded, because the codes must be equal everywhere --- */
+/* --- adamw8bit: F32 with every product and sum rounded, because the codes must be equal everywhere --- */
 
 enum { BLOCK = 256 };
 
@@ -115,7 +115,9 @@ static float mixed(double beta, float old, double now) { return (float)(beta * (
 /* Means of the squares over columns and over rows; one row has its plain squares in row_moment. */
 static void update_factors(const qr_adafactor_args *args, double beta) {
     if (args->rows == 1) {
-        for (int64_t c = 0; c < args->cols; c++) { args->row_moment[c] = mixed(beta, args->row_moment[c], squared(args, 0, c)); }
+        for (int64_t c = 0; c < args->cols; c++) {
+            args->row_moment[c] = mixed(beta, args->row_moment[c], squared(args, 0, c));
+        }
         return;
     }
     for (int64_t r = 0; r < args->rows; r++) {

@@ -1,5 +1,6 @@
-/* attention_packed and attention_packed_backward. A row of a case is a sequence, filled up with zeros to the longest: alone,
- * or among any others, it gives the same bits. q, k and v are parts of one fused matrix, and so are their gradients. */
+/* attention_packed and attention_packed_backward. A row of a case is a sequence, filled up with zeros to the longest:
+ * alone, or among any others, it gives the same bits. q, k and v are parts of one fused matrix, and so are their
+ * gradients. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -27,12 +28,14 @@ static int64_t out_row(const packed_case *c) { return (int64_t)c->n_heads * c->h
 static int64_t qkv_row(const packed_case *c) { return (int64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim; }
 
 /* What both ops take of sequences [first, first + n): starts is filled in and must outlive the run. */
-static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, int64_t first, int64_t n, int32_t *starts) {
+static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, int64_t first, int64_t n,
+                                            int32_t *starts) {
     const int64_t stride = qkv_row(c) + GAP, begin = c->start[first], n_tokens = c->start[first + n] - begin;
     int32_t longest = 0;
     for (int64_t s = 0; s <= n; s++) { starts[s] = (int32_t)(c->start[first + s] - begin); }
-    for (int64_t s = 0; s < n; s++) { longest = starts[s + 1] - starts[s] > longest ? starts[s + 1] - starts[s] : longest; }
-    const float *qkv = op_input(run, c->qkv + begin * stride, (size_t)((n_tokens - 1) * stride + qkv_row(c)) * sizeof(float));
+    for (int64_t s = 0; s < n; s++) { longest = (int32_t)qr_max(longest, starts[s + 1] - starts[s]); }
+    const float *qkv = op_input(run, c->qkv + begin * stride,
+                                (size_t)((n_tokens - 1) * stride + qkv_row(c)) * sizeof(float));
     return (qr_attention_packed_args){
         .q = qkv,
         .k = qkv + out_row(c),
@@ -53,8 +56,8 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
 }
 
 /* Moves packed rows of `src`, [n_tokens, width], to columns [at, at + width) of their sequences' rows in out. */
-static void place(const packed_case *c, int64_t first, int64_t n, const void *src, int64_t width, size_t size, int64_t at,
-                  int64_t token_row, void *out) {
+static void place(const packed_case *c, int64_t first, int64_t n, const void *src, int64_t width, size_t size,
+                  int64_t at, int64_t token_row, void *out) {
     for (int64_t s = 0; s < n; s++) {
         for (int64_t t = 0; t < seq_tokens[first + s]; t++) {
             const int64_t from = (c->start[first + s] - c->start[first] + t) * width;
@@ -134,8 +137,9 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h) {
     return all;
 }
 
-/* As op_attention.c derives it: with E the largest error of a score, a softmax weight errs by 4 E of itself, and by 3 n u
- * through the sums and changes of the running maximum. The lse errs by E, by n u through its sum, and by its rounding. */
+/* As op_attention.c derives it: with E the largest error of a score, a softmax weight errs by 4 E of itself, and by 3 n
+ * u through the sums and changes of the running maximum. The lse errs by E, by n u through its sum, and by its
+ * rounding. */
 static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, double *out, double *lse) {
     const pairs all = pairs_of(c, s, t, h);
     double error = 0.0, magnitude = 0.0;
@@ -147,7 +151,9 @@ static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, dou
     const double relative = 4.0 * error + (3.0 * (double)all.n + 32.0) * OP_U;
     for (int64_t i = 0; i < all.n; i++) {
         const double weight = exp(all.score[i] - all.lse);
-        for (int64_t j = 0; j < c->head_dim; j++) { out[j] += relative * weight * fabs(kv_at(c, all.first + i, h, j, true)); }
+        for (int64_t j = 0; j < c->head_dim; j++) {
+            out[j] += relative * weight * fabs(kv_at(c, all.first + i, h, j, true));
+        }
     }
     *lse = error + ((double)all.n + 12.0) * OP_U + 2.0 * OP_U * fabs(all.lse);
 }
@@ -209,7 +215,9 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
     const double cap = (double)c->softcap, lse = (double)c->lse[t * c->n_heads + h];
     double *sequence = bound + (int64_t)s * MAX_TOKENS * qkv_row(c); /* its first token's row */
     double delta = 0.0;
-    for (int64_t j = 0; j < d; j++) { delta += fabs((double)c->dout[at + j] * op_from_dtype(c->out, c->out_dtype, at + j)); }
+    for (int64_t j = 0; j < d; j++) {
+        delta += fabs((double)c->dout[at + j] * op_from_dtype(c->out, c->out_dtype, at + j));
+    }
     for (int64_t i = 0; i < all.n; i++) {
         const int64_t token = all.first + i;
         double dp = 0.0;
@@ -221,7 +229,8 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
         const double ds = fabs((double)c->scale) * p * inside;
         const double ds_error = ds * (slope * ((double)(d + 8) * OP_U + p_error) + slope_error);
         double *dq = sequence + (t - c->start[s]) * qkv_row(c) + h * d;
-        double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d, *dv = dk + c->n_kv_heads * d;
+        double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d;
+        double *dv = dk + c->n_kv_heads * d;
         for (int64_t j = 0; j < d; j++) {
             dq[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(kv_at(c, token, h, j, false));
             dk[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(q_at(c, t, h, j));
@@ -252,7 +261,8 @@ static void run_forward(const packed_case *c, void *out, float *lse) {
     op_run run = {.backend = op_everything.ref, .label = "the forward pass"};
     int32_t starts[N_SEQS + 1];
     qr_attention_packed_args args = packed_args(&run, c, 0, N_SEQS, starts);
-    const size_t row_bytes = (size_t)out_row(c) * qr_dtype_bytes(c->out_dtype), lse_bytes = (size_t)c->n_heads * sizeof(float);
+    const size_t row_bytes = (size_t)out_row(c) * qr_dtype_bytes(c->out_dtype);
+    const size_t lse_bytes = (size_t)c->n_heads * sizeof(float);
     args.dst_dtype = c->out_dtype;
     args.dst = op_output(&run, NULL, args.n_tokens, row_bytes, row_bytes);
     args.lse = op_output(&run, NULL, args.n_tokens, lse_bytes, lse_bytes);
@@ -262,21 +272,22 @@ static void run_forward(const packed_case *c, void *out, float *lse) {
     op_run_end(&run);
 }
 
-static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, int32_t window, float softcap, bool round_kv,
-                         bool backward) {
+static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, int32_t window, float softcap,
+                         bool round_kv, bool backward) {
     packed_case data = {.n_heads = n_kv_heads * group, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .window = window,
                         .softcap = softcap, .round_kv = round_kv, .scale = (float)(1.0 / sqrt((double)head_dim)),
                         .out_dtype = round_kv ? QR_DTYPE_BF16 : QR_DTYPE_F32};
     for (int s = 0; s < N_SEQS; s++) { data.start[s + 1] = data.start[s] + seq_tokens[s]; }
     const int64_t n_tokens = data.start[N_SEQS];
-    float *qkv = op_normals(n_tokens * (qkv_row(&data) + GAP), 1, 1.5), *dout = op_normals(n_tokens * out_row(&data), 2, 1.0);
+    float *qkv = op_normals(n_tokens * (qkv_row(&data) + GAP), 1, 1.5);
+    float *dout = op_normals(n_tokens * out_row(&data), 2, 1.0);
     void *out = qr_alloc((size_t)(n_tokens * out_row(&data)) * sizeof(float));
     float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
     data.qkv = qkv;
     data.dout = dout;
     char label[120];
-    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g%s", (int)n_kv_heads, (int)group, (int)head_dim,
-             (int)window, (double)softcap, round_kv ? ", K/V rounded" : "");
+    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g%s", (int)n_kv_heads, (int)group,
+             (int)head_dim, (int)window, (double)softcap, round_kv ? ", K/V rounded" : "");
     if (backward) {
         run_forward(&data, out, lse);
         data.out = out;

@@ -21,13 +21,15 @@ typedef struct rope_case {
     const float *dx, *cos_table, *sin_table;
 } rope_case;
 
-static void exec_rope_backward(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype, void *out) {
+static void exec_rope_backward(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype,
+                               void *out) {
     (void)dtype;
     const rope_case *c = data;
     const int64_t row = c->n_heads * c->head_dim;
     const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
     const qr_rope_backward_args args = {
-        .dx = op_output(run, c->dx + first * row, n_tokens, (size_t)row * sizeof(float), (size_t)(row + GAP) * sizeof(float)),
+        .dx = op_output(run, c->dx + first * row, n_tokens, (size_t)row * sizeof(float),
+                        (size_t)(row + GAP) * sizeof(float)),
         .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
         .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
         .n_tokens = n_tokens,
@@ -71,9 +73,9 @@ void test_op_rope_backward(void) {
 
 /* --- activation_backward and gate_backward --- */
 
-/* fn'(x), and what an F32 one may err by. A factor that is 1 minus something near 1 errs by 4 u of 1, hence the terms with
- * x: silu' = σ (1 + x (1 − σ)) with σ ≤ e^x, and 1 − σ is 0 beyond 20; gelu' multiplies 1 − tanh², 0 beyond 6, by x and
- * the slope of the argument; the density in gelu's erf form errs by x² / 2 u of itself. */
+/* fn'(x), and what an F32 one may err by. A factor that is 1 minus something near 1 errs by 4 u of 1, hence the terms
+ * with x: silu' = σ (1 + x (1 − σ)) with σ ≤ e^x, and 1 − σ is 0 beyond 20; gelu' multiplies 1 − tanh², 0 beyond 6, by
+ * x and the slope of the argument; the density in gelu's erf form errs by x² / 2 u of itself. */
 static double act_slope(qr_act_fn fn, double x) {
     const double k = sqrt(2.0 / 3.14159265358979323846);
     switch (fn) {
@@ -130,7 +132,8 @@ static void exec_activation_backward(op_run *run, const void *data, int64_t firs
 }
 
 /* Row: dg, then du. */
-static void exec_gate_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+static void exec_gate_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
+                               void *out) {
     (void)dtype;
     const act_case *c = data;
     const int64_t stride = c->dim + GAP, d_stride = c->dim + 2;
@@ -168,14 +171,15 @@ static void check_act_backward(qr_act_fn fn, int64_t dim, bool gated) {
     const act_case data = {.fn = fn, .dim = dim, .in_place = dim % 2 == 0, .x = x, .u = u, .dy = dy};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const int64_t at = i / dim * stride + i % dim;
-        const double value = (double)x[at], slope = act_slope_bound(fn, value) + 2.0 * OP_U * fabs(act_slope(fn, value));
+        const double value = (double)x[at];
+        const double slope = act_slope_bound(fn, value) + 2.0 * OP_U * fabs(act_slope(fn, value));
         const double y = op_act_bound(fn, value) + 2.0 * OP_U * fabs(op_act_value(fn, value));
         const double factor = fabs((double)dy[i]), from_u = gated ? fabs((double)u[at]) : 1.0;
         bound[i / dim * row + i % dim] = factor * from_u * slope;
         if (gated) { bound[i / dim * row + dim + i % dim] = factor * y; }
     }
-    op_case c = {.n_rows = N_ROWS, .row = row, .exec = gated ? exec_gate_backward : exec_activation_backward, .data = &data,
-                 .bound = bound};
+    op_case c = {.n_rows = N_ROWS, .row = row, .exec = gated ? exec_gate_backward : exec_activation_backward,
+                 .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "%s fn %d dim %lld", gated ? "gate_backward" : "activation_backward", (int)fn,
              (long long)dim);
     op_check_case(&c, QR_DTYPE_F32);
@@ -206,7 +210,8 @@ typedef struct embedding_case {
     float scale;
 } embedding_case;
 
-static void exec_embedding_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+static void exec_embedding_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype,
+                                    void *out) {
     (void)first, (void)n, (void)dtype;
     const embedding_case *c = data;
     const size_t table_bytes = (size_t)(c->vocab * c->dim) * sizeof(float);
@@ -239,9 +244,10 @@ static void check_embedding_backward(int64_t n_tokens, int64_t dim, int64_t voca
         const int64_t n = n_hits[i / dim];
         if (n > 0) { bound[i] = (double)(n + 2) * OP_U * (bound[i] + fabs((double)dtable[i])); }
     }
-    const embedding_case data = {.n_tokens = n_tokens, .dim = dim, .vocab = vocab, .ids = ids, .dy = dy, .dtable = dtable,
-                                 .scale = scale};
-    op_case c = {.n_rows = vocab, .row = dim, .exec = exec_embedding_backward, .data = &data, .bound = bound, .whole = true};
+    const embedding_case data = {.n_tokens = n_tokens, .dim = dim, .vocab = vocab, .ids = ids, .dy = dy,
+                                 .dtable = dtable, .scale = scale};
+    op_case c = {.n_rows = vocab, .row = dim, .exec = exec_embedding_backward, .data = &data, .bound = bound,
+                 .whole = true};
     snprintf(c.label, sizeof c.label, "embedding_backward %lld tokens of %lld into [%lld]", (long long)n_tokens,
              (long long)dim, (long long)vocab);
     op_check_case(&c, QR_DTYPE_F32);
@@ -294,8 +300,8 @@ void test_op_scatter_rows(void) {
         if (n_rows > 1) { src[dim] = NAN; }
         const scatter_case data = {.n_rows = n_rows, .n_dst_rows = n_dst_rows, .dim = dim, .src = src, .rows = rows};
         op_case c = {.n_rows = n_dst_rows, .row = dim, .exec = exec_scatter_rows, .data = &data, .whole = true};
-        snprintf(c.label, sizeof c.label, "scatter_rows %lld of %lld rows of %lld", (long long)n_rows, (long long)n_dst_rows,
-                 (long long)dim);
+        snprintf(c.label, sizeof c.label, "scatter_rows %lld of %lld rows of %lld", (long long)n_rows,
+                 (long long)n_dst_rows, (long long)dim);
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(src);
     }

@@ -19,11 +19,12 @@ typedef struct norm_case {
 } norm_case;
 
 /* dy as an input with a gap, or dy as what dx will overwrite. */
-static void set_dy_dx(op_run *run, const norm_case *c, int64_t first, int64_t n_rows, int64_t dx_stride, const float **dy,
-                      float **dx) {
+static void set_dy_dx(op_run *run, const norm_case *c, int64_t first, int64_t n_rows, int64_t dx_stride,
+                      const float **dy, float **dx) {
     const int64_t row = c->n_groups * c->dim;
     const size_t row_bytes = (size_t)row * sizeof(float);
-    const float *initial = c->mode == ACCUMULATE ? c->dx + first * row : c->mode == IN_PLACE ? c->dy + first * row : NULL;
+    const float *const initials[] = {NULL, c->dx, c->dy}; /* by mode */
+    const float *initial = c->mode == OVERWRITE ? NULL : initials[c->mode] + first * row;
     *dx = op_output(run, initial, n_rows, row_bytes, (size_t)dx_stride * sizeof(float));
     *dy = c->mode == IN_PLACE ? *dx : op_input(run, c->dy + first * row, (size_t)n_rows * row_bytes);
 }
@@ -63,8 +64,8 @@ static void exec_rms_dweight(op_run *run, const void *data, int64_t first, int64
     run_rms(run, data, 0, N_ROWS, NULL, out);
 }
 
-/* s errs by ((n + 1) / 2 + 6) u of itself (op_norm.c), the sum of g x by (n + 4) u of its magnitudes. dx is a difference
- * of a term with s and one with s³ and that sum; dweight a sum of N_ROWS · n_groups terms with s. */
+/* s errs by ((n + 1) / 2 + 6) u of itself (op_norm.c), the sum of g x by (n + 4) u of its magnitudes. dx is a
+ * difference of a term with s and one with s³ and that sum; dweight a sum of N_ROWS · n_groups terms with s. */
 static void rms_bounds(const norm_case *c, double *dx, double *dweight) {
     const int64_t row = c->n_groups * c->dim;
     const double n = (double)c->dim, s_error = ((n + 1.0) / 2.0 + 6.0) * OP_U;
@@ -172,7 +173,8 @@ static void exec_layer_dx(op_run *run, const void *data, int64_t first, int64_t 
     run_layer(run, data, first, n_rows, out, NULL);
 }
 
-static void exec_layer_dparams(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+static void exec_layer_dparams(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
+                               void *out) {
     (void)first, (void)n_rows, (void)dtype;
     run_layer(run, data, 0, N_ROWS, NULL, out);
 }

@@ -15,7 +15,8 @@ typedef struct loss_case {
 } loss_case;
 
 /* Row: the gradient, then the loss. */
-static void exec_cross_entropy(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+static void exec_cross_entropy(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
+                               void *out) {
     (void)dtype;
     const loss_case *c = data;
     const size_t row_bytes = (size_t)c->vocab * sizeof(float);
@@ -44,9 +45,10 @@ static double capped(const loss_case *c, double x) {
     return c->softcap > 0.0F ? (double)c->softcap * tanh(x / (double)c->softcap) : x;
 }
 
-/* A soft-capped logit errs by 4 u · cap and 4 u of itself (op_elementwise.c), the same for all: the largest bound is taken
- * for both ends of a difference d. F32 exponentials then err by (d + 4) u besides (nll), the F64 sum by their mean, and the
- * quotient, the difference from 1, the slope of the cap and dloss by a few u; 1 − tanh² errs by 16 u of 1. */
+/* A soft-capped logit errs by 4 u · cap and 4 u of itself (op_elementwise.c), the same for all: the largest bound is
+ * taken for both ends of a difference d. F32 exponentials then err by (d + 4) u besides (nll), the F64 sum by their
+ * mean, and the quotient, the difference from 1, the slope of the cap and dloss by a few u; 1 − tanh² errs by 16 u of
+ * 1. */
 static void loss_bound(const loss_case *c, const float *logits, int32_t target, double *bound) {
     double largest = -INFINITY, sum = 0.0, error = 0.0;
     for (int64_t v = 0; v < c->vocab; v++) { largest = fmax(largest, capped(c, (double)logits[v])); }
@@ -63,7 +65,8 @@ static void loss_bound(const loss_case *c, const float *logits, int32_t target, 
         const double slope = c->softcap > 0.0F ? 1.0 - x / (double)c->softcap * (x / (double)c->softcap) : 1.0;
         const double slope_error = c->softcap > 0.0F ? 16.0 * OP_U : 0.0;
         const double p_error = p * (error + (largest - x + 8.0) * OP_U + cap_error) + 2.0 * OP_U * fabs(p - one);
-        bound[v] = fabs((double)c->dloss) * (slope * p_error + (slope_error + 4.0 * OP_U * slope) * fabs(p - one)) + 1e-38;
+        const double error_of_slope = (slope_error + 4.0 * OP_U * slope) * fabs(p - one);
+        bound[v] = fabs((double)c->dloss) * (slope * p_error + error_of_slope) + 1e-38;
     }
     const double loss = log(sum) + largest - capped(c, (double)logits[target]);
     bound[c->vocab] = error + cap_error + OP_U * loss + (double)(c->vocab + 8) * 0x1p-52 * (fabs(largest) + 1.0);
@@ -126,14 +129,15 @@ static void check_sum_squares(const float *x, int64_t n, int64_t n_nonfinite) {
     CHECK(n_nonfinite > 0 ? !isfinite(ref.sum) : ref.sum > 0.0);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
-        const squares one = run_sum_squares(device->backends[0], x, n), two = run_sum_squares(device->backends[1], x, n);
+        const squares one = run_sum_squares(device->backends[0], x, n);
+        const squares two = run_sum_squares(device->backends[1], x, n);
         CHECK_MSG(memcmp(&one, &two, sizeof one) == 0 || (isnan(one.sum) && isnan(two.sum)),
                   "%s: sum_squares of %lld: one thread and two give different bits", device->label, (long long)n);
         CHECK_INT(one.n_nonfinite, n_nonfinite);
         const bool near = isfinite(ref.sum) ? fabs(one.sum - ref.sum) <= (double)n * 0x1p-53 * 2.0 * ref.sum
                                             : memcmp(&one.sum, &ref.sum, sizeof one.sum) == 0 || isnan(ref.sum);
-        CHECK_MSG(near && isnan(one.sum) == isnan(ref.sum), "%s: sum_squares of %lld is %.17g, ref %.17g", device->label,
-                  (long long)n, one.sum, ref.sum);
+        CHECK_MSG(near && isnan(one.sum) == isnan(ref.sum), "%s: sum_squares of %lld is %.17g, ref %.17g",
+                  device->label, (long long)n, one.sum, ref.sum);
     }
 }
 

@@ -46,8 +46,8 @@ static void exec_adamw(op_run *run, const void *data, int64_t first, int64_t n, 
     qr_free(parts);
 }
 
-/* m and v are sums of two terms with a few roundings each; v's are both positive. The step divides m by a root that errs
- * by half of v's error and a few u; the corrections are computed in F64. */
+/* m and v are sums of two terms with a few roundings each; v's are both positive. The step divides m by a root that
+ * errs by half of v's error and a few u; the corrections are computed in F64. */
 static void adamw_bound(const element_case *c, int64_t i, double *bound) {
     const double g = fabs((double)c->g[i] * (double)c->grad_scale), p = fabs((double)c->p[i]), lr = (double)c->lr;
     const double m = (double)BETA1 * fabs((double)c->m[i]) + (1.0 - (double)BETA1) * g;
@@ -93,7 +93,8 @@ static void sgd_bound(const element_case *c, int64_t i, double *bound) {
 }
 
 static void check_elements(bool adamw, int64_t n, int64_t step, float weight_decay) {
-    float *p = op_normals(n, 1, 1.0), *g = op_normals(n, 2, 3.0), *m = op_normals(n, 3, 0.5), *v = op_normals(n, 4, 1.0);
+    float *p = op_normals(n, 1, 1.0), *g = op_normals(n, 2, 3.0), *m = op_normals(n, 3, 0.5);
+    float *v = op_normals(n, 4, 1.0);
     for (int64_t i = 0; i < n; i++) {
         v[i] = step == 1 ? 0.0F : v[i] * v[i];
         if (step == 1) { m[i] = adamw ? 0.0F : NAN; }
@@ -102,8 +103,8 @@ static void check_elements(bool adamw, int64_t n, int64_t step, float weight_dec
     }
     const int64_t row = adamw ? 3 : 2;
     double *bound = op_doubles(n * row);
-    const element_case data = {.p = p, .g = g, .m = m, .v = v, .step = step, .grad_scale = 0.37F, .lr = 1e-2F, .eps = 1e-8F,
-                               .weight_decay = weight_decay};
+    const element_case data = {.p = p, .g = g, .m = m, .v = v, .step = step, .grad_scale = 0.37F, .lr = 1e-2F,
+                               .eps = 1e-8F, .weight_decay = weight_decay};
     for (int64_t i = 0; i < n; i++) { (adamw ? adamw_bound : sgd_bound)(&data, i, bound + i * row); }
     op_case c = {.n_rows = n, .row = row, .exec = adamw ? exec_adamw : exec_sgd, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "%s of %lld, step %lld, decay %g", adamw ? "adamw" : "sgd", (long long)n,
@@ -264,9 +265,9 @@ static void exec_adafactor(op_run *run, const void *data, int64_t first, int64_t
     if (c->rows > 1) { op_read(run, args.col_moment, (float *)out + c->rows * c->cols + c->rows); }
 }
 
-/* The moments are sums of positive terms: n + 8 roundings for a mean over n. An update divides by two roots of them, one
- * of which has the mean of row_moment below it; the root mean square of all updates errs by as much and by half of what
- * the sum of its squares does. */
+/* The moments are sums of positive terms: n + 8 roundings for a mean over n. An update divides by two roots of them,
+ * one of which has the mean of row_moment below it; the root mean square of all updates errs by as much and by half of
+ * what the sum of its squares does. */
 static void adafactor_bound(const factor_case *c, double *bound) {
     const int64_t n = c->rows * c->cols;
     const double row_error = (double)((c->rows > 1 ? c->cols : 1) + 8) * OP_U, col_error = (double)(c->rows + 8) * OP_U;
@@ -281,7 +282,9 @@ static void adafactor_bound(const factor_case *c, double *bound) {
         bound[i] = 5.0 * OP_U * fabs(p) + error * (change + OP_U * fabs(p));
     }
     for (int64_t i = 0; i < row_moments(c); i++) { bound[n + i] = row_error * (double)out[n + i]; }
-    for (int64_t i = 0; c->rows > 1 && i < c->cols; i++) { bound[n + c->rows + i] = col_error * (double)out[n + c->rows + i]; }
+    for (int64_t i = n + c->rows; c->rows > 1 && i < n + c->rows + c->cols; i++) {
+        bound[i] = col_error * (double)out[i];
+    }
     qr_free(out);
 }
 
@@ -289,7 +292,9 @@ static void check_adafactor(int64_t rows, int64_t cols, int64_t step, float weig
     const int64_t n = rows * cols, n_out = n + (rows > 1 ? rows + cols : cols);
     float *p = op_normals(n, 1, 1.0), *g = op_normals(n, 2, 3.0);
     float *row_moment = op_normals(qr_max(rows, cols), 3, 1.0), *col_moment = op_normals(cols, 4, 1.0);
-    for (int64_t i = 0; i < qr_max(rows, cols); i++) { row_moment[i] = step == 1 ? 0.0F : row_moment[i] * row_moment[i]; }
+    for (int64_t i = 0; i < qr_max(rows, cols); i++) {
+        row_moment[i] = step == 1 ? 0.0F : row_moment[i] * row_moment[i];
+    }
     for (int64_t i = 0; i < cols; i++) { col_moment[i] = step == 1 ? 0.0F : col_moment[i] * col_moment[i]; }
     double *bound = op_doubles(n_out);
     const factor_case data = {.rows = rows, .cols = cols, .step = step, .p = p, .g = g, .row_moment = row_moment,

@@ -1,10 +1,10 @@
-/* The reference's backward ops against central differences of its forward ops: what every other backend is compared with
- * must be the derivative. The sum of dy · y, in float64, is the function that is differentiated; dy is random.
+/* The reference's backward ops against central differences of its forward ops: what every other backend is compared
+ * with must be the derivative. The sum of dy · y, in float64, is the function that is differentiated; dy is random.
  *
  * Differences of fourth order, (8 (f(h) − f(−h)) − (f(2h) − f(−2h))) / 12 h, with h = 2^-5: the truncation is h⁴ / 30 ≈
- * 3e-8 times a fifth derivative, and the rounding of outputs to F32 about u / h ≈ 2e-6 of the outputs, a little more where
- * many are summed. Inputs are multiples of 2^-10, so that x ± 2h is exact. The error of a gradient tensor, as a Euclidean
- * norm, must be below TOLERANCE of the gradient's norm. */
+ * 3e-8 times a fifth derivative, and the rounding of outputs to F32 about u / h ≈ 2e-6 of the outputs, a little more
+ * where many are summed. Inputs are multiples of 2^-10, so that x ± 2h is exact. The error of a gradient tensor, as a
+ * Euclidean norm, must be below TOLERANCE of the gradient's norm. */
 #include "check.h"
 
 #include "base/random.h"
@@ -97,8 +97,8 @@ static void test_linear(void) {
     begin_case(1);
     RUN(linear_backward, {.weight = &weight, .dy = dy, .dy_dtype = QR_DTYPE_F32, .dx = dx, .n_rows = N_ROWS,
                           .dy_stride = OUT, .dx_stride = IN});
-    RUN(weight_backward, {.x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dw = dw, .dbias = dbias, .n_rows = N_ROWS, .in = IN,
-                          .out = OUT, .x_stride = IN, .dy_stride = OUT});
+    RUN(weight_backward, {.x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dw = dw, .dbias = dbias, .n_rows = N_ROWS,
+                          .in = IN, .out = OUT, .x_stride = IN, .dy_stride = OUT});
     check_gradient(&f, "linear dx", x, N_ROWS * IN, dx);
     check_gradient(&f, "linear dw", w, OUT * IN, dw);
     check_gradient(&f, "linear dbias", bias, OUT, dbias);
@@ -109,7 +109,8 @@ static void forward_lora(void) {
     static const int32_t row_adapter[N_ROWS] = {0};
     const qr_lora_factor factor = {.a = w, .b = u, .rank = RANK, .scale = -1.75F};
     memset(y, 0, sizeof y);
-    RUN(lora, {.factors = &factor, .row_adapter = row_adapter, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = N_ROWS,
+    RUN(lora, {.factors = &factor, .row_adapter = row_adapter, .x = x, .x_dtype = QR_DTYPE_F32, .y = y,
+               .n_rows = N_ROWS,
                .in = IN, .out = OUT, .x_stride = IN, .y_stride = OUT, .n_adapters = 1, .max_rank = RANK});
 }
 
@@ -142,7 +143,8 @@ static void test_rms_norm(void) {
     const function f = {forward_rms_norm, y, dy, N_ROWS * NORM_ROW};
     begin_case(3);
     spread_rows();
-    RUN(rms_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .n_rows = N_ROWS, .n_groups = GROUPS,
+    RUN(rms_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .n_rows = N_ROWS,
+                            .n_groups = GROUPS,
                             .dim = DIM, .x_stride = NORM_ROW, .dy_stride = NORM_ROW, .dx_stride = NORM_ROW, .eps = 0.5F,
                             .weight_offset = 1.0F});
     check_gradient(&f, "rms_norm dx", x, N_ROWS * NORM_ROW, dx);
@@ -228,7 +230,8 @@ static void test_attention_packed(void) {
     }
 }
 
-/* The same numbers through pages of a cache: each sequence in a page of its own, bit for bit, in F32 and rounded to BF16. */
+/* The same numbers through pages of a cache: each sequence in a page of its own, bit for bit, in F32 and rounded to
+ * BF16. */
 static void check_packed_is_paged(int32_t window, float softcap, bool round_kv) {
     const qr_kv_layout layout = {round_kv ? QR_KV_BF16 : QR_KV_F32, KV_HEADS, WIDTH};
     static _Alignas(64) unsigned char pages[N_SEQS * 2048];
@@ -267,7 +270,8 @@ static void test_lse_by_hand(void) {
         for (int64_t h = 0; h < Q_HEADS; h++) {
             double score = 0.0;
             for (int64_t j = 0; j < WIDTH; j++) {
-                score += (double)packed.q[t * QKV_ROW + h * WIDTH + j] * (double)packed.k[t * QKV_ROW + h / 2 * WIDTH + j];
+                score += (double)packed.q[t * QKV_ROW + h * WIDTH + j] *
+                         (double)packed.k[t * QKV_ROW + h / 2 * WIDTH + j];
             }
             CHECK(lse[t * Q_HEADS + h] == (float)(0.5 * score));
         }
@@ -300,8 +304,8 @@ static void test_activations(void) {
         RUN(activation_backward, {.fn = act_fn, .x = x, .dy = dy, .dx = dx, .n_rows = N_ROWS, .dim = ACT_DIM,
                                   .x_stride = ACT_DIM, .dy_stride = ACT_DIM, .dx_stride = ACT_DIM});
         check_gradient(&activation, names[fn], x, N_ACTS, dx);
-        RUN(gate_backward, {.fn = act_fn, .g = x, .u = u, .dy = dy, .dg = dx, .du = du, .n_rows = N_ROWS, .dim = ACT_DIM,
-                            .gu_stride = ACT_DIM, .dgu_stride = ACT_DIM});
+        RUN(gate_backward, {.fn = act_fn, .g = x, .u = u, .dy = dy, .dg = dx, .du = du, .n_rows = N_ROWS,
+                            .dim = ACT_DIM, .gu_stride = ACT_DIM, .dgu_stride = ACT_DIM});
         check_gradient(&gate, names[fn], x, N_ACTS, dx);
         check_gradient(&gate, names[fn], u, N_ACTS, du);
     }
@@ -350,8 +354,8 @@ static void forward_embedding(void) {
 static void test_embedding(void) {
     const function f = {forward_embedding, y, dy, N_ROWS * TABLE_DIM};
     begin_case(9);
-    RUN(embedding_backward, {.ids = ids, .dy = dy, .dtable = dw, .n_tokens = N_ROWS, .dim = TABLE_DIM, .vocab = TABLE_ROWS,
-                             .scale = 2.5F});
+    RUN(embedding_backward, {.ids = ids, .dy = dy, .dtable = dw, .n_tokens = N_ROWS, .dim = TABLE_DIM,
+                             .vocab = TABLE_ROWS, .scale = 2.5F});
     check_gradient(&f, "embedding dtable", w, TABLE_ROWS * TABLE_DIM, dw);
 }
 
@@ -365,8 +369,8 @@ static void test_scatter_is_the_gradient_of_gather(void) {
     const function f = {forward_gather, y, dy, QR_COUNT_OF(gathered) * TABLE_DIM};
     begin_case(10);
     memset(dx, 0xFF, sizeof dx);
-    RUN(scatter_rows, {.src = dy, .rows = gathered, .dst = dx, .n_rows = QR_COUNT_OF(gathered), .n_dst_rows = TABLE_ROWS,
-                       .dim = TABLE_DIM});
+    RUN(scatter_rows, {.src = dy, .rows = gathered, .dst = dx, .n_rows = QR_COUNT_OF(gathered),
+                       .n_dst_rows = TABLE_ROWS, .dim = TABLE_DIM});
     check_gradient(&f, "gather_rows dx", x, TABLE_ROWS * TABLE_DIM, dx);
 }
 
@@ -406,7 +410,8 @@ static void test_dropout_rate(void) {
             CHECK(y[j] == 0.0F || y[j] == (float)(1.0 / (1.0 - (double)DROP_P)));
         }
     }
-    CHECK_MSG(n_dropped > 30000 - 5 * 145 && n_dropped < 30000 + 5 * 145, "%lld of 100000 dropped", (long long)n_dropped);
+    CHECK_MSG(n_dropped > 30000 - 5 * 145 && n_dropped < 30000 + 5 * 145, "%lld of 100000 dropped",
+              (long long)n_dropped);
 }
 
 /* A row's mask follows its key, wherever the row lies, and another key gives another mask. */

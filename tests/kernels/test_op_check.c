@@ -104,8 +104,8 @@ static void test_backward_ops(void) {
             {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 7});
     REFUSED(weight_backward, "dy has a row stride of 2",
             {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 3, .x_stride = 1, .dy_stride = 2});
-    qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 4, .out = 1, .x_stride = 4, .dy_stride = 1,
-                                  .dx_stride = 3, .rank = 2, .scale = 1.0F};
+    qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 4, .out = 1, .x_stride = 4,
+                                  .dy_stride = 1, .dx_stride = 3, .rank = 2, .scale = 1.0F};
     CHECK(qr_check_lora_backward(&lora, NULL)); /* no dx: its stride does not matter */
     float dx[4];
     lora.dx = dx;
@@ -151,7 +151,8 @@ static void test_attention_packed(void) {
 static void test_loss_and_optimizers(void) {
     REFUSED(cross_entropy, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
     REFUSED(cross_entropy, "dloss is inf", {.n_rows = 1, .vocab = 1, .dloss = INFINITY});
-    REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1, .dst_stride = 1});
+    REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1,
+                                .dst_stride = 1});
     REFUSED(round_act, "dst is F16", {.dst_dtype = QR_DTYPE_F16, .n_rows = 1, .dim = 1, .src_stride = 1});
     REFUSED(sum_squares, "row is 0", {.n = 0});
     REFUSED(adamw, "step is 0", {.n = 1, .lr = 1.0F, .grad_scale = 1.0F});
@@ -159,7 +160,8 @@ static void test_loss_and_optimizers(void) {
     REFUSED(adamw8bit, "grad_scale is nan", {.n = 1, .step = 1, .grad_scale = NAN});
     REFUSED(sgd, "momentum is -1", {.n = 1, .step = 1, .momentum = -1.0F});
     REFUSED(adafactor, "clip_threshold is 0", {.rows = 1, .cols = 1, .step = 1});
-    REFUSED(adafactor, "decay_rate is 0.8", {.rows = 1, .cols = 1, .step = 1, .clip_threshold = 1.0F, .decay_rate = 0.8F});
+    REFUSED(adafactor, "decay_rate is 0.8", {.rows = 1, .cols = 1, .step = 1, .clip_threshold = 1.0F,
+                                             .decay_rate = 0.8F});
 }
 
 /* The sizes of one layer's part of a page, by hand. */

@@ -1,5 +1,6 @@
-/* The optimisers: steps worked out by hand and PyTorch's formulas over several steps, on the reference; 8-bit AdamW on every
- * backend against states that a transliteration of bitsandbytes' rules wrote (tests/golden/README.md), byte for byte. */
+/* The optimisers: steps worked out by hand and PyTorch's formulas over several steps, on the reference; 8-bit AdamW on
+ * every backend against states that a transliteration of bitsandbytes' rules wrote (tests/golden/README.md), byte for
+ * byte. */
 #include "check.h"
 
 #include "base/alloc.h"
@@ -17,7 +18,7 @@ static int n_backends;
 static qr_threads *threads;
 
 #define NEAR(actual, expected) \
-    CHECK_MSG(fabs((double)(actual) - (expected)) <= 2e-6, "%s is %.9g, expected %.9g", #actual, (double)(actual), expected)
+    CHECK_MSG(fabs((double)(actual) - (expected)) <= 2e-6, "%s is %.9g, not %.9g", #actual, (double)(actual), expected)
 
 #define RUN(backend, op, ...)                                                                  \
     do {                                                                                       \
@@ -79,7 +80,8 @@ static void test_adafactor_by_hand(void) {
     NEAR(p[1], (1.0 - 0.1 * sqrt(1.2)) * 0.95 - 0.1 * sqrt(1.2) / sqrt(0.96) * 0.5);
     float vector[2] = {1.0F, 1.0F}, moment[2] = {0}; /* one row: the update is the sign */
     const float vector_g[2] = {-3.0F, 0.125F};
-    RUN(backends[0], adafactor, {.p = vector, .g = vector_g, .row_moment = moment, .update = update, .rows = 1, .cols = 2,
+    RUN(backends[0], adafactor, {.p = vector, .g = vector_g, .row_moment = moment, .update = update, .rows = 1,
+                                 .cols = 2,
                                  .step = 1, .grad_scale = 1.0F, .lr = 0.25F, .eps1 = 1e-30F, .clip_threshold = 1.0F,
                                  .decay_rate = -0.8F});
     NEAR(vector[0], 1.25);
@@ -95,8 +97,8 @@ static float gradient_of(int64_t step, int64_t i) { return (float)qr_random_norm
 
 static void check_trajectory(const char *what, const float *p, const double *expected) {
     for (int64_t i = 0; i < N; i++) {
-        CHECK_MSG(fabs((double)p[i] - expected[i]) <= 2e-6, "%s: parameter %lld is %.9g, expected %.9g", what, (long long)i,
-                  (double)p[i], expected[i]);
+        CHECK_MSG(fabs((double)p[i] - expected[i]) <= 2e-6, "%s: parameter %lld is %.9g, expected %.9g", what,
+                  (long long)i, (double)p[i], expected[i]);
     }
 }
 
@@ -174,7 +176,8 @@ static void test_adafactor_follows_transformers(void) {
     for (int64_t step = 1; step <= N_STEPS; step++) {
         for (int64_t i = 0; i < N; i++) { grad[i] = (double)(g[i] = gradient_of(step, i)); }
         torch_adafactor(param, grad, row_state, col_state, step);
-        RUN(backends[0], adafactor, {.p = p, .g = g, .row_moment = row, .col_moment = col, .update = update, .rows = ROWS,
+        RUN(backends[0], adafactor, {.p = p, .g = g, .row_moment = row, .col_moment = col, .update = update,
+                                     .rows = ROWS,
                                      .cols = COLS, .step = step, .grad_scale = 1.0F, .lr = 0.02F, .eps1 = 1e-30F,
                                      .clip_threshold = 0.9F, .decay_rate = -0.8F, .weight_decay = 0.1F});
     }
@@ -183,8 +186,8 @@ static void test_adafactor_follows_transformers(void) {
 
 /* --- 8-bit AdamW against the goldens --- */
 
-/* Numbers without rounding, as tests/golden/adamw8bit_goldens.py makes them: SplitMix64 of a counter gives 24 bits of sign
- * and fraction and a power of two. */
+/* Numbers without rounding, as tests/golden/adamw8bit_goldens.py makes them: SplitMix64 of a counter gives 24 bits of
+ * sign and fraction and a power of two. */
 static float golden_number(int64_t seed, int64_t step, int64_t i) {
     const uint64_t counter = ((uint64_t)seed << 48) + ((uint64_t)step << 40) + (uint64_t)i + 1;
     const uint64_t z = qr_hash_mix(counter * UINT64_C(0x9E3779B97F4A7C15));
