@@ -2,7 +2,8 @@
  * each weight format (and linear itself, to compare with), weight_backward and lora_backward. Operations are counted as
  * products and sums of the definition: 2 · rows · out · in, and for lora_backward 10 · rows · rank · (in + out) / 2.
  *
- *     bench_backward [--shape OUTxIN] [--rows N] [--rank N] [--formats nf4-dq,int8] [--isa NAME] [--threads N] [--f32] */
+ *     bench_backward [--shape OUTxIN] [--rows N] [--rank N] [--formats nf4-dq,int8] [--isa NAME] [--threads N]
+ *                    [--f32] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +79,8 @@ static void bench_format(const bench *b, qr_weight_format format, const void *x,
     const options *o = &b->options;
     const qr_weight_desc desc = {format, qr_weight_is_nf4(format) ? QR_NF4_BLOCK : 0, o->out, o->in};
     const bool codes = format == QR_WEIGHT_NF4_DQ || format == QR_WEIGHT_INT8;
-    const qr_weight weight = {.desc = desc, .data = filled(b->backend, b->backend->weight_bytes(b->backend, &desc), codes),
-                              .nested_offset = 0.01F};
+    const size_t n_bytes = b->backend->weight_bytes(b->backend, &desc);
+    const qr_weight weight = {.desc = desc, .data = filled(b->backend, n_bytes, codes), .nested_offset = 0.01F};
     const qr_linear_args forward = {.weight = &weight, .x = x, .x_dtype = o->dtype, .y = y, .n_rows = o->rows,
                                     .x_stride = o->in, .y_stride = o->out};
     const qr_linear_backward_args backward = {.weight = &weight, .dy = x, .dy_dtype = o->dtype, .dx = y,
@@ -99,9 +100,10 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
     print_row("weight_backward", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_weight_backward, &weight),
               2.0 * (double)o->rows * (double)o->out * (double)o->in, b->peak_flops[0]);
     const size_t a_bytes = (size_t)(o->rank * o->in) * f, b_bytes = (size_t)(o->rank * o->out) * f;
-    const qr_lora_backward_args lora = {.a = filled(b->backend, a_bytes, false), .b = filled(b->backend, b_bytes, false),
-                                        .da = filled(b->backend, a_bytes, false), .db = filled(b->backend, b_bytes, false),
-                                        .x = x, .x_dtype = o->dtype, .dy = y, .n_rows = o->rows, .in = o->in, .out = o->out,
+    const float *factor_a = filled(b->backend, a_bytes, false), *factor_b = filled(b->backend, b_bytes, false);
+    const qr_lora_backward_args lora = {.a = factor_a, .b = factor_b, .da = filled(b->backend, a_bytes, false),
+                                        .db = filled(b->backend, b_bytes, false), .x = x, .x_dtype = o->dtype, .dy = y,
+                                        .n_rows = o->rows, .in = o->in, .out = o->out,
                                         .dx = filled(b->backend, (size_t)(o->rows * o->in) * f, false),
                                         .x_stride = o->in, .dy_stride = o->out, .dx_stride = o->in,
                                         .rank = (int32_t)o->rank, .scale = 1e-6F};
@@ -147,9 +149,9 @@ int main(int argc, char **argv) {
     require(qr_backend_cpu_create(o->isa, threads, &b.backend, &err), &err);
     require(qr_cpu_measure_matrix_peak(threads, o->isa, QR_DTYPE_F32, 0.5, &b.peak_flops[0], &err), &err);
     require(qr_cpu_measure_matrix_peak(threads, o->isa, o->dtype, 0.5, &b.peak_flops[1], &err), &err);
-    printf("%s, %d threads, %lld x %lld, %lld rows; peak %.3f TFLOP/s in %s, %.3f in F32\n", b.backend->isa, o->n_threads,
-           (long long)o->out, (long long)o->in, (long long)o->rows, b.peak_flops[1] * 1e-12, qr_dtype_name(o->dtype),
-           b.peak_flops[0] * 1e-12);
+    printf("%s, %d threads, %lld x %lld, %lld rows; peak %.3f TFLOP/s in %s, %.3f in F32\n", b.backend->isa,
+           o->n_threads, (long long)o->out, (long long)o->in, (long long)o->rows, b.peak_flops[1] * 1e-12,
+           qr_dtype_name(o->dtype), b.peak_flops[0] * 1e-12);
     const size_t bytes = (size_t)(o->rows * qr_max(o->in, o->out)) * sizeof(float);
     void *x = filled(b.backend, bytes, false);
     float *y = filled(b.backend, bytes, false);

@@ -79,9 +79,9 @@ extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512, qr_cpu_matmul_f32_avx512;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulated;
 
-/* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then its K
- * blocks, then the next panel (k_block 0: the next panel at once). `fetch` prefetches it: the processor's own prefetcher does not see this order, and without
- * the hint three quarters of the time went into waiting for codes. */
+/* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then
+ * its K blocks, then the next panel (k_block 0: the next panel at once). `fetch` prefetches it: the processor's own
+ * prefetcher does not see this order, and without the hint three quarters of the time went into waiting for codes. */
 void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k);
 
 /* dst[j] = absmax of the block that columns [k + 64j, k + 64j + 64) of a row lie in (NF4_GROUPS; F32, two roundings for

@@ -1,9 +1,9 @@
 /* Tasks and operands of outer.h; the products are the instruction set's.
  *
  * Measured with bench_backward on one core of an AMD Zen 5 server, 512 rows, dy in BF16, NF4 double-quantised:
- * linear_backward 0.48 TFLOP/s for 2048 x 2048 (92 % of the peak; linear: 77 %), 0.47 for 8192 x 2048; weight_backward 0.23
- * in F32 (82 %); lora_backward of rank 16 1.1 and 3.0 ms, 12 and 8 % of linear_backward's time, half of it waiting for
- * memory. */
+ * linear_backward 0.48 TFLOP/s for 2048 x 2048 (92 % of the peak; linear: 77 %), 0.47 for 8192 x 2048;
+ * weight_backward 0.23 in F32 (82 %); lora_backward of rank 16 1.1 and 3.0 ms, 12 and 8 % of linear_backward's time,
+ * half of it waiting for memory. */
 #include "kernels/cpu/outer.h"
 
 #include <string.h>
@@ -126,7 +126,9 @@ static void pack_b_by_n(const outer_run *run, const outer_block *block, float *d
     const int64_t n_padded = qr_round_up(block->n_cols, COL_STEP);
     for (int64_t c = 0; c < n_padded; c++) {
         const float *src = (const float *)args->b + (block->col + c) * args->b_stride + block->k;
-        for (int64_t j = 0; j < block->n_k; j++) { dst[j * QR_CPU_OUTER_B_STRIDE + c] = c < block->n_cols ? src[j] : 0.0F; }
+        for (int64_t j = 0; j < block->n_k; j++) {
+            dst[j * QR_CPU_OUTER_B_STRIDE + c] = c < block->n_cols ? src[j] : 0.0F;
+        }
     }
 }
 
@@ -180,7 +182,8 @@ static void store_c(const qr_cpu_outer_args *args, const outer_block *block, con
 
 /* C may be added to where it is: no column is filled up, and it is read and written once. */
 static bool c_in_place(const outer_run *run, const outer_block *block) {
-    return run->args->accumulate && block->n_cols % COL_STEP == 0 && run->args->k <= QR_CPU_OUTER_UNITS * run->kernel->unit_k;
+    const qr_cpu_outer_args *args = run->args;
+    return args->accumulate && block->n_cols % COL_STEP == 0 && args->k <= QR_CPU_OUTER_UNITS * run->kernel->unit_k;
 }
 
 /* A few rows at a time, so that C is read in longer runs than the strips that `multiply` goes by. */

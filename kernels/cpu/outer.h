@@ -1,14 +1,14 @@
-/* The product of the backward pass: C = A·B, or C += A·B, with A [m, k] and B [k, n], as a sum of outer products: lanes run
- * along the columns of B and C, and an element of A meets a whole row of B. Input gradients (C = dy·W, B the packed
- * weights), weight gradients (C += dyᵀ·x) and the products of LoRA are all of this form, without a transposed copy of the
- * large operand.
+/* The product of the backward pass: C = A·B, or C += A·B, with A [m, k] and B [k, n], as a sum of outer products:
+ * lanes run along the columns of B and C, and an element of A meets a whole row of B. Input gradients (C = dy·W, B
+ * the packed weights), weight gradients (C += dyᵀ·x) and the products of LoRA are all of this form, without a
+ * transposed copy of the large operand.
  *
- * C is cut into tasks of up to QR_CPU_OUTER_ROWS by QR_CPU_OUTER_COLS. A task walks k in blocks: it packs the block of A
- * and of B (dequantised) into scratch that stays in L2, and the instruction set's `multiply` adds the products.
+ * C is cut into tasks of up to QR_CPU_OUTER_ROWS by QR_CPU_OUTER_COLS. A task walks k in blocks: it packs the block
+ * of A and of B (dequantised) into scratch that stays in L2, and the instruction set's `multiply` adds the products.
  *
- * Why the bits depend on no cut: an element of C is one chain of accumulations, k ascending (with BF16 operands, pairs of
- * k), which is carried from block to block in C itself. So weight gradients of several micro-batches, added up one after
- * the other, are those of one batch. */
+ * Why the bits depend on no cut: an element of C is one chain of accumulations, k ascending (with BF16 operands,
+ * pairs of k), which is carried from block to block in C itself. So weight gradients of several micro-batches, added
+ * up one after the other, are those of one batch. */
 #ifndef QR_KERNELS_CPU_OUTER_H
 #define QR_KERNELS_CPU_OUTER_H
 
@@ -41,7 +41,8 @@ typedef struct qr_cpu_outer_kernel {
     /* dst = n elements of src, F32 or BF16, times `factors` where not NULL, as operands, filled up to whole units. With
      * operands of BF16 values src is BF16 and the product is rounded to F32, then to BF16. */
     void (*pack)(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
-    /* n_rows rows of n (a multiple of 32) BF16 elements as rows of pairs, a last odd one paired with zeros. NULL: F32. */
+    /* n_rows rows of n (a multiple of 32) BF16 elements as rows of pairs, a last odd one paired with zeros. NULL:
+     * F32. */
     void (*interleave)(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst);
     void (*multiply)(const qr_cpu_outer_product *product);
 } qr_cpu_outer_kernel;

@@ -38,8 +38,8 @@ static void pack(const void *untyped, qr_dtype dtype, const float *factors, int6
 }
 
 static void interleave(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst) {
-    const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
-                                           36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                           37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
     for (int64_t r = 0; r < n_rows; r += 2) {
         for (int64_t j = 0; j < n; j += 32) {

@@ -1,5 +1,5 @@
-/* The register-blocked outer products of outer.h, included once by each kernel file beside a lanes_<isa>.h, which defines
- * before:
+/* The register-blocked outer products of outer.h, included once by each kernel file beside a lanes_<isa>.h, which
+ * defines before:
  *     outer_vector                     LANES units of a row of B
  *     outer_load(const float *)        them
  *     outer_broadcast(const float *)   one unit of A in every lane

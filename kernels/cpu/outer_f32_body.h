@@ -26,7 +26,8 @@ static inline __attribute__((always_inline)) void outer_pack(const void *src, qr
     const bool rounds = round_bf16 && factors != NULL;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        lanes value = dtype == QR_DTYPE_BF16 ? lanes_from_bf16((const uint16_t *)src + i) : lanes_load((const float *)src + i);
+        lanes value = dtype == QR_DTYPE_BF16 ? lanes_from_bf16((const uint16_t *)src + i)
+                                             : lanes_load((const float *)src + i);
         if (factors != NULL) { value = lanes_mul(value, lanes_load(factors + i)); }
         lanes_store(dst + i, rounds ? lanes_round_bf16(value) : value);
     }

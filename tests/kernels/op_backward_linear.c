@@ -1,10 +1,10 @@
 /* linear_backward, weight_backward and lora_backward.
  *
- * A case's rows are what the op keeps apart: rows of dx by token, rows of dw and db by output, columns of da by input. Run
- * on a part of them, the op must give the same bits.
+ * A case's rows are what the op keeps apart: rows of dx by token, rows of dw and db by output, columns of da by
+ * input. Run on a part of them, the op must give the same bits.
  *
- * Bounds as in op_linear.c: a sum of n products in F32 is within (n + c) · u · Σ|terms|; an operand that is itself such a
- * sum (h, dh of LoRA) brings its own error into every term, and ref rounds it to F32 too. */
+ * Bounds as in op_linear.c: a sum of n products in F32 is within (n + c) · u · Σ|terms|; an operand that is itself
+ * such a sum (h, dh of LoRA) brings its own error into every term, and ref rounds it to F32 too. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -81,8 +81,8 @@ static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows,
     qr_free(bound);
 }
 
-/* Every format and type; widths and numbers of outputs at and beside the edges of vectors, NF4 groups and blocks of k; rows
- * that do not fill a tile, and more of them than a task takes. */
+/* Every format and type; widths and numbers of outputs at and beside the edges of vectors, NF4 groups and blocks of
+ * k; rows that do not fill a tile, and more of them than a task takes. */
 void test_op_linear_backward(void) {
     static const int64_t cols[] = {1, 31, 64, 80, 172, 320, 600};
     static const int64_t outs[] = {1, 3, 17, 100, 300};
@@ -125,12 +125,13 @@ static const unsigned char *x_of(const void *x, qr_dtype dtype, int64_t index) {
 static void run_weight(op_run *run, const weight_case *c, int64_t first, int64_t n_out, float *dw, float *dbias) {
     const int64_t x_stride = c->in + X_GAP, dy_stride = c->out + DY_GAP;
     const size_t x_bytes = (size_t)((c->n_tokens - 1) * x_stride + c->in) * qr_dtype_bytes(c->x_dtype);
+    const size_t bias_bytes = (size_t)n_out * F32_BYTES;
     const qr_weight_backward_args args = {
         .x = op_input(run, c->x, x_bytes),
         .x_dtype = c->x_dtype,
         .dy = op_input(run, c->dy + first, (size_t)((c->n_tokens - 1) * dy_stride + n_out) * F32_BYTES),
         .dw = op_output(run, dw, n_out, (size_t)c->in * F32_BYTES, (size_t)c->in * F32_BYTES),
-        .dbias = c->dbias != NULL ? op_output(run, dbias, 1, (size_t)n_out * F32_BYTES, (size_t)n_out * F32_BYTES) : NULL,
+        .dbias = c->dbias != NULL ? op_output(run, dbias, 1, bias_bytes, bias_bytes) : NULL,
         .n_rows = c->n_tokens,
         .in = c->in,
         .out = n_out,
