@@ -57,7 +57,9 @@ static void append_names(qr_buffer *json, const char *key, const char *const *na
     if (n > 0) { qr_buffer_append_text(json, "\n  ]"); }
 }
 
-static int32_t rank_of(const qr_adapter_spec *spec, size_t i) { return spec->ranks != NULL ? spec->ranks[i] : spec->rank; }
+static int32_t rank_of(const qr_adapter_spec *spec, size_t i) {
+    return spec->ranks != NULL ? spec->ranks[i] : spec->rank;
+}
 
 static double alpha_of(const qr_adapter_spec *spec, size_t i) {
     return spec->alphas != NULL ? spec->alphas[i] : spec->alpha;
@@ -80,7 +82,9 @@ static void append_pattern(qr_buffer *json, const char *key, const qr_adapter_sp
     if (any) { qr_buffer_append_text(json, "\n  }"); }
 }
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const char *const *targets) {
     qr_buffer_append_char(json, '{');

@@ -27,7 +27,7 @@ typedef struct qr_adapter_parameter_spec {
 /* Everything is lent for the call; what is zero or NULL is not there. */
 typedef struct qr_adapter_spec {
     const char *base_model;      /* base_model_name_or_path */
-    const char *const *targets;  /* [n_targets] target_modules: names or ends of module paths; written in sorted order */
+    const char *const *targets;  /* [n_targets] target_modules: names or ends of module paths; written sorted */
     size_t n_targets;
     int32_t rank;
     double alpha, dropout;

@@ -31,7 +31,7 @@ static const uint32_t GROUP_STREAMS = UINT32_C(1) << 31;
 static qrun_status check_options(const qr_batch_options *options, int64_t epoch, qr_error *err) {
     const bool grouped = options->mode == QR_BATCH_GROUP;
     if (options->n_accumulate < 1 || (!grouped && options->batch_rows < 1) || (grouped && options->batch_tokens < 1)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a batch needs at least one row or token, and a step at least one batch");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a batch needs a row or a token at least, and a step a batch");
     }
     if (epoch < 0 || epoch >= INT64_C(1) << 31) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is no epoch %lld", (long long)epoch);

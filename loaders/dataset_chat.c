@@ -170,8 +170,8 @@ static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, q
     if (status != QRUN_OK) { return status; }
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "what the assistant wrote in message %zu cannot be told apart in what the "
-                       "chat template makes of the conversation; give this example as prompt and completion", i + 1);
+        return qr_fail(err, QRUN_ERROR_INPUT, "what the assistant wrote in message %zu cannot be told apart in what "
+                       "the chat template makes of the conversation; give this example as prompt and completion", i + 1);
     }
     return qr_marked_text_add(marked, span.start, span.end, err);
 }

@@ -160,8 +160,8 @@ static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json 
 static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_json *messages,
                                        const qr_json *tools, qr_encoded_example *example, qr_error *err) {
     if (encoder->chat_template == NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the examples are messages, and the model has no chat template; give "
-                       "them as prompt and completion, or put a chat_template.jinja beside the model");
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the examples are messages, and the model has no chat template; "
+                       "give them as prompt and completion, or put a chat_template.jinja beside the model");
     }
     const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
     const qrun_status status = qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err);

@@ -44,8 +44,8 @@ qrun_status qr_dataset_split(const qr_dataset *dataset, double fraction, uint64_
                              qr_dataset_view *eval, qr_error *err) {
     const int64_t n = qr_dataset_count(dataset);
     if (!(fraction > 0 && fraction < 1)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a share of %g of the examples cannot be kept for evaluation; it should "
-                       "lie between 0 and 1", fraction);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a share of %g of the examples cannot be kept for evaluation; it "
+                       "should lie between 0 and 1", fraction);
     }
     if (n < 2) {
         return qr_fail(err, QRUN_ERROR_INPUT, "there is only one example: none can be kept for evaluation; give a file "

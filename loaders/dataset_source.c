@@ -24,8 +24,8 @@ qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, 
     const qr_file_map *map = &source->map;
     if (map->size >= 3 && memcmp(map->data, "\xEF\xBB\xBF", 3) == 0) { source->at = 3; }
     if (map->size > 0 && memchr(map->data, 0, map->size < PROBE_BYTES ? map->size : PROBE_BYTES) != NULL) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is no text: it holds zero bytes; JSON Lines or a JSON array in UTF-8 "
-                       "is wanted", path);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is no text: it holds zero bytes; JSON Lines or a JSON array in "
+                       "UTF-8 is wanted", path);
     }
     skip_space(source);
     if (source->at == map->size) {
@@ -45,7 +45,8 @@ static void take_line(qr_dataset_source *source, qr_dataset_piece *piece) {
     const char *text = (const char *)source->map.data;
     const size_t left = source->map.size - source->at;
     const char *end = memchr(text + source->at, '\n', left);
-    *piece = (qr_dataset_piece){text + source->at, end != NULL ? (size_t)(end - text) - source->at : left, source->line};
+    const size_t n_bytes = end != NULL ? (size_t)(end - text) - source->at : left;
+    *piece = (qr_dataset_piece){text + source->at, n_bytes, source->line};
     source->at += piece->n_bytes;
 }
 

@@ -1,4 +1,4 @@
-/* Adapters written as PEFT writes them: the config to the byte, tensors read back, PEFT's own adapters written again. */
+/* Adapters written as PEFT does: the config to the byte, tensors read back, PEFT's own adapters written again. */
 #include "check.h"
 
 #include "base/buffer.h"
@@ -66,7 +66,8 @@ static void test_config(void) {
     CHECK_STR(text, "{\n  \"base_model_name_or_path\": \"some/\\\"model\\\"\",\n  \"bias\": \"none\",\n"
               "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
               "  \"lora_alpha\": 16,\n  \"lora_dropout\": 0.05,\n  \"modules_to_save\": null,\n"
-              "  \"peft_type\": \"LORA\",\n  \"r\": 2,\n  \"target_modules\": [\n    \"q_proj\",\n    \"up_proj\"\n  ],\n"
+              "  \"peft_type\": \"LORA\",\n  \"r\": 2,\n  \"target_modules\": [\n    \"q_proj\",\n"
+              "    \"up_proj\"\n  ],\n"
               "  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": false\n}");
     qr_free(text);
     CHECK(qr_adapter_write_folder(path, &spec, &err) == QRUN_ERROR_ARGUMENT); /* it is there already */

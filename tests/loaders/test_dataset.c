@@ -110,7 +110,8 @@ static void test_binary_and_missing_files(void) {
     show_all(&folder, "/nowhere/d.jsonl", 16, true, true, &shown, NULL);
     CHECK_STR(shown.data, "/nowhere/d.jsonl: cannot open: No such file or directory; check the path");
     qr_buffer_clear(&shown);
-    show_all(&folder, temporary_text(&folder, "bom", "\xEF\xBB\xBF{\"text\":\"a\"}\r\n"), 16, true, false, &shown, NULL);
+    const char *marked = temporary_text(&folder, "bom", "\xEF\xBB\xBF{\"text\":\"a\"}\r\n");
+    show_all(&folder, marked, 16, true, false, &shown, NULL);
     CHECK_STR(shown.data, "<|bos|>[a<|eos|>]\n");
     qr_buffer_clear(&shown);
     show_all(&folder, dataset_write(&folder, "bad", "{'text':1}\n2\n"), 16, true, true, &shown, NULL);
@@ -125,9 +126,10 @@ static void test_no_target(void) {
            ": no token is a target: no conversation has an answer of the role \"assistant\"");
     expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
     expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
-                ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take a "
-                "longer sequence length", NULL);
-    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; skip_bad leaves such examples out", NULL);
+                ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
+                "a longer sequence length", NULL);
+    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; skip_bad leaves such examples out",
+                NULL);
 }
 
 /* Counts of a set with something of everything. */
@@ -306,7 +308,9 @@ typedef struct sweep {
 static void remove_caches(const char *folder) {
     DIR *listing = opendir(folder);
     if (listing == NULL) { return; }
-    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) { (void)unlinkat(dirfd(listing), entry->d_name, 0); }
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
+        (void)unlinkat(dirfd(listing), entry->d_name, 0);
+    }
     closedir(listing);
 }
 
