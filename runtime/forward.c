@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "runtime/layer.h"
+#include "runtime/layout.h"
 #include "runtime/rope.h"
 
 /* The buffers of a forward pass, all device memory, in three allocations (activations, tables, logits) beside the ops'
@@ -61,64 +62,52 @@ size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------------- */
 
-/* Lays buffers out one after the other; with base NULL it only counts. */
-typedef struct layout_cursor {
-    unsigned char *base;
-    size_t offset;
-} layout_cursor;
-
-static void *lay(layout_cursor *cursor, int64_t n, size_t element_bytes) {
-    void *address = cursor->base != NULL ? cursor->base + cursor->offset : NULL;
-    cursor->offset += ((size_t)n * element_bytes + 63) / 64 * 64;
-    return address;
-}
-
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
     const size_t act = act_bytes(model);
-    layout_cursor cursor = {base, 0};
-    b->x = lay(&cursor, t * s->hidden, sizeof(float));
-    b->normed = lay(&cursor, t * s->hidden, act);
-    b->qkv = lay(&cursor, t * qr_qkv_columns(s), sizeof(float));
-    b->attended = lay(&cursor, t * s->n_heads * s->head_dim, act);
-    b->mlp = lay(&cursor, t * qr_mlp_columns(model), sizeof(float));
-    b->gated = lay(&cursor, t * s->mlp, act);
-    if (qr_model_has_post_norms(model)) { b->branch = lay(&cursor, t * s->hidden, sizeof(float)); }
+    qr_layout layout = {base, 0};
+    b->x = qr_layout_take(&layout, t * s->hidden, sizeof(float));
+    b->normed = qr_layout_take(&layout, t * s->hidden, act);
+    b->qkv = qr_layout_take(&layout, t * qr_qkv_columns(s), sizeof(float));
+    b->attended = qr_layout_take(&layout, t * s->n_heads * s->head_dim, act);
+    b->mlp = qr_layout_take(&layout, t * qr_mlp_columns(model), sizeof(float));
+    b->gated = qr_layout_take(&layout, t * s->mlp, act);
+    if (qr_model_has_post_norms(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
-        b->cos_table[k] = lay(&cursor, t * s->rope_half, sizeof(float));
-        b->sin_table[k] = lay(&cursor, t * s->rope_half, sizeof(float));
+        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
+        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
     }
-    b->picked = lay(&cursor, r * s->hidden, sizeof(float));
-    b->picked_normed = lay(&cursor, r * s->hidden, act);
-    return cursor.offset;
+    b->picked = qr_layout_take(&layout, r * s->hidden, sizeof(float));
+    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
+    return layout.offset;
 }
 
 static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
     const int64_t t = limits->max_tokens, s = limits->max_sequences;
-    layout_cursor cursor = {base, 0};
-    b->ids = lay(&cursor, t, sizeof(int32_t));
-    b->position = lay(&cursor, t, sizeof(int32_t));
-    b->rope_slot = lay(&cursor, t, sizeof(int32_t));
-    b->row_adapter = lay(&cursor, t, sizeof(int32_t));
-    b->q_start = lay(&cursor, s + 1, sizeof(int32_t));
-    b->first_position = lay(&cursor, s, sizeof(int32_t));
-    b->token_page = lay(&cursor, model->n_kv_groups * t, sizeof(int32_t));
-    b->block_table = lay(&cursor, model->n_kv_groups * s * limits->max_blocks, sizeof(int32_t));
-    b->rows = lay(&cursor, limits->max_logit_rows, sizeof(int32_t));
-    b->targets = lay(&cursor, limits->max_logit_rows, sizeof(int32_t));
+    qr_layout layout = {base, 0};
+    b->ids = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->position = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->rope_slot = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->row_adapter = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->q_start = qr_layout_take(&layout, s + 1, sizeof(int32_t));
+    b->first_position = qr_layout_take(&layout, s, sizeof(int32_t));
+    b->token_page = qr_layout_take(&layout, model->n_kv_groups * t, sizeof(int32_t));
+    b->block_table = qr_layout_take(&layout, model->n_kv_groups * s * limits->max_blocks, sizeof(int32_t));
+    b->rows = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        b->inv_freq[k] = lay(&cursor, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
-        b->rope_factor[k] = lay(&cursor, limits->n_rope_slots, sizeof(float));
+        b->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
+        b->rope_factor[k] = qr_layout_take(&layout, limits->n_rope_slots, sizeof(float));
     }
-    return cursor.offset;
+    return layout.offset;
 }
 
 static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
-    layout_cursor cursor = {base, 0};
-    b->logits = lay(&cursor, limits->max_logit_rows * model->shape.vocab, sizeof(float));
-    b->nll = lay(&cursor, limits->max_logit_rows, sizeof(float));
-    return cursor.offset;
+    qr_layout layout = {base, 0};
+    b->logits = qr_layout_take(&layout, limits->max_logit_rows * model->shape.vocab, sizeof(float));
+    b->nll = qr_layout_take(&layout, limits->max_logit_rows, sizeof(float));
+    return layout.offset;
 }
 
 /* ---- The ops' arguments and workspace ---------------------------------------------------------------------------------- */
@@ -307,23 +296,6 @@ out:
     return status;
 }
 
-static qrun_status embed(qr_forward *f, const qr_batch *batch, qr_error *err) {
-    const qrun_model *model = f->model;
-    const int64_t n = batch->n_tokens;
-    const qr_embedding_args tokens = {&model->embedding, f->b.ids, f->b.x, n, model->shape.embedding_scale, false};
-    qrun_status status = qr_embedding(f->backend, &tokens, f->workspace, err);
-    if (status == QRUN_OK && model->position_embedding.desc.rows > 0) {
-        const qr_embedding_args positions = {&model->position_embedding, f->b.position, f->b.x, n, 1.0F, true};
-        status = qr_embedding(f->backend, &positions, f->workspace, err);
-    }
-    for (int k = 0; k < model->shape.n_rope_kinds && status == QRUN_OK; k++) {
-        const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k], f->b.rope_slot, f->b.position,
-                                         f->b.cos_table[k], f->b.sin_table[k], n, model->shape.rope_half};
-        status = qr_rope_table(f->backend, &args, f->workspace, err);
-    }
-    return status;
-}
-
 qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) {
     paged_attention paged = {f, batch};
     const qr_layer_pass pass = {
@@ -342,7 +314,12 @@ qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) 
     };
     qrun_status status = QRUN_OK;
     QR_TRY(copy_batch(f, batch, err));
-    QR_TRY(embed(f, batch, err));
+    QR_TRY(qr_layer_embed(&pass, f->b.ids, f->b.position, err));
+    for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
+        const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k], f->b.rope_slot, f->b.position,
+                                         f->b.cos_table[k], f->b.sin_table[k], batch->n_tokens, f->model->shape.rope_half};
+        QR_TRY(qr_rope_table(f->backend, &args, f->workspace, err));
+    }
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
         QR_TRY(qr_layer_attention(&pass, &f->model->layers[l], err));
         QR_TRY(qr_layer_mlp(&pass, &f->model->layers[l], err));

@@ -73,6 +73,16 @@ out:
     return status;
 }
 
+qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err) {
+    const qrun_model *model = pass->model;
+    qr_backend *backend = model->context->backend;
+    const qr_embedding_args tokens = {&model->embedding, ids, pass->x, pass->n_tokens, model->shape.embedding_scale, false};
+    const qrun_status status = qr_embedding(backend, &tokens, pass->workspace, err);
+    if (status != QRUN_OK || model->position_embedding.desc.rows == 0) { return status; }
+    const qr_embedding_args positions = {&model->position_embedding, position, pass->x, pass->n_tokens, 1.0F, true};
+    return qr_embedding(backend, &positions, pass->workspace, err);
+}
+
 /* ---- Attention ------------------------------------------------------------------------------------------------------------- */
 
 static qrun_status norm_heads(const qr_layer_pass *pass, const qr_norm *norm, float *heads, int64_t n_heads, qr_error *err) {
@@ -83,6 +93,15 @@ static qrun_status norm_heads(const qr_layer_pass *pass, const qr_norm *norm, fl
                                    .src_stride = stride, .dst_stride = stride, .eps = pass->model->shape.norm_eps,
                                    .weight_offset = pass->model->shape.norm_offset};
     return qr_rms_norm(pass->model->context->backend, &args, pass->workspace, err);
+}
+
+static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (layer->q_norm.weight == NULL || pass->buffers.qk_raw == NULL) { return QRUN_OK; }
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_round_act_args args = {.src = pass->buffers.qkv, .dst = pass->buffers.qk_raw, .dst_dtype = QR_DTYPE_F32,
+                                    .n_rows = pass->n_tokens, .dim = (s->n_heads + s->n_kv_heads) * s->head_dim,
+                                    .src_stride = qr_qkv_columns(s)};
+    return qr_round_act(pass->model->context->backend, &args, pass->workspace, err);
 }
 
 static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, float *heads, int64_t n_heads, qr_error *err) {
@@ -104,6 +123,7 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         QR_TRY(run_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s), false, err));
     }
+    QR_TRY(keep_raw_heads(pass, layer, err));
     QR_TRY(norm_heads(pass, &layer->q_norm, q, s->n_heads, err));
     QR_TRY(norm_heads(pass, &layer->k_norm, k, s->n_kv_heads, err));
     QR_TRY(rotate(pass, layer, q, s->n_heads, err));

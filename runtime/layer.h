@@ -10,6 +10,7 @@
 typedef struct qr_layer_buffers {
     void *attn_normed;    /* [T, D] act */
     float *qkv;           /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place */
+    float *qk_raw;        /* [T, (H + KV) · HD] q and k before the heads' norms; NULL: not wanted */
     void *attended;       /* [T, H · HD] act */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
     float *branch_normed; /* [T, D]: behind it */
@@ -47,6 +48,9 @@ int64_t qr_qkv_columns(const qr_model_shape *shape);
 int64_t qr_mlp_columns(const qrun_model *model);
 bool qr_model_is_gated(const qrun_model *model);
 bool qr_model_has_post_norms(const qrun_model *model);
+
+/* x = embeddings of the tokens, and of their positions where the family learns them. ids, position: device, [T]. */
+qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err);
 
 /* x += attention block(x); x += MLP block(x). */
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "runtime/layout.h"
 #include "runtime/rope.h"
 
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
@@ -262,37 +263,30 @@ void qr_model_free_tables(qrun_model *model) {
 
 typedef struct placement {
     const qr_backend *backend;
-    unsigned char *base; /* NULL: only count */
-    size_t offset;
+    qr_layout layout;
 } placement;
 
-static void *take(placement *p, size_t n_bytes) {
-    void *address = p->base != NULL ? p->base + p->offset : NULL;
-    p->offset += (n_bytes + 63) / 64 * 64;
-    return address;
-}
-
 static void place_weight(placement *p, qr_weight *weight) {
-    if (weight->desc.rows > 0) { weight->data = take(p, p->backend->weight_bytes(p->backend, &weight->desc)); }
+    if (weight->desc.rows > 0) { weight->data = qr_layout_take(&p->layout, 1, p->backend->weight_bytes(p->backend, &weight->desc)); }
 }
 
 static void place_norm(placement *p, const qrun_model *model, qr_tensor_role role, int64_t dim, qr_norm *norm) {
     if (model->family->modules[role] == NULL) { return; }
     norm->dim = dim;
-    norm->weight = take(p, (size_t)dim * sizeof(float));
-    if (model->family->layer_norm) { norm->bias = take(p, (size_t)dim * sizeof(float)); }
+    norm->weight = qr_layout_take(&p->layout, dim, sizeof(float));
+    if (model->family->layer_norm) { norm->bias = qr_layout_take(&p->layout, dim, sizeof(float)); }
 }
 
 static qrun_status place_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
     (void)layer, (void)role, (void)err;
     placement *p = arg;
     place_weight(p, &linear->weight);
-    if (linear->has_bias) { linear->bias = take(p, (size_t)linear->weight.desc.rows * sizeof(float)); }
+    if (linear->has_bias) { linear->bias = qr_layout_take(&p->layout, linear->weight.desc.rows, sizeof(float)); }
     return QRUN_OK;
 }
 
 size_t qr_model_place_weights(qrun_model *model, void *memory) {
-    placement p = {model->context->backend, memory, 0};
+    placement p = {model->context->backend, {memory, 0}};
     const int64_t hidden = model->shape.hidden, head_dim = model->shape.head_dim;
     place_weight(&p, &model->embedding);
     place_weight(&p, &model->position_embedding);
@@ -312,5 +306,5 @@ size_t qr_model_place_weights(qrun_model *model, void *memory) {
         place_norm(&p, model, QR_ROLE_K_NORM, head_dim, &layer->k_norm);
     }
     (void)qr_model_each_linear(model, place_linear, &p, NULL);
-    return p.offset;
+    return p.layout.offset;
 }

@@ -15,7 +15,10 @@ typedef enum qr_plan_category {
     QR_PLAN_WORKSPACE,
     QR_PLAN_TABLES,
     QR_PLAN_LOGITS,
-    QR_PLAN_COUNT
+    QR_PLAN_GRADIENTS, /* training only, like the next */
+    QR_PLAN_OPTIMIZER,
+    QR_PLAN_COUNT,
+    QR_PLAN_SESSION_COUNT = QR_PLAN_GRADIENTS /* the categories of a session */
 } qr_plan_category;
 
 typedef struct qr_plan {

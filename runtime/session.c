@@ -154,10 +154,11 @@ qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *mo
     model.weight_bytes = 0; /* nothing was made */
     qr_model_release(&model);
     if (status != QRUN_OK) { return status; }
-    *entries = qr_alloc(sizeof plan.entries);
-    if (*entries == NULL) { return qr_fail_memory(error, "the plan", sizeof plan.entries); }
-    memcpy(*entries, plan.entries, sizeof plan.entries);
-    *n_entries = QR_PLAN_COUNT;
+    const size_t n_bytes = QR_PLAN_SESSION_COUNT * sizeof plan.entries[0];
+    *entries = qr_alloc(n_bytes);
+    if (*entries == NULL) { return qr_fail_memory(error, "the plan", n_bytes); }
+    memcpy(*entries, plan.entries, n_bytes);
+    *n_entries = QR_PLAN_SESSION_COUNT;
     return QRUN_OK;
 }
 
@@ -376,7 +377,7 @@ qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *st
 }
 
 const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries) {
-    *n_entries = QR_PLAN_COUNT;
+    *n_entries = QR_PLAN_SESSION_COUNT;
     return session->plan.entries;
 }
 
