@@ -419,6 +419,100 @@ QRUN_API qrun_status qrun_session_eval(qrun_session *session, const char *text, 
 QRUN_API qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
                                               const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
 
+/* ---- Fine-tuning ------------------------------------------------------------------------------------------------------- */
+
+typedef struct qrun_trainer qrun_trainer;
+
+typedef enum qrun_optimizer {
+    QRUN_OPTIMIZER_ADAMW = 0,
+    QRUN_OPTIMIZER_ADAMW8BIT = 1, /* states in 8 bits, as bitsandbytes */
+    QRUN_OPTIMIZER_ADAFACTOR = 2,
+    QRUN_OPTIMIZER_SGD = 3        /* with momentum */
+} qrun_optimizer;
+
+typedef enum qrun_schedule { QRUN_SCHEDULE_LINEAR = 0, QRUN_SCHEDULE_COSINE = 1, QRUN_SCHEDULE_CONSTANT = 2 } qrun_schedule;
+
+typedef struct qrun_train_params {
+    size_t struct_size;
+    const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, or text */
+    const char *eval_data;   /* NULL: none, or a part of data by eval_fraction */
+    double eval_fraction;    /* of data, set aside for evaluation; 0: none */
+    bool skip_bad;           /* pass over lines that are no example instead of refusing the file */
+    const char *cache_folder; /* for tokenised data; NULL: inside out */
+    const char *out;         /* the adapter's folder; checkpoints go inside */
+    const char *targets;     /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
+    int32_t rank;            /* 0: 16 */
+    float alpha;             /* 0: twice the rank */
+    bool rslora;
+    qrun_optimizer optimizer;
+    qrun_schedule schedule;
+    double learning_rate;    /* 0: 2e-4 */
+    double warmup;           /* below 1: share of all steps; else steps */
+    double weight_decay;
+    double max_grad_norm;    /* 0: 1.0; negative: no clipping */
+    int32_t seq_tokens;      /* longest example; 0: 1,024, or the model's context where that is less */
+    int32_t batch_size;      /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
+    int32_t grad_accum;      /* micro-batches of a step; 0: 1 */
+    double epochs;           /* 0: 1; max_steps wins */
+    int64_t max_steps;       /* 0: by epochs */
+    uint64_t seed;
+    const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
+    int64_t memory_bytes;    /* budget for everything; 0: what is free */
+    int64_t save_every;      /* steps; 0: only at the end */
+    int32_t keep;            /* checkpoints; 0: 2 */
+    bool restart;            /* ignore a checkpoint in out; else training goes on from the last one */
+} qrun_train_params;
+#define QRUN_TRAIN_PARAMS_INIT {.struct_size = sizeof(qrun_train_params)}
+
+typedef struct qrun_train_info {
+    size_t struct_size;
+    const char *data_format;    /* "messages", "prompt-completion", "alpaca", "text" */
+    int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
+    int64_t n_tokens, n_target_tokens; /* of an epoch */
+    int64_t n_trainable;        /* parameters */
+    int64_t total_steps, first_step; /* first_step > 1 after a resume */
+    const char *checkpointing;  /* as chosen */
+    int64_t planned_bytes, peak_bytes;
+} qrun_train_info;
+#define QRUN_TRAIN_INFO_INIT {.struct_size = sizeof(qrun_train_info)}
+
+typedef struct qrun_train_metrics {
+    size_t struct_size;
+    int64_t step;         /* 1 … */
+    double epoch;
+    double loss;          /* mean over the step's target tokens, before the update */
+    double learning_rate;
+    double grad_norm;     /* before clipping */
+    bool skipped;         /* loss or gradient was no number: parameters unchanged */
+    int64_t n_tokens, n_target_tokens; /* of this step */
+    double seconds;
+} qrun_train_metrics;
+#define QRUN_TRAIN_METRICS_INIT {.struct_size = sizeof(qrun_train_metrics)}
+
+/* Reads and tokenises the data, plans the memory and refuses what does not fit, and goes on from the last checkpoint in
+ * `out` where there is one (QRUN_ERROR_INPUT when it belongs to other options). The model must not have sessions. */
+QRUN_API qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
+                                         qrun_error *error);
+QRUN_API void qrun_trainer_destroy(qrun_trainer *trainer);
+QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error);
+QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
+
+/* An example as the model is trained on it, with its target tokens between «…» (qrun_free). */
+QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
+                                               qrun_error *error);
+
+/* Runs one step; *done when it was the last. */
+QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error);
+
+/* Mean loss per target token of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. */
+QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
+
+/* Writes a checkpoint (out/checkpoint-<step>) that training can go on from to the bit; whole or not at all. */
+QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
+
+/* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it. */
+QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error);
+
 /* ---- Writing a quantised folder -------------------------------------------------------------------------------------- */
 
 typedef struct qrun_quantize_params {

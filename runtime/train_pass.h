@@ -1,0 +1,37 @@
+/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trainable factor. Explicit
+ * backward, no tape. Batches are ragged: sequences side by side, each its own attention (packed rows and batches of rows
+ * are the same thing). */
+#ifndef QR_RUNTIME_TRAIN_PASS_H
+#define QR_RUNTIME_TRAIN_PASS_H
+
+#include "runtime/activations.h"
+#include "runtime/lora_parameters.h"
+
+/* Host arrays; T tokens. */
+typedef struct qr_train_batch {
+    int64_t n_tokens, n_sequences;
+    const int32_t *ids, *position;  /* [T]; positions begin anew with every sequence */
+    const int32_t *target;          /* [T]: the id that follows, or −1 where the loss does not look */
+    const int32_t *seq_start;       /* [n_sequences + 1] */
+} qr_train_batch;
+
+typedef struct qr_train_limits {
+    int64_t max_tokens, max_sequences;
+    qr_checkpoint_policy policy;
+} qr_train_limits;
+
+typedef struct qr_train_pass qr_train_pass;
+
+/* Adds what a pass takes to the plan: activations, workspace, tables, logits. */
+qrun_status qr_train_pass_plan(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits,
+                               qr_plan *plan, qr_error *err);
+qrun_status qr_train_pass_create(qrun_model *model, qr_lora_parameters *parameters, const qr_train_limits *limits,
+                                 qr_train_pass **pass, qr_error *err);
+void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
+
+/* Adds the gradient of loss_scale · sum over targets of −log p(target) to the parameters' gradients (nothing when
+ * backward is false), and gives that sum, unscaled, in *loss_sum. */
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *loss_sum, qr_error *err);
+
+#endif

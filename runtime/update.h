@@ -1,0 +1,20 @@
+/* One update of the parameters from what their gradients have accumulated: norm, clipping, optimiser. */
+#ifndef QR_RUNTIME_UPDATE_H
+#define QR_RUNTIME_UPDATE_H
+
+#include "runtime/optimizer.h"
+
+typedef struct qr_update_result {
+    double grad_norm; /* L2 over all trained parameters, before clipping */
+    bool skipped;     /* a gradient was no number: nothing was changed */
+} qr_update_result;
+
+/* Device memory that an update needs beside parameters and states. */
+size_t qr_update_scratch_bytes(const qr_lora_parameters *parameters, qrun_optimizer kind);
+
+/* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
+ * qr_update_scratch_bytes. The gradients stay as they are. */
+qrun_status qr_update_run(qr_lora_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
+                          double max_grad_norm, void *scratch, qr_update_result *result, qr_error *err);
+
+#endif

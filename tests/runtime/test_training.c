@@ -1,0 +1,311 @@
+/* The training pass against PEFT: losses and first-step gradients of every golden; and its own promises: the same bits
+ * under every checkpointing policy, the same gradient however examples are put together. */
+#include "check.h"
+
+#include "loaders/safetensors.h"
+#include "runtime/schedule.h"
+#include "runtime/update.h"
+#include "training_case.h"
+
+#define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
+
+static qr_json *golden_index;
+static qrun_context *context;
+
+static const char *text_of(const qr_json *object, const char *key) {
+    const qr_json *value = qr_json_get(object, key);
+    return cJSON_IsString(value) ? value->valuestring : "";
+}
+
+static double number_of(const qr_json *object, const char *key) { return cJSON_GetNumberValue(qr_json_get(object, key)); }
+
+static const qr_json *entry_named(const char *list, const char *name) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
+    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
+    return entry;
+}
+
+typedef struct fixture {
+    qrun_model *model;
+    qr_lora_parameters parameters;
+    qr_train_pass *pass;
+} fixture;
+
+static void close_fixture(fixture *f) {
+    qr_train_pass_destroy(f->pass);
+    qr_lora_parameters_destroy(&f->parameters);
+    qrun_model_destroy(f->model);
+    *f = (fixture){0};
+}
+
+static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *policy, int64_t max_tokens, fixture *f) {
+    char path[512];
+    qr_error err = {0};
+    *f = (fixture){0};
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "base_folder"));
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    params.dtype = dtype;
+    const bool quantised = strstr(path, "nf4") != NULL;
+    params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    qrun_status status = qrun_model_open(context, &params, &f->model, &err);
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
+    if (status == QRUN_OK) { status = training_parameters_open(f->model, path, &f->parameters, &err); }
+    qr_train_limits limits = {.max_tokens = max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
+    if (status == QRUN_OK) {
+        status = qr_checkpoint_policy_parse(policy, f->model->shape.n_layers, &limits.policy, &err);
+    }
+    if (status == QRUN_OK) { status = qr_train_pass_create(f->model, &f->parameters, &limits, &f->pass, &err); }
+    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
+    if (status != QRUN_OK) { close_fixture(f); }
+    return status == QRUN_OK;
+}
+
+static bool is_lora(const qr_json *entry) {
+    return text_of(entry, "adapter_folder")[0] != '\0' && strstr(text_of(entry, "name"), "dora") == NULL &&
+           strstr(text_of(entry, "name"), "head") == NULL;
+}
+
+/* ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero. */
+static double relative_error(const float *a, const float *b, int64_t n) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return size > 0 ? sqrt(difference / size) : sqrt(difference);
+}
+
+/* The worst relative error of a factor's gradients against the golden file; factors it leaves out must be zero. */
+static double worst_gradient(const fixture *f, const qr_safetensors *golden) {
+    double worst = 0;
+    qr_error err = {0};
+    for (int64_t i = 0; i < 2 * f->parameters.n_pairs; i++) {
+        const qr_lora_pair *pair = &f->parameters.pairs[i / 2];
+        char module[256], name[400];
+        qr_lora_pair_name(&f->parameters, pair, module, sizeof module);
+        snprintf(name, sizeof name, "base_model.model.%s.lora_%c.weight.grad", module, i % 2 == 0 ? 'A' : 'B');
+        const int64_t n = f->parameters.rank * (i % 2 == 0 ? pair->in : pair->out);
+        const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
+        float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
+        CHECK(training_read(&f->parameters, f->parameters.gradients + (i % 2 == 0 ? pair->a_offset : pair->b_offset), n,
+                            gradient, &err) == QRUN_OK);
+        const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
+        const double error = relative_error(gradient, reference, n);
+        if (!(error <= worst)) { worst = error; }
+        free(gradient), free(zeros);
+    }
+    return worst;
+}
+
+static void test_first_gradients_equal_peft(void) {
+    static training_batch batch;
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    int n_checked = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL; entry = entry->next) {
+        fixture f;
+        if (!is_lora(entry) || !open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
+        char path[512];
+        qr_error err = {0};
+        qr_safetensors *golden;
+        double sum;
+        snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "gradients"));
+        REQUIRE(qr_safetensors_open(path, &golden, &err) == QRUN_OK);
+        CHECK_INT(batch.n_targets, number_of(entry, "n_targets"));
+        CHECK_MSG(qr_train_pass_run(f.pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, &err) == QRUN_OK, "%s",
+                  err.message);
+        const double loss = sum / (double)batch.n_targets, expected = number_of(entry, "loss");
+        CHECK_MSG(fabs(loss - expected) <= 1e-5 * expected, "%s: loss %.7f, PEFT %.7f", text_of(entry, "name"), loss, expected);
+        const double worst = worst_gradient(&f, golden);
+        CHECK_MSG(worst <= 1e-4, "%s: a gradient is off by %.3g relative", text_of(entry, "name"), worst);
+        n_checked++;
+        qr_safetensors_close(golden);
+        close_fixture(&f);
+    }
+    CHECK(n_checked >= 8);
+}
+
+static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch, int64_t *n,
+                         double *sum) {
+    fixture f;
+    qr_error err = {0};
+    if (!open_fixture(entry_named("gradients", name), dtype, policy, batch->batch.n_tokens, &f)) { return NULL; }
+    CHECK_MSG(qr_train_pass_run(f.pass, &batch->batch, 0.01F, true, sum, &err) == QRUN_OK, "%s", err.message);
+    *n = f.parameters.n_floats;
+    float *gradients = malloc((size_t)*n * sizeof *gradients);
+    CHECK(training_read(&f.parameters, f.parameters.gradients, *n, gradients, &err) == QRUN_OK);
+    close_fixture(&f);
+    return gradients;
+}
+
+static void test_policies_give_the_same_bits(void) {
+    static training_batch batch;
+    static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
+    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3"};
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    for (size_t m = 0; m < 4; m++) {
+        for (int dtype = 0; dtype < 2; dtype++) {
+            int64_t n;
+            double sum, sum_again;
+            float *kept = run_policy(models[m], (qrun_dtype)dtype, "none", &batch, &n, &sum);
+            REQUIRE(kept != NULL);
+            for (size_t p = 0; p < 4; p++) {
+                float *again = run_policy(models[m], (qrun_dtype)dtype, policies[p], &batch, &n, &sum_again);
+                REQUIRE(again != NULL);
+                CHECK_MSG(memcmp(kept, again, (size_t)n * sizeof *kept) == 0 && sum == sum_again, "%s, %s: other bits",
+                          models[m], policies[p]);
+                free(again);
+            }
+            free(kept);
+        }
+    }
+}
+
+static void test_examples_alone_and_together(void) {
+    static training_batch together, alone;
+    const qr_json *entry = entry_named("batches", "micro-batch");
+    training_batch_read(entry, 0, -1, &together);
+    fixture f;
+    qr_error err = {0};
+    double sum, total = 0;
+    int64_t n;
+    float *expected = run_policy("qwen3", QRUN_DTYPE_F32, "none", &together, &n, &sum);
+    REQUIRE(expected != NULL && open_fixture(entry_named("gradients", "qwen3"), QRUN_DTYPE_F32, "none",
+                                             together.batch.n_tokens, &f));
+    for (int64_t i = 0; i < together.batch.n_sequences; i++) {
+        training_batch_read(entry, i, 1, &alone);
+        CHECK(qr_train_pass_run(f.pass, &alone.batch, 0.01F, true, &sum, &err) == QRUN_OK);
+        total += sum;
+    }
+    float *gradients = malloc((size_t)n * sizeof *gradients);
+    CHECK(training_read(&f.parameters, f.parameters.gradients, n, gradients, &err) == QRUN_OK);
+    CHECK_MSG(relative_error(gradients, expected, n) <= 1e-6, "off by %.3g", relative_error(gradients, expected, n));
+    free(gradients), free(expected);
+    close_fixture(&f);
+}
+
+/* ---- Loss curves ---------------------------------------------------------------------------------------------------------- */
+
+static qrun_optimizer optimizer_of(const qr_json *entry) {
+    const char *name = text_of(entry, "optimiser");
+    return strcmp(name, "adafactor") == 0 ? QRUN_OPTIMIZER_ADAFACTOR
+           : strcmp(name, "sgd") == 0     ? QRUN_OPTIMIZER_SGD
+                                          : QRUN_OPTIMIZER_ADAMW;
+}
+
+static qrun_schedule schedule_of(const qr_json *entry) {
+    const char *name = text_of(entry, "schedule");
+    return strcmp(name, "linear") == 0   ? QRUN_SCHEDULE_LINEAR
+           : strcmp(name, "cosine") == 0 ? QRUN_SCHEDULE_COSINE
+                                         : QRUN_SCHEDULE_CONSTANT;
+}
+
+enum { CURVE_STEPS = 20 };
+
+/* Twenty steps as the golden's; loss and gradient norm of each. */
+static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, double *norms, qr_error *err) {
+    static training_batch batch;
+    const qrun_optimizer kind = optimizer_of(entry);
+    const qr_optimizer_options options = {kind, kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
+    qr_backend *backend = context->backend;
+    qr_optimizer *optimizer = NULL;
+    void *scratch = NULL;
+    const size_t scratch_bytes = qr_update_scratch_bytes(&f->parameters, kind);
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_optimizer_create(&f->parameters, &options, &optimizer, err));
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &scratch, err));
+    for (int64_t step = 1; step <= CURVE_STEPS; step++) {
+        char name[32];
+        double sum;
+        qr_update_result result;
+        snprintf(name, sizeof name, "curve-%d", (int)((step - 1) % 3));
+        training_batch_read(entry_named("batches", name), 0, -1, &batch);
+        QR_TRY(backend->fill_zero(backend, f->parameters.gradients, (size_t)f->parameters.n_floats * sizeof(float), err));
+        QR_TRY(qr_train_pass_run(f->pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, err));
+        const double lr = number_of(entry, "base_lr") *
+                          qr_schedule_factor(schedule_of(entry), step, (int64_t)number_of(entry, "n_warmup"), CURVE_STEPS);
+        const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
+        CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"), (int)step,
+                  lr, expected_lr);
+        QR_TRY(qr_update_run(&f->parameters, optimizer, step, lr, number_of(entry, "max_grad_norm"), scratch, &result, err));
+        losses[step - 1] = sum / (double)batch.n_targets;
+        norms[step - 1] = result.grad_norm;
+    }
+out:
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, scratch, scratch_bytes);
+    qr_optimizer_destroy(optimizer);
+    return status;
+}
+
+static double worst_of(const qr_json *expected, const double *actual) {
+    double worst = 0;
+    for (int i = 0; i < CURVE_STEPS; i++) {
+        const double value = cJSON_GetNumberValue(cJSON_GetArrayItem(expected, i));
+        const double error = fabs(actual[i] - value) / fabs(value);
+        if (!(error <= worst)) { worst = error; }
+    }
+    return worst;
+}
+
+static void check_curves(qrun_dtype dtype) {
+    int n_checked = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "curves")); entry != NULL; entry = entry->next) {
+        fixture f;
+        double losses[CURVE_STEPS], norms[CURVE_STEPS];
+        qr_error err = {0};
+        if (!is_lora(entry) || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
+        CHECK_MSG(run_curve(entry, &f, losses, norms, &err) == QRUN_OK, "%s", err.message);
+        const double worst = worst_of(qr_json_get(entry, "loss"), losses);
+        const double bound =
+            dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(qr_json_get(entry, "bf16"), "max_loss_error");
+        CHECK_MSG(worst <= bound, "%s: loss is off by %.3g, allowed %.3g", text_of(entry, "name"), worst, bound);
+        if (dtype == QRUN_DTYPE_F32) {
+            const double norm_error = worst_of(qr_json_get(entry, "grad_norm"), norms);
+            CHECK_MSG(norm_error <= 1e-3, "%s: gradient norm is off by %.3g", text_of(entry, "name"), norm_error);
+        }
+        n_checked++;
+        close_fixture(&f);
+    }
+    CHECK(n_checked >= 15);
+}
+
+static void test_curves_equal_peft_in_f32(void) { check_curves(QRUN_DTYPE_F32); }
+static void test_curves_in_bf16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_BF16); }
+
+static void test_schedules_equal_transformers(void) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, "schedules"));
+    int n_checked = 0;
+    for (; entry != NULL; entry = entry->next) {
+        const int64_t n_steps = (int64_t)number_of(entry, "n_steps"), n_warmup = (int64_t)number_of(entry, "n_warmup");
+        const char *name = text_of(entry, "schedule");
+        const qrun_schedule schedule = strcmp(name, "linear") == 0   ? QRUN_SCHEDULE_LINEAR
+                                       : strcmp(name, "cosine") == 0 ? QRUN_SCHEDULE_COSINE
+                                                                     : QRUN_SCHEDULE_CONSTANT;
+        int64_t step = 1;
+        for (const qr_json *v = qr_json_first(qr_json_get(entry, "factors")); v != NULL; v = v->next, step++, n_checked++) {
+            const double factor = qr_schedule_factor(schedule, step, n_warmup, n_steps);
+            CHECK_MSG(fabs(factor - v->valuedouble) <= 1e-12, "%s: step %d: %.15g, expected %.15g", name, (int)step, factor,
+                      v->valuedouble);
+        }
+    }
+    CHECK(n_checked >= 100);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    qr_error err = {0};
+    if (qr_json_read(FIXTURES "training/index.json", 1 << 24, &golden_index, &err) != QRUN_OK ||
+        qrun_context_create(NULL, &context, &err) != QRUN_OK) {
+        printf("%s\n", err.message);
+        return 1;
+    }
+    CHECK_RUN(test_first_gradients_equal_peft);
+    CHECK_RUN(test_policies_give_the_same_bits);
+    CHECK_RUN(test_examples_alone_and_together);
+    CHECK_RUN(test_curves_equal_peft_in_f32);
+    CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);
+    CHECK_RUN(test_schedules_equal_transformers);
+    qrun_context_destroy(context);
+    qr_json_free(golden_index);
+    return check_end();
+}

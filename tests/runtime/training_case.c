@@ -1,0 +1,73 @@
+#include "training_case.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/half.h"
+#include "loaders/adapter.h"
+
+static void add_example(const qr_json *example, training_batch *b) {
+    const int64_t first = b->batch.n_tokens;
+    int64_t n = 0;
+    for (const qr_json *id = qr_json_first(qr_json_get(example, "ids")); id != NULL; id = id->next, n++) {
+        b->ids[first + n] = (int32_t)id->valuedouble;
+        b->position[first + n] = (int32_t)n;
+        b->target[first + n] = -1;
+    }
+    int64_t i = 0;
+    for (const qr_json *label = qr_json_first(qr_json_get(example, "labels")); label != NULL; label = label->next, i++) {
+        if (i == 0 || label->valuedouble < 0) { continue; }
+        b->target[first + i - 1] = (int32_t)label->valuedouble;
+        b->n_targets++;
+    }
+    b->batch.n_tokens += n;
+    b->seq_start[++b->batch.n_sequences] = (int32_t)b->batch.n_tokens;
+}
+
+void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *b) {
+    *b = (training_batch){0};
+    b->batch = (qr_train_batch){.ids = b->ids, .position = b->position, .target = b->target, .seq_start = b->seq_start};
+    int64_t i = 0;
+    for (const qr_json *example = qr_json_first(qr_json_get(entry, "examples")); example != NULL; example = example->next) {
+        if (i >= first && (n < 0 || i < first + n)) { add_example(example, b); }
+        i++;
+    }
+}
+
+static qrun_status put(const qr_lora_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
+                       qr_error *err) {
+    float *values = malloc((size_t)n * sizeof *values);
+    if (values == NULL) { return qr_fail_memory(err, "a factor", 0); }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
+    qr_backend *backend = p->model->context->backend;
+    const qrun_status status = backend->copy_in(backend, p->values + offset, values, (size_t)n * sizeof *values, err);
+    free(values);
+    return status;
+}
+
+qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_lora_parameters *p, qr_error *err) {
+    qr_adapter *adapter = NULL;
+    qrun_status status = QRUN_OK;
+    *p = (qr_lora_parameters){0};
+    QR_TRY(qr_adapter_open(folder, &adapter, err));
+    const qr_lora_options options = {.targets = "all", .rank = (int32_t)adapter->modules[0].rank,
+                                     .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank)};
+    QR_TRY(qr_lora_parameters_describe(model, &options, p, err));
+    QR_TRY(qr_lora_parameters_create(p, 1, err));
+    for (int64_t i = 0; i < p->n_pairs; i++) {
+        char name[256];
+        qr_lora_pair_name(p, &p->pairs[i], name, sizeof name);
+        const qr_adapter_module *module = qr_adapter_find(adapter, name);
+        if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
+        QR_TRY(put(p, p->pairs[i].a_offset, module->a, p->rank * p->pairs[i].in, err));
+        QR_TRY(put(p, p->pairs[i].b_offset, module->b, p->rank * p->pairs[i].out, err));
+    }
+out:
+    qr_adapter_close(adapter);
+    return status;
+}
+
+qrun_status training_read(const qr_lora_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    return backend->copy_out(backend, host, device, (size_t)n * sizeof *host, err);
+}
