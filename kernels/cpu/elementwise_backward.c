@@ -37,22 +37,22 @@ static void gate_backward_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-enum { DROPOUT_BLOCK = 64 };
+enum { DROPOUT_BLOCK = 256 };
 
 /* marks[c] = −1 where column first + c is dropped, else 1; DROPOUT_BLOCK columns. */
-static void draw_marks(const qr_dropout_args *a, int64_t row, int64_t first, uint64_t threshold, float *marks) {
-    const uint64_t row_key = (uint64_t)a->row_key[row];
-    for (int64_t c = 0; c < DROPOUT_BLOCK; c += 4) {
-        const uint32_t counter[4] = {(uint32_t)((first + c) / 4), (uint32_t)row_key, (uint32_t)(row_key >> 32), 0};
-        uint32_t words[4];
-        qr_philox(a->key, counter, words);
-        for (int k = 0; k < 4; k++) { marks[c + k] = words[k] < threshold ? -1.0F : 1.0F; }
+static void draw_marks(const qr_dropout_args *a, int64_t row, int64_t first, uint32_t threshold, float *marks) {
+    const uint64_t key = a->key, row_key = (uint64_t)a->row_key[row];
+    uint32_t words[DROPOUT_BLOCK];
+    for (uint32_t i = 0; i < DROPOUT_BLOCK / 4; i++) {
+        const uint32_t counter[4] = {(uint32_t)(first / 4) + i, (uint32_t)row_key, (uint32_t)(row_key >> 32), 0};
+        qr_philox(key, counter, words + 4 * i);
     }
+    for (int c = 0; c < DROPOUT_BLOCK; c++) { marks[c] = words[c] < threshold ? -1.0F : 1.0F; }
 }
 
 static void dropout_rows(const void *args, int64_t begin, int64_t end) {
     const qr_dropout_args *a = args;
-    const uint64_t threshold = (uint64_t)ceil((double)a->p * 0x1p32);
+    const uint32_t threshold = (uint32_t)ceil((double)a->p * 0x1p32); /* p < 1 */
     const qr_vec kept = qr_vec_set1((float)(1.0 - (double)a->p)), zero = qr_vec_zero();
     for (int64_t i = begin; i < end; i++) {
         for (int64_t first = 0; first < a->dim; first += DROPOUT_BLOCK) {
