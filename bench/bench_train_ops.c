@@ -105,7 +105,7 @@ static void bench_bytes(const bench *b, const char *name, qr_op op, const void *
 
 static void bench_attention(const bench *b) {
     const options *o = &b->options;
-    const int64_t stride = (int64_t)(o->n_heads + 2 * o->n_kv_heads) * o->head_dim, row = (int64_t)o->n_heads * o->head_dim;
+    const int64_t row = (int64_t)o->n_heads * o->head_dim, stride = row + 2 * (int64_t)o->n_kv_heads * o->head_dim;
     const int64_t length = o->n_tokens / o->n_seqs, n_tokens = length * o->n_seqs;
     if (!wanted(b, "attention_packed_backward")) { return; }
     float *qkv = numbers(b, n_tokens * stride), *gradients = memory(b, n_tokens * stride * 4);
@@ -157,14 +157,15 @@ static void bench_rows(const bench *b) {
     const qr_layer_norm_backward_args layer = {.x = x, .weight = weight, .dy = y, .dx = z, .dweight = dweight,
                                                .dbias = dbias, .n_rows = n, .dim = dim, .eps = 1e-5F};
     bench_bytes(b, "layer_norm_backward", QR_OP_layer_norm_backward, &layer, 3 * matrix);
-    static const char *const act_names[] = {"gate_backward, silu", "gate_backward, gelu_tanh", "gate_backward, gelu_erf"};
+    static const char *const act_names[] = {"gate_backward, silu", "gate_backward, gelu_tanh",
+                                            "gate_backward, gelu_erf"};
     for (int fn = QR_ACT_SILU; fn <= QR_ACT_GELU_ERF; fn++) {
         const qr_gate_backward_args gate = {.fn = (qr_act_fn)fn, .g = x, .u = y, .dy = x, .dg = z, .du = w, .n_rows = n,
                                             .dim = dim, .gu_stride = dim, .dgu_stride = dim};
         bench_bytes(b, act_names[fn], QR_OP_gate_backward, &gate, 5 * matrix);
     }
-    const qr_dropout_args dropout = {.x = x, .x_dtype = QR_DTYPE_BF16, .dst = z, .row_key = row_key, .key = 1, .p = 0.1F,
-                                     .n_rows = n, .dim = dim, .x_stride = dim, .dst_stride = dim};
+    const qr_dropout_args dropout = {.x = x, .x_dtype = QR_DTYPE_BF16, .dst = z, .row_key = row_key, .key = 1,
+                                     .p = 0.1F, .n_rows = n, .dim = dim, .x_stride = dim, .dst_stride = dim};
     bench_bytes(b, "dropout, bf16", QR_OP_dropout, &dropout, matrix);
     const qr_round_act_args round_act = {.src = x, .dst = z, .dst_dtype = QR_DTYPE_BF16, .n_rows = n, .dim = dim,
                                          .src_stride = dim};
@@ -186,7 +187,8 @@ static void bench_embedding(const bench *b) {
     const options *o = &b->options;
     if (!wanted(b, "embedding_backward")) { return; }
     const int64_t row = o->dim * 4, vocab = 32768;
-    const qr_embedding_backward_args args = {.ids = below(b, o->n_tokens, vocab), .dy = numbers(b, o->n_tokens * o->dim),
+    const qr_embedding_backward_args args = {.ids = below(b, o->n_tokens, vocab),
+                                             .dy = numbers(b, o->n_tokens * o->dim),
                                              .dtable = memory(b, vocab * row), .n_tokens = o->n_tokens, .dim = o->dim,
                                              .vocab = vocab, .scale = 1.0F};
     bench_bytes(b, "embedding_backward", QR_OP_embedding_backward, &args, 3 * o->n_tokens * row);
@@ -201,11 +203,12 @@ static void bench_optimizers(const bench *b) {
                                  .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F, .weight_decay = 0.01F};
     bench_bytes(b, "adamw", QR_OP_adamw, &adamw, 28 * n);
     const qr_adamw8bit_args adamw8bit = {.p = p, .g = g, .m = memory(b, n), .v = memory(b, n),
-                                         .m_absmax = memory(b, n_blocks * 4), .v_absmax = memory(b, n_blocks * 4), .n = n,
-                                         .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .beta1 = 0.9F, .beta2 = 0.999F,
+                                         .m_absmax = memory(b, n_blocks * 4), .v_absmax = memory(b, n_blocks * 4),
+                                         .n = n, .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .beta1 = 0.9F, .beta2 = 0.999F,
                                          .eps = 1e-8F, .weight_decay = 0.01F};
     bench_bytes(b, "adamw8bit", QR_OP_adamw8bit, &adamw8bit, 16 * n);
-    const qr_sgd_args sgd = {.p = p, .g = g, .m = m, .n = n, .step = 2, .grad_scale = 1.0F, .lr = 1e-4F, .momentum = 0.9F};
+    const qr_sgd_args sgd = {.p = p, .g = g, .m = m, .n = n, .step = 2, .grad_scale = 1.0F, .lr = 1e-4F,
+                             .momentum = 0.9F};
     bench_bytes(b, "sgd", QR_OP_sgd, &sgd, 20 * n);
     const qr_adafactor_args adafactor = {.p = p, .g = g, .row_moment = memory(b, rows * 4),
                                          .col_moment = memory(b, cols * 4), .update = m, .rows = rows, .cols = cols,
