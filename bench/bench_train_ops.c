@@ -204,8 +204,8 @@ static void bench_optimizers(const bench *b) {
     bench_bytes(b, "adamw", QR_OP_adamw, &adamw, 28 * n);
     const qr_adamw8bit_args adamw8bit = {.p = p, .g = g, .m = memory(b, n), .v = memory(b, n),
                                          .m_absmax = memory(b, n_blocks * 4), .v_absmax = memory(b, n_blocks * 4),
-                                         .n = n, .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .beta1 = 0.9F, .beta2 = 0.999F,
-                                         .eps = 1e-8F, .weight_decay = 0.01F};
+                                         .n = n, .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .beta1 = 0.9F,
+                                         .beta2 = 0.999F, .eps = 1e-8F, .weight_decay = 0.01F};
     bench_bytes(b, "adamw8bit", QR_OP_adamw8bit, &adamw8bit, 16 * n);
     const qr_sgd_args sgd = {.p = p, .g = g, .m = m, .n = n, .step = 2, .grad_scale = 1.0F, .lr = 1e-4F,
                              .momentum = 0.9F};

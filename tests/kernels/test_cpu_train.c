@@ -174,8 +174,28 @@ static void test_packed_is_the_attention_of_generation(void) {
     packed_free(&d);
 }
 
+/* Element `element` of dk of the first key, which every query sees, by the definition, from what forward wrote. */
+static double exact_dk_of_first_key(const packed *p, const packed_data *d, int64_t element) {
+    const int64_t stride = d->forward.qkv_stride, dim = p->head_dim, row = (int64_t)p->n_heads * dim;
+    double dk = 0.0;
+    for (int64_t i = 0; i < d->forward.n_tokens * p->n_heads; i++) {
+        const int64_t token = i / p->n_heads, head = i % p->n_heads;
+        const float *q = d->forward.q + token * stride + head * dim, *dout = d->dout + token * row + head * dim;
+        double score = 0.0, dp = 0.0, delta = 0.0;
+        for (int64_t j = 0; j < dim; j++) {
+            score += (double)q[j] * (double)d->forward.k[j];
+            dp += (double)dout[j] * (double)d->forward.v[j];
+            delta += (double)dout[j] * (double)d->dst[i * dim + j];
+        }
+        const double scale = (double)d->forward.scale, probability = exp(score * scale - (double)d->lse[i]);
+        dk += probability * (dp - delta) * scale * (double)q[element];
+    }
+    return dk;
+}
+
 /* 4,096 tokens against what must hold of the exact gradients: as the probabilities of a query sum to 1, the sum of dv
- * over keys is that of dout over queries; and the sums of dq · q and of dk · k are the same sum over pairs. */
+ * over keys is that of dout over queries; the sums of dq · q and of dk · k are the same sum over pairs; and dk of one key
+ * by its definition. */
 static void test_packed_long_sequence(void) {
     const packed p = {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .n_seqs = 1, .length = {4096}};
     packed_data d;
@@ -197,6 +217,8 @@ static void test_packed_long_sequence(void) {
             }
         }
         CHECK_MSG(fabs(dv - dout) < 1e-4 * sqrt(4096.0), "dv sums to %g, dout to %g", dv, dout);
+        const double dk = (double)d.backward.dk[j], exact = exact_dk_of_first_key(&p, &d, j);
+        CHECK_MSG(fabs(dk - exact) < 1e-5 * (0.1 + fabs(exact)), "dk of the first key is %g, expected %g", dk, exact);
     }
     CHECK_MSG(fabs(dq_q - dk_k) < 1e-5 * magnitude, "dq · q is %g, dk · k %g", dq_q, dk_k);
     CHECK(magnitude > 1.0);
