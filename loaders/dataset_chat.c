@@ -73,23 +73,33 @@ static qrun_status try_render(rendering *r, size_t n, bool prompt, qr_buffer *ou
     return *done || status == QRUN_ERROR_INPUT ? QRUN_OK : qr_fail(err, status, "%s", detail.message);
 }
 
+/* R(i, prompt) into r->before and R(i + 1) into r->after; *holds is false where W does not begin with the latter. */
+static qrun_status render_turn(rendering *r, size_t i, const qr_buffer *whole, bool *holds, qr_error *err) {
+    qrun_status status = try_render(r, i, true, &r->before, holds, err);
+    if (status == QRUN_OK && *holds) { status = try_render(r, i + 1, false, &r->after, holds, err); }
+    *holds = *holds && begins_with(whole, &r->after);
+    return status;
+}
+
 /* The first way of dataset_chat.h; *found is false where it does not apply. */
 static qrun_status find_by_prefix(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
                                   qr_error *err) {
-    *found = false;
-    bool done;
-    qrun_status status;
-    QR_TRY(try_render(r, i, true, &r->before, &done, err));
-    if (done) { QR_TRY(try_render(r, i + 1, false, &r->after, &done, err)); }
-    if (!done || !begins_with(whole, &r->after)) { goto out; }
+    const qrun_status status = render_turn(r, i, whole, found, err);
+    *found = *found && begins_with(&r->after, &r->before);
     *span = (qr_text_span){r->before.size, r->after.size};
-    *found = begins_with(&r->after, &r->before);
-    if (*found) { goto out; }
-    QR_TRY(try_render(r, i, false, &r->plain, &done, err));
-    span->start = common_bytes(r->after.data, r->after.size, r->before.data, r->before.size);
-    *found = done && begins_with(&r->after, &r->plain) && span->start >= r->plain.size;
-out:
     return status;
+}
+
+/* The third way. */
+static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                   qr_error *err) {
+    qrun_status status = render_turn(r, i, whole, found, err);
+    if (status == QRUN_OK && *found) { status = try_render(r, i, false, &r->plain, found, err); }
+    if (status != QRUN_OK || !*found) { return status; }
+    span->start = common_bytes(r->after.data, r->after.size, r->before.data, r->before.size);
+    span->end = r->after.size;
+    *found = begins_with(&r->after, &r->plain) && span->start >= r->plain.size;
+    return QRUN_OK;
 }
 
 /* Rendering with r->word in the place of message i's content, into a cleared *out; *done is false where the message
@@ -167,11 +177,13 @@ static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, q
     bool found;
     qrun_status status = find_by_prefix(r, i, &marked->text, &span, &found, err);
     if (status == QRUN_OK && !found) { status = find_by_word(r, i, &marked->text, &span, &found, err); }
+    if (status == QRUN_OK && !found) { status = find_by_parting(r, i, &marked->text, &span, &found, err); }
     if (status != QRUN_OK) { return status; }
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
         return qr_fail(err, QRUN_ERROR_INPUT, "what the assistant wrote in message %zu cannot be told apart in what "
-                       "the chat template makes of the conversation; give this example as prompt and completion", i + 1);
+                       "the chat template makes of the conversation; give this example as prompt and "
+                       "completion", i + 1);
     }
     return qr_marked_text_add(marked, span.start, span.end, err);
 }

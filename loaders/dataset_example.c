@@ -157,6 +157,23 @@ static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json 
     return encode_completion(encoder, text, example, err);
 }
 
+/* Some templates end a turn only when another one follows, and some only by what that begins with. So an EOS directly
+ * behind an answer is part of it, and a last answer that ends in no special token is given one. */
+static qrun_status end_turns(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+    const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
+    const qr_tokens *tokens = &example->tokens;
+    char *is_target = example->is_target.data;
+    bool is_ended = false;
+    if (eos_id < 0 || tokens->n == 0 || !qr_buffer_ok(&example->is_target)) { return QRUN_OK; }
+    for (size_t t = 1; t < tokens->n; t++) {
+        if (is_target[t - 1] != 0 && tokens->ids[t] == eos_id) { is_target[t] = 1; }
+        is_ended = is_target[t] != 0 && (is_target[t - 1] != 0 ? is_ended : false);
+        is_ended |= is_target[t] != 0 && qr_tokenizer_is_special(encoder->tokenizer, tokens->ids[t]);
+    }
+    if (is_ended || is_target[tokens->n - 1] == 0) { return QRUN_OK; }
+    return push_all(&example->tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err);
+}
+
 static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_json *messages,
                                        const qr_json *tools, qr_encoded_example *example, qr_error *err) {
     if (encoder->chat_template == NULL) {
@@ -164,9 +181,10 @@ static qrun_status encode_conversation(const qr_example_encoder *encoder, const 
                        "give them as prompt and completion, or put a chat_template.jinja beside the model");
     }
     const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
-    const qrun_status status = qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err);
+    qrun_status status = qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err);
     if (status != QRUN_OK) { return status; }
-    return qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err);
+    status = qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err);
+    return status == QRUN_OK ? end_turns(encoder, example, err) : status;
 }
 
 /* A user's message and the answer to it, as JSON. */

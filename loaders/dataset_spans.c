@@ -115,8 +115,9 @@ static bool counts(const char *text, qr_text_span token, qr_text_span target) {
     const size_t start = token.start > target.start ? token.start : target.start;
     const size_t end = token.end < target.end ? token.end : target.end;
     if (start >= end) { return false; }
-    const bool is_inside = start == token.start && end == token.end;
-    return is_inside || !is_blank(text, start, end) || is_blank(text, token.start, token.end);
+    if (start == token.start && end == token.end) { return true; }
+    if (!is_blank(text, end, token.end)) { return false; }
+    return !is_blank(text, start, end) || is_blank(text, token.start, start);
 }
 
 static void mark_by_place(const qr_marked_text *marked, const qr_text_span *tokens, size_t n, uint8_t *is_target) {

@@ -6,10 +6,14 @@
 #include "loaders/dataset_cache.h"
 
 static const char TOKENIZER[] =
-    "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"merges\":[\"a b\",\"\xE2\x96\x81 a\"],"
-    "\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"\xE2\x96\x81\":3,\"ab\":4,\"\xE2\x96\x81\x61\":5,\"<0xC3>\":6,\"<0xA9>\":7,"
-    "\"<\":8,\">\":9}},\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"},"
-    "\"added_tokens\":[{\"id\":10,\"content\":\"<e>\",\"special\":true,\"rstrip\":true}],\"decoder\":{\"type\":\"Sequence\","
+    "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
+    "\"merges\":[\"a b\",\"\xE2\x96\x81 a\"],"
+    "\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"\xE2\x96\x81\":3,\"ab\":4,\"\xE2\x96\x81\x61\":5,"
+    "\"<0xC3>\":6,\"<0xA9>\":7,"
+    "\"<\":8,\">\":9}},\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+    "\"content\":\"\xE2\x96\x81\"},"
+    "\"added_tokens\":[{\"id\":10,\"content\":\"<e>\",\"special\":true,\"rstrip\":true}],"
+    "\"decoder\":{\"type\":\"Sequence\","
     "\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
     "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}}";
 static const char TEMPLATE[] =

@@ -69,6 +69,45 @@ static void test_alpaca(void) {
            ":1: has a \"history\"; give conversations as \"messages\"; skip_bad leaves such examples out");
 }
 
+/* Templates that do not end a turn by themselves: the answers are ended all the same, and nothing else is. */
+static void test_ends_of_turns(void) {
+    static const struct {
+        const char *chat_template, *expected;
+    } cases[] = {
+        {"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if not loop.last %}<|eos|>{% endif %}{% endfor %}"
+         "{% if add_generation_prompt %}<assistant>{% endif %}",
+         "<user>a<|eos|><assistant>[b<|eos|>]<user>c<|eos|><assistant>[d<|eos|>]"},
+        {"{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+         "{% if add_generation_prompt %}<assistant>{% endif %}",
+         "<user>a\n<assistant>[b\n]<user>c\n<assistant>[d\n<|eos|>]"},
+        {"{% for m in messages %}<{{ m.role }}>{{ m.content }}<|eos|>\n{% endfor %}"
+         "{% if add_generation_prompt %}<assistant>{% endif %}",
+         "<user>a<|eos|>\n<assistant>[b<|eos|>\n]<user>c<|eos|>\n<assistant>[d<|eos|>\n]"},
+    };
+    const example_model model = example_model_open();
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        const temporary_folder folder = temporary_create();
+        const qr_dataset_options options = dataset_options(
+            &folder, dataset_write(&folder, "d", "{'messages':[{'role':'user','content':'a'},"
+                                   "{'role':'assistant','content':'b'},{'role':'user','content':'c'},"
+                                   "{'role':'assistant','content':'d'}]}"), 512);
+        qr_chat_template *own = NULL;
+        qr_dataset *dataset = NULL;
+        qr_buffer shown = {0};
+        qr_error err = {0};
+        CHECK(qr_chat_template_parse(cases[i].chat_template, strlen(cases[i].chat_template), "own", &own, &err) ==
+              QRUN_OK);
+        CHECK_MSG(qr_dataset_open(&options, model.tokenizer, own, &dataset, &err) == QRUN_OK, "%s", err.message);
+        if (dataset != NULL) { CHECK(qr_dataset_show(dataset, 0, "[", "]", &shown, &err) == QRUN_OK); }
+        CHECK_STR(shown.data, cases[i].expected);
+        qr_buffer_free(&shown);
+        qr_dataset_close(dataset);
+        qr_chat_template_free(own);
+        temporary_remove(&folder);
+    }
+    example_model_close(&model);
+}
+
 static void test_bad_files(void) {
     expect("", true, ": is empty; one example per line is wanted");
     expect(" \n\r\n", true, ": is empty; one example per line is wanted");
@@ -396,6 +435,7 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_formats);
     CHECK_RUN(test_alpaca);
+    CHECK_RUN(test_ends_of_turns);
     CHECK_RUN(test_bad_files);
     CHECK_RUN(test_binary_and_missing_files);
     CHECK_RUN(test_no_target);

@@ -153,6 +153,15 @@ static void test_prompt_with_more(void) {
            TURNS, "<user>2+2<e><assistant>[4<e>]<user>3+3<e><assistant>[6<e>]");
 }
 
+/* The same where the template takes the content apart, so that no word can stand for it. */
+static void test_content_taken_apart(void) {
+    expect("{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{{ '<think>\n' }}"
+           "{% if '</t>' in m.content %}{{ m.content.split('</t>')[0].split('<t>')[-1] }}{% endif %}</think>"
+           "{{ m.content.split('</t>')[-1] }}{% else %}{{ m.content }}{% endif %}<e>{% endfor %}"
+           "{% if add_generation_prompt %}{{ '<assistant><think>\n\n' }}{% endif %}",
+           TURNS, "<user>2+2<e><assistant><think>\n[ab</think>4<e>]<user>3+3<e><assistant><think>\n[cd</think>6<e>]");
+}
+
 /* A template that takes nothing but whole conversations: no prefix of one can be rendered. */
 static void test_whole_conversations_only(void) {
     expect("{% if messages[-1].role != 'assistant' %}{{ raise_exception('unfinished') }}{% endif %}"
@@ -187,14 +196,79 @@ static void test_user_text_like_a_template(void) {
            "<user>a<e><assistant>b<e><e><assistant>[qrunanswer<e>]<user>c<e><assistant><e>");
 }
 
+/* ---- real templates ---- */
+
+static bool holds(const qr_marked_text *marked, qr_text_span span, const char *word) {
+    const size_t n = strlen(word);
+    for (size_t i = span.start; i + n <= span.end; i++) {
+        if (memcmp(marked->text.data + i, word, n) == 0) { return true; }
+    }
+    return false;
+}
+
+/* Each answer in a span of its own, together with the end of its turn, and nothing of a question. Returns whether the
+ * template takes such a conversation at all. */
+static bool check_real_template(const qr_json *item, const qr_json *messages) {
+    const char *text = qr_json_get(item, "template")->valuestring, *name = qr_json_get(item, "name")->valuestring;
+    qr_chat_template *chat_template = NULL;
+    qr_marked_text marked = {0};
+    qr_buffer whole = {0};
+    qr_error err = {0}, own_err = {0};
+    CHECK_MSG(qr_chat_template_parse(text, strlen(text), name, &chat_template, &err) == QRUN_OK, "%s", err.message);
+    const qr_conversation conversation = {.messages = messages, .extra = qr_json_get(item, "context")};
+    const bool takes = qr_chat_template_render(chat_template, messages, NULL, conversation.extra, false, 0, &whole,
+                                               &own_err) == QRUN_OK && strstr(whole.data, "ANSWER_2") != NULL;
+    const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &err);
+    if (takes) {
+        CHECK_MSG(status == QRUN_OK, "%s: %s", name, err.message);
+        CHECK_MSG(marked.n_spans == 2, "%s: %zu spans", name, marked.n_spans);
+    }
+    for (size_t i = 0; i < marked.n_spans && takes; i++) {
+        CHECK_MSG(!holds(&marked, marked.spans[i], "QUESTION"), "%s: a question is a target", name);
+        CHECK_MSG(holds(&marked, marked.spans[i], i == 0 ? "ANSWER_1" : "ANSWER_2"), "%s: no answer", name);
+    }
+    qr_marked_text_free(&marked);
+    qr_buffer_free(&whole);
+    qr_chat_template_free(chat_template);
+    return takes;
+}
+
+static void test_real_templates(void) {
+    const char *path = check_shared_data("chat-templates/real-templates.json");
+    if (path == NULL) {
+        check_skip("no shared data");
+        return;
+    }
+    qr_json *root = NULL;
+    qr_error err = {0};
+    REQUIRE(qr_json_read(path, 64 << 20, &root, &err) == QRUN_OK);
+    qr_json *plain = parse_json("[{'role':'user','content':'QUESTION_1'},{'role':'assistant','content':'ANSWER_1'},"
+                                "{'role':'user','content':'QUESTION_2'},{'role':'assistant','content':'ANSWER_2'}]");
+    qr_json *thinking = parse_json(
+        "[{'role':'user','content':'QUESTION_1'},{'role':'assistant','content':'<think>\\nA\\n</think>\\n\\nANSWER_1'},"
+        "{'role':'user','content':'QUESTION_2'},"
+        "{'role':'assistant','content':'<think>\\nB\\n</think>\\n\\nANSWER_2'}]");
+    int n = 0;
+    for (const qr_json *item = qr_json_first(qr_json_get(root, "cases")); item != NULL; item = item->next) {
+        if (!cJSON_IsTrue(qr_json_get(item, "jinja2_agrees"))) { continue; }
+        n += check_real_template(item, plain) && check_real_template(item, thinking);
+    }
+    CHECK_MSG(n >= 40, "only %d templates took the conversation", n);
+    qr_json_free(plain);
+    qr_json_free(thinking);
+    qr_json_free(root);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_goldens);
     CHECK_RUN(test_dropped_thoughts);
     CHECK_RUN(test_prompt_with_more);
+    CHECK_RUN(test_content_taken_apart);
     CHECK_RUN(test_whole_conversations_only);
     CHECK_RUN(test_no_generation_prompt);
     CHECK_RUN(test_refused);
     CHECK_RUN(test_user_text_like_a_template);
+    CHECK_RUN(test_real_templates);
     return check_end();
 }
