@@ -13,9 +13,9 @@
  *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS behind it.
  *
  * EOS is added where the tokenizer names one and the example does not end in it already; to messages only where the
- * last answer ends in no special token at all, so that a model always learns to stop. The text of a special token becomes
- * that token, as everywhere in the Hugging Face libraries. An example longer than seq_len tokens keeps its beginning.
- * The first token of an example never counts: nothing comes before it that could predict it.
+ * last answer ends in no special token at all, so that a model always learns to stop. The text of a special token
+ * becomes that token, as everywhere in the Hugging Face libraries. An example longer than seq_len tokens keeps its
+ * beginning. The first token of an example never counts: nothing comes before it that could predict it.
  *
  * Everything is tokenised once, into a file that is mapped afterwards and found again by the content of what made it
  * (dataset_cache.h). A dataset does not change after it was opened: any number of threads may read it. */
