@@ -192,6 +192,21 @@ out:
     return status;
 }
 
+qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {
+    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
+    if (step < 0) { return QRUN_OK; }
+    qr_json *root = NULL;
+    char *folder = checkpoint_path(trainer, step);
+    char *path = folder != NULL ? qr_path_join(folder, "run.json") : NULL;
+    qrun_status status = path != NULL ? qr_json_read(path, MAX_STATE_BYTES, &root, err)
+                                      : qr_fail_memory(err, "a path", strlen(trainer->settings.out));
+    if (status == QRUN_OK) { status = qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, err); }
+    qr_json_free(root);
+    qr_free(path);
+    qr_free(folder);
+    return status;
+}
+
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
     const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
     if (step < 0) { return QRUN_OK; }

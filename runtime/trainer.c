@@ -12,7 +12,7 @@
 #include "runtime/machine.h"
 #include "runtime/schedule.h"
 
-enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2 };
+enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
 
 /* ---- Settings ------------------------------------------------------------------------------------------------------------ */
 
@@ -72,6 +72,7 @@ static qrun_status settle(const qrun_model *model, const qrun_train_params *para
         .seed = params->seed,
         .save_every = params->save_every,
         .keep = (int64_t)or_default(params->keep, DEFAULT_KEEP),
+        .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
     };
     if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < 2) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "a sequence length of %lld is not possible: this model is made for 2 to %lld",
@@ -105,9 +106,9 @@ static qrun_status make_fingerprint(qrun_trainer *trainer, const qrun_train_para
     qr_buffer_append_format(&text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
                             (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens,
                             (long long)s->batch_size);
-    qr_buffer_append_format(&text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\"}",
+    qr_buffer_append_format(&text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\",\"now\":%lld}",
                             (long long)s->grad_accum, (long long)trainer->total_steps, params->eval_fraction,
-                            (unsigned long long)s->seed);
+                            (unsigned long long)s->seed, (long long)s->now);
     trainer->fingerprint = qr_buffer_take(&text);
     return trainer->fingerprint != NULL ? QRUN_OK : qr_fail_memory(err, "the settings", 512);
 }
@@ -122,7 +123,7 @@ static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *
     if (cache == NULL) { return qr_fail_memory(err, "a path", strlen(path)); }
     const qr_dataset_options options = {.path = path, .cache_folder = cache, .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens, .skip_bad = params->skip_bad,
-                                        .now = (int64_t)time(NULL) / 86400 * 86400,
+                                        .now = trainer->settings.now,
                                         .threads = model->context->threads};
     const qrun_status status =
         qr_dataset_open(&options, model->tokenizer->tokenizer, model->tokenizer->chat_template, dataset, err);
@@ -285,6 +286,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(check_params(params, error));
     QR_TRY(claim_model(made, error));
     QR_TRY(settle(model, params, &made->settings, error));
+    if (!params->restart) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(open_data(made, params, error));
     QR_TRY(qr_lora_parameters_describe(model, &made->settings.lora, &made->parameters, error));
     QR_TRY(choose_policy(made, params, error));

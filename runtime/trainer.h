@@ -16,6 +16,7 @@ typedef struct qr_train_settings {
     int64_t seq_tokens, batch_size, grad_accum, max_steps;
     uint64_t seed;
     int64_t save_every, keep;
+    int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
 } qr_train_settings;
 
 /* Where in the data a run stands: the next window of examples. */
@@ -50,6 +51,9 @@ struct qrun_trainer {
     char *fingerprint; /* JSON of everything that must be equal to go on from a checkpoint */
     bool counted_session; /* model->n_sessions counts this trainer */
 };
+
+/* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
+qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);
 
 /* Takes up the last whole checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
