@@ -86,7 +86,7 @@ static void print_exit_codes(void) {
         int code;
         const char *meaning;
     } codes[] = {{EXIT_OK, "all went well"},
-                 {EXIT_SOME_FAILED, "some requests failed; the others were answered"},
+                 {EXIT_SOME_FAILED, "some requests failed and the others were answered; or training diverged"},
                  {EXIT_USAGE, "wrong options, arguments or request"},
                  {EXIT_FILE, "a model or another file cannot be read or written"},
                  {EXIT_MEMORY, "out of memory, or over the memory budget"},
@@ -113,7 +113,7 @@ void help_print_command(const command *cmd) {
 
 void help_print_program(void) {
     printf("qrun %s: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits,\n"
-           "and generates for many prompts at once.\n",
+           "generates for many prompts at once, and trains LoRA adapters.\n",
            qrun_version());
     heading("Usage");
     printf("  qrun COMMAND [OPTIONS]\n");
@@ -125,6 +125,7 @@ void help_print_program(void) {
     heading("Examples");
     printf("  qrun generate --model path/to/model --prompt \"Once upon a time\"\n"
            "  qrun chat --model path/to/model\n"
+           "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
            "  qrun inspect path/to/model\n");
     print_exit_codes();
     heading("Environment");

@@ -1,0 +1,288 @@
+/* qrun finetune: a LoRA adapter from examples, by QLoRA. */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "engine.h"
+#include "finetune_summary.h"
+#include "messages.h"
+#include "progress.h"
+#include "training.h"
+
+typedef struct finetune_options {
+    engine_options engine;
+    const char *data, *eval_data, *out;
+    option_number eval_split;
+    bool skip_bad;
+    option_int show_mask;
+    const char *targets;
+    option_int rank;
+    option_number alpha;
+    bool rslora;
+    option_int optimizer, schedule;
+    option_number lr, warmup, weight_decay, max_grad_norm, epochs;
+    option_int seq_len, batch_size, grad_accum, max_steps;
+    option_seed seed;
+    const char *checkpointing;
+    option_int eval_every, save_every, keep;
+    bool restart, json, verbose, quiet;
+} finetune_options;
+
+#define AT(field) .offset = offsetof(finetune_options, field)
+
+static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd", NULL}; /* by qrun_optimizer */
+static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
+
+static const option data_table[] = {
+    {.name = "data", .letter = 'd', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(data),
+     .completion = COMPLETE_FILE,
+     .help = "The examples: JSON Lines or one JSON array. Each is {\"messages\": [{\"role\", \"content\"}, …]}, "
+             "{\"prompt\", \"completion\"}, {\"instruction\", \"input\", \"output\"} (alpaca) or {\"text\"}; the first "
+             "one decides. The loss counts what the assistant says (of a text, everything)."},
+    {.name = "eval-data", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(eval_data), .completion = COMPLETE_FILE,
+     .help = "Examples to evaluate on, never trained on."},
+    {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", AT(eval_split), .low = 0, .high = 0.5,
+     .help = "In place of --eval-data: the share of --data to set aside for evaluation, such as 0.1."},
+    {.name = "skip-bad", .kind = OPTION_FLAG, AT(skip_bad),
+     .help = "Pass over lines that are no example and count them. Without it the first one ends the run and is named."},
+    {.name = "show-mask", .kind = OPTION_INT, .value_name = "N", AT(show_mask), .low = 1, .high = 1000000,
+     .neutral = true,
+     .help = "Print the first N examples as the model is trained on them, the tokens that count in the loss between "
+             "«…», and exit."},
+};
+
+static const option adapter_table[] = {
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
+     .help = "The folder for the adapter (as PEFT and 'qrun generate --adapter' read it), with checkpoints, "
+             "metrics.jsonl, trainer_state.json and report.html."},
+    {.name = "lora-targets", .kind = OPTION_TEXT, .value_name = "WHICH", AT(targets),
+     .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
+    {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", AT(rank), .low = 1, .high = 4096,
+     .help = "Rank of the update of each layer. Default: 16."},
+    {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", AT(alpha), .low = 1e-6, .high = 1e6,
+     .help = "The update is scaled by alpha / rank. Default: twice the rank."},
+    {.name = "rslora", .kind = OPTION_FLAG, AT(rslora), .help = "Scale by alpha / √rank instead."},
+};
+
+static const option training_table[] = {
+    {.name = "epochs", .kind = OPTION_NUMBER, .value_name = "X", AT(epochs), .low = 1e-6, .high = 1e6,
+     .help = "How often to go through the data. Default: 1."},
+    {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", AT(max_steps), .low = 1, .high = 1e15,
+     .help = "Train for so many steps, whatever --epochs says."},
+    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", AT(seq_len), .low = 2, .high = 1 << 24,
+     .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
+             "length, and do not see each other. Default: 1024, or the model's context where that is less."},
+    {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", AT(batch_size), .low = 1,
+     .high = 1 << 20,
+     .help = "Rows computed at a time. Default: 1."},
+    {.name = "grad-accum", .kind = OPTION_INT, .value_name = "N", AT(grad_accum), .low = 1, .high = 1 << 20,
+     .help = "Batches that make one step: the memory of one, the gradient of all. Default: 1."},
+    {.name = "seed", .kind = OPTION_SEED, .value_name = "N", AT(seed),
+     .help = "Order of the data and first values of the adapter. The same seed gives the same adapter. Default: 0."},
+};
+
+static const option optimizer_table[] = {
+    {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = optimizer_names,
+     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
+    {.name = "lr", .kind = OPTION_NUMBER, .value_name = "X", AT(lr), .low = 1e-12, .high = 100,
+     .help = "Highest learning rate. Default: 2e-4."},
+    {.name = "schedule", .kind = OPTION_CHOICE, AT(schedule), .choices = schedule_names,
+     .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
+    {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", AT(warmup), .low = 0, .high = 1e9,
+     .help = "Steps in which the learning rate rises from 0; below 1, a share of all steps. Default: 0."},
+    {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", AT(weight_decay), .low = 0, .high = 10,
+     .help = "Decoupled from the gradient. Default: 0."},
+    {.name = "max-grad-norm", .kind = OPTION_NUMBER, .value_name = "X", AT(max_grad_norm), .low = 0, .high = 1e9,
+     .help = "Scale a gradient whose norm is larger; 0: never. Default: 1."},
+};
+
+static const option memory_table[] = {
+    {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
+     .offset = offsetof(finetune_options, engine.memory),
+     .help = "Budget for everything: 6GiB, 500MB … Default: what the machine has free. What cannot fit is refused "
+             "before it starts."},
+    {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY", AT(checkpointing),
+     .help = "Which activations are kept for the backward pass and which are computed again: none (all are kept), full "
+             "(as few as possible), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: auto, "
+             "which keeps as many as --memory allows."},
+};
+
+static const option course_table[] = {
+    {.name = "eval-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(eval_every), .low = 1,
+     .high = 1e15, .help = "Evaluate every N steps, and at the end. Default: only at the end."},
+    {.name = "save-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(save_every), .low = 1,
+     .high = 1e15, .help = "Write a checkpoint every N steps, and at the end. Default: only at the end."},
+    {.name = "keep", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(keep), .low = 1, .high = 1000000,
+     .help = "Checkpoints to keep; older ones are removed. Default: 2."},
+    {.name = "restart", .neutral = true, .kind = OPTION_FLAG, AT(restart),
+     .help = "Begin anew. Without it, training goes on from the last checkpoint in --out."},
+    {.name = "json", .neutral = true, .kind = OPTION_FLAG, AT(json),
+     .help = "Write JSON lines to stdout and nothing else: {\"start\"} with data and plan, the lines of metrics.jsonl, "
+             "and {\"result\"}."},
+    {.name = "verbose", .neutral = true, .letter = 'v', .kind = OPTION_FLAG, AT(verbose),
+     .help = "About twenty lines on the way to the end, on stderr, where there is no progress bar."},
+    {.name = "quiet", .neutral = true, .letter = 'q', .kind = OPTION_FLAG, AT(quiet),
+     .help = "No progress, no tables."},
+};
+
+enum { N_THREAD_OPTIONS = 2 }; /* --threads and --device: the table's others have words of their own here */
+
+static const option_group groups[] = {
+    OPTION_GROUP("Model", model_option_table, offsetof(finetune_options, engine)),
+    OPTION_GROUP("Data", data_table, 0),
+    OPTION_GROUP("Adapter", adapter_table, 0),
+    OPTION_GROUP("Training", training_table, 0),
+    OPTION_GROUP("Optimiser", optimizer_table, 0),
+    OPTION_GROUP("Memory", memory_table, 0),
+    OPTION_GROUP("Course", course_table, 0),
+    {"Machine", machine_option_table, N_THREAD_OPTIONS, offsetof(finetune_options, engine)},
+};
+
+static int check_combination(const finetune_options *o) {
+    const int code = engine_require_model(&o->engine);
+    if (code != EXIT_OK) { return code; }
+    if (o->data == NULL) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
+    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the adapter: give --out DIR"); }
+    if (o->eval_data != NULL && o->eval_split.given) {
+        return complain(EXIT_USAGE, "--eval-data and --eval-split exclude each other");
+    }
+    if (o->eval_every.given && o->eval_data == NULL && o->eval_split.value <= 0) {
+        return complain(EXIT_USAGE, "--eval-every needs --eval-data FILE.jsonl or --eval-split SHARE");
+    }
+    return EXIT_OK;
+}
+
+static qrun_train_params train_params(const finetune_options *o) {
+    qrun_train_params p = QRUN_TRAIN_PARAMS_INIT;
+    p.data = o->data;
+    p.eval_data = o->eval_data;
+    p.eval_fraction = o->eval_split.value;
+    p.skip_bad = o->skip_bad;
+    p.out = o->out;
+    p.targets = o->targets;
+    p.rank = (int32_t)o->rank.value;
+    p.alpha = (float)o->alpha.value;
+    p.rslora = o->rslora;
+    p.optimizer = (qrun_optimizer)o->optimizer.value;
+    p.schedule = (qrun_schedule)o->schedule.value;
+    p.learning_rate = o->lr.value;
+    p.warmup = o->warmup.value;
+    p.weight_decay = o->weight_decay.value;
+    p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
+    p.seq_tokens = (int32_t)o->seq_len.value;
+    p.batch_size = (int32_t)o->batch_size.value;
+    p.grad_accum = (int32_t)o->grad_accum.value;
+    p.epochs = o->epochs.value;
+    p.max_steps = o->max_steps.value;
+    p.seed = o->seed.value;
+    p.checkpointing = o->checkpointing;
+    p.memory_bytes = o->engine.memory.value;
+    p.save_every = o->save_every.value;
+    p.keep = (int32_t)o->keep.value;
+    p.restart = o->restart;
+    return p;
+}
+
+static int show_masks(const finetune_options *o, const training *t) {
+    const int64_t n = o->show_mask.value < t->info.n_examples ? o->show_mask.value : t->info.n_examples;
+    for (int64_t i = 0; i < n; i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        char *text = NULL;
+        if (qrun_trainer_show_example(t->trainer, i, &text, &error) != QRUN_OK) { return complain_error(&error); }
+        printf("--- example %lld of %lld\n%s\n", (long long)i + 1, (long long)t->info.n_examples, text);
+        qrun_free(text);
+    }
+    return EXIT_OK;
+}
+
+static int open_trainer(const finetune_options *o, const engine *e, training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    const qrun_train_params params = train_params(o);
+    progress_draw(0, 0, "reading the data");
+    const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
+    progress_clear();
+    t->info = (qrun_train_info)QRUN_TRAIN_INFO_INIT;
+    if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    return EXIT_OK;
+}
+
+static int train(const finetune_options *o, const engine *e, training *t, text_buffer *options) {
+    options_describe(&command_finetune, o, options);
+    t->out = o->out;
+    t->eval_every = o->eval_every.value;
+    t->save_every = o->save_every.value;
+    t->json = o->json;
+    t->verbose = o->verbose && !progress_enabled();
+    t->state = (train_state_facts){
+        .total_steps = t->info.total_steps, .save_steps = o->save_every.value, .eval_steps = o->eval_every.value,
+        .n_parameters = e->info.n_parameters, .epochs = o->epochs.given ? o->epochs.value : 1,
+        .batch_size = o->batch_size.given ? (int32_t)o->batch_size.value : 1};
+    t->facts = (train_report_facts){.model = o->engine.model, .data = o->data, .out = o->out,
+                                    .model_info = &e->info, .options_json = options->data};
+    t->chat = e->info.has_chat_template &&
+              (strcmp(t->info.data_format, "messages") == 0 || strcmp(t->info.data_format, "alpaca") == 0);
+    t->facts.plan = qrun_trainer_plan(t->trainer, &t->facts.n_plan);
+    if (o->json) {
+        finetune_print_start_json(t);
+    } else if (!o->quiet) {
+        finetune_print_start(t);
+    }
+    const int code = training_run(t);
+    if (code != EXIT_OK) { return code; }
+    if (o->json) {
+        finetune_print_result_json(t);
+    } else if (!o->quiet) {
+        finetune_print_result(t);
+    }
+    return EXIT_OK;
+}
+
+static int run(const void *options, const option_texts *arguments) {
+    const finetune_options *o = options;
+    engine e = {0};
+    training t = {0};
+    text_buffer given = {0};
+    (void)arguments;
+    if (o->quiet) { progress_silence(); }
+    int code = check_combination(o);
+    if (code == EXIT_OK) { code = engine_open_context(&e, &o->engine); }
+    if (code == EXIT_OK) { code = engine_open_model(&e, &o->engine); }
+    if (code == EXIT_OK) { code = open_trainer(o, &e, &t); }
+    if (code == EXIT_OK) { code = o->show_mask.given ? show_masks(o, &t) : train(o, &e, &t, &given); }
+    qrun_trainer_destroy(t.trainer);
+    training_free(&t);
+    text_free(&given);
+    engine_close(&e);
+    return code;
+}
+
+const command command_finetune = {
+    .name = "finetune",
+    .summary = "train a LoRA adapter on examples, with the model held in 4 or 8 bits",
+    .usage = "--model DIR --data FILE.jsonl --out DIR [OPTIONS]",
+    .description =
+        "QLoRA: the model's weights stay as they are, in 4 or 8 bits, and a small adapter beside them learns. The "
+        "memory that a run takes is known, printed by category, and kept to before the first step.\n\n"
+        "Ctrl-C (or SIGTERM) finishes the step, writes a checkpoint, and says how to go on: with the same command. "
+        "Training that was stopped, or killed, ends with the same adapter, to the bit, as training that was not. A "
+        "second Ctrl-C ends the program at once.\n\n"
+        "The output folder has metrics.jsonl (a line a step), trainer_state.json (as the Hugging Face Trainer writes "
+        "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
+    .examples = "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --show-mask 3 --out my-adapter\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --eval-split 0.1 --eval-every 50 \\\n"
+                "                --epochs 3 --batch-size 4 --lr 1e-4 --warmup 0.03 --memory 6GiB --out my-adapter\n"
+                "  qrun generate --model path/to/model --adapter my-adapter --chat --prompt \"Hello!\"\n"
+                "\n"
+                "  # two lines of a train.jsonl:\n"
+                "  {\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}, {\"role\": \"assistant\", "
+                "\"content\": \"Ahoy!\"}]}\n"
+                "  {\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}, {\"role\": \"assistant\", "
+                "\"content\": \"A sailor.\"}]}",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(finetune_options),
+    .run = run,
+};

@@ -1,0 +1,11 @@
+/* Files that are there whole or not at all. */
+#ifndef QRUN_CLI_REPLACE_FILE_H
+#define QRUN_CLI_REPLACE_FILE_H
+
+#include "text.h"
+
+/* Writes `content` beside `path`, and onto disk, before it takes that name. Returns 0 or an exit code, after telling
+ * the user; what was there before then stays. */
+int replace_file(const char *path, const text_buffer *content);
+
+#endif

@@ -1,0 +1,65 @@
+/* What a training run has done so far, step by step: kept here for the report, appended to metrics.jsonl in the output
+ * folder (one JSON object a line, each written whole), and written as the trainer_state.json of the Hugging Face
+ * Trainer, which other tools plot from.
+ *
+ * Lines of metrics.jsonl, of a step and of an evaluation after a step:
+ *     {"step", "epoch", "loss", "lr", "grad_norm", "tokens", "target_tokens", "tokens_per_second", "seconds",
+ *      "peak_bytes"} and "skipped": true where parameters were left as they were; what is no number is null
+ *     {"step", "epoch", "eval_loss", "seconds"} */
+#ifndef QRUN_CLI_TRAIN_LOG_H
+#define QRUN_CLI_TRAIN_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "qrun.h"
+#include "text.h"
+
+typedef struct train_step_record {
+    int64_t step, n_tokens, n_target_tokens, peak_bytes;
+    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was no number */
+    bool skipped;
+} train_step_record;
+
+typedef struct train_eval_record {
+    int64_t step; /* after it */
+    double epoch, loss, seconds;
+} train_eval_record;
+
+/* Zero-initialise. */
+typedef struct train_log {
+    text_buffer path;
+    FILE *stream;
+    train_step_record *steps;
+    int64_t n_steps, steps_capacity;
+    train_eval_record *evals;
+    int64_t n_evals, evals_capacity;
+    int64_t n_earlier_steps; /* of these, done by an earlier run */
+} train_log;
+
+/* Opens `folder`/metrics.jsonl to go on at first_step: lines of earlier steps are read, those of first_step and later
+ * and what was torn at the end are cut away. Returns 0 or an exit code, after telling the user; so do the others. */
+int train_log_open(train_log *log, const char *folder, int64_t first_step);
+/* Each keeps the record and appends its line; `echo` writes the line to stdout too. */
+int train_log_step(train_log *log, const train_step_record *record, bool echo);
+int train_log_eval(train_log *log, const train_eval_record *record, bool echo);
+int train_log_close(train_log *log); /* the records stay until train_log_free */
+void train_log_free(train_log *log);
+
+double train_step_tokens_per_second(const train_step_record *record);
+/* The last step's; NULL before the first. */
+const train_step_record *train_log_last(const train_log *log);
+/* The lowest; NULL where nothing was evaluated. */
+const train_eval_record *train_log_best_eval(const train_log *log);
+
+/* What trainer_state.json says beside the log. */
+typedef struct train_state_facts {
+    int64_t total_steps, save_steps, eval_steps; /* 0: never in between */
+    int64_t n_parameters;                        /* of the model, for the operations spent */
+    int32_t batch_size;
+    double epochs;
+} train_state_facts;
+void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out);
+
+#endif
