@@ -57,7 +57,7 @@ static const option adapter_table[] = {
              "metrics.jsonl, trainer_state.json and report.html."},
     {.name = "lora-targets", .kind = OPTION_TEXT, .value_name = "WHICH", AT(targets),
      .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
-    {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", AT(rank), .low = 1, .high = 4096,
+    {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", AT(rank), .low = 1, .high = 512,
      .help = "Rank of the update of each layer. Default: 16."},
     {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", AT(alpha), .low = 1e-6, .high = 1e6,
      .help = "The update is scaled by alpha / rank. Default: twice the rank."},
@@ -69,11 +69,11 @@ static const option training_table[] = {
      .help = "How often to go through the data. Default: 1."},
     {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", AT(max_steps), .low = 1, .high = 1e15,
      .help = "Train for so many steps, whatever --epochs says."},
-    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", AT(seq_len), .low = 2, .high = 1 << 24,
+    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", AT(seq_len), .low = 2, .high = 1 << 20,
      .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
              "length, and do not see each other. Default: 1024, or the model's context where that is less."},
     {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", AT(batch_size), .low = 1,
-     .high = 1 << 20,
+     .high = 4096,
      .help = "Rows computed at a time. Default: 1."},
     {.name = "grad-accum", .kind = OPTION_INT, .value_name = "N", AT(grad_accum), .low = 1, .high = 1 << 20,
      .help = "Batches that make one step: the memory of one, the gradient of all. Default: 1."},
@@ -90,7 +90,7 @@ static const option optimizer_table[] = {
      .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
     {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", AT(warmup), .low = 0, .high = 1e9,
      .help = "Steps in which the learning rate rises from 0; below 1, a share of all steps. Default: 0."},
-    {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", AT(weight_decay), .low = 0, .high = 10,
+    {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", AT(weight_decay), .low = 0, .high = 1,
      .help = "Decoupled from the gradient. Default: 0."},
     {.name = "max-grad-norm", .kind = OPTION_NUMBER, .value_name = "X", AT(max_grad_norm), .low = 0, .high = 1e9,
      .help = "Scale a gradient whose norm is larger; 0: never. Default: 1."},
@@ -177,10 +177,9 @@ static qrun_train_params train_params(const finetune_options *o) {
     p.seed = o->seed.value;
     p.checkpointing = o->checkpointing;
     p.memory_bytes = o->engine.memory.value;
-    p.save_every = o->save_every.value;
     p.keep = (int32_t)o->keep.value;
     p.restart = o->restart;
-    return p;
+    return p; /* save_every stays 0: training.c saves, once the metrics of the step are on file */
 }
 
 static int show_masks(const finetune_options *o, const training *t) {
@@ -197,7 +196,8 @@ static int show_masks(const finetune_options *o, const training *t) {
 
 static int open_trainer(const finetune_options *o, const engine *e, training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    const qrun_train_params params = train_params(o);
+    qrun_train_params params = train_params(o);
+    params.restart = o->restart || o->show_mask.given; /* examples are shown whatever a checkpoint belongs to */
     progress_draw(0, 0, "reading the data");
     const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
     progress_clear();

@@ -12,6 +12,7 @@ static int64_t total_bytes(const qrun_plan_entry *entries, int32_t n_entries) {
 void plan_table_print(const qrun_plan_entry *entries, int32_t n_entries) {
     char size[SIZE_TEXT_BYTES];
     for (int32_t i = 0; i < n_entries; i++) {
+        if (entries[i].bytes == 0) { continue; }
         printf("  %-14s%12s\n", entries[i].category, size_text(entries[i].bytes, size));
     }
     printf("  %-14s%12s\n", "in all", size_text(total_bytes(entries, n_entries), size));

@@ -4,6 +4,7 @@
 
 #include "text.h"
 
+/* Categories that take nothing are left out. */
 void plan_table_print(const qrun_plan_entry *entries, int32_t n_entries);
 /* {"total_bytes": …, "entries": [{"category", "bytes"}, …]} */
 void plan_table_json(const qrun_plan_entry *entries, int32_t n_entries, text_buffer *out);

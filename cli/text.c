@@ -91,7 +91,12 @@ static void json_number(text_buffer *t, double value, int digits) {
 
 void text_json_float(text_buffer *t, double value) { json_number(t, value, 9); }
 
-void text_json_double(text_buffer *t, double value) { json_number(t, value, 17); }
+void text_json_double(text_buffer *t, double value) {
+    char digits[32];
+    int n = 15;
+    do { snprintf(digits, sizeof digits, "%.*g", n, value); } while (strtod(digits, NULL) != value && ++n < 17);
+    json_number(t, value, n);
+}
 
 void text_clear(text_buffer *t) {
     t->size = 0;

@@ -19,7 +19,8 @@ void text_puts(text_buffer *t, const char *s);
 void text_format(text_buffer *t, const char *format, ...) CLI_PRINTF(2, 3);
 /* A JSON string literal with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json_string(text_buffer *t, const char *bytes, size_t n_bytes);
-/* A JSON number with as many digits as tell a float (9) or a double (17) from its neighbours; null unless finite. */
+/* A JSON number with as many digits as tell a float (9) or a double (15 to 17) from its neighbours; null unless
+ * finite. */
 void text_json_float(text_buffer *t, double value);
 void text_json_double(text_buffer *t, double value);
 void text_clear(text_buffer *t);

@@ -150,6 +150,7 @@ static void put_memory(const train_report_facts *facts, text_buffer *out) {
     char size[SIZE_TEXT_BYTES];
     text_puts(out, "<div><h2>Memory</h2><table>\n");
     for (int32_t i = 0; i < facts->n_plan; i++) {
+        if (facts->plan[i].bytes == 0) { continue; }
         html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes, size));
     }
     html_row(out, "planned in all", "%s", size_text(facts->info->planned_bytes, size));

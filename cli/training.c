@@ -92,8 +92,8 @@ static int take_skipped(training *t, const train_step_record *r) {
            isfinite(r->loss) ? "gradient" : "loss");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
     return complain(EXIT_SOME_FAILED,
-                    "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup or "
-                    "--dtype f32 may help; --restart begins anew",
+                    "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup "
+                    "or --dtype f32 may help; --restart begins anew",
                     SKIPPED_IN_A_ROW_MAX);
 }
 
@@ -133,7 +133,8 @@ static int evaluate(training *t) {
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* What comes after a step that was not the last. */
+/* What comes after a step that was not the last. Its metrics are on file by now: going on from the checkpoint finds
+ * those of every step before it. */
 static int after_step(training *t) {
     const int64_t step = last_step(t);
     int code = EXIT_OK;

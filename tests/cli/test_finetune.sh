@@ -1,0 +1,205 @@
+# qrun finetune: from examples to an adapter that generate uses; bad data; stopping and going on.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
+tail -6 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/eval.jsonl"
+
+# finetune ARGUMENTS…: of the shipped model, small and quick.
+finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 "$@"; }
+
+# member FILE KEY: the number that the last line with KEY gives it.
+member() { sed -n "s/.*\"$2\":\\([-0-9.e+]*\\).*/\\1/p" "$1" | tail -1; }
+first_member() { sed -n "s/.*\"$2\":\\([-0-9.e+]*\\).*/\\1/p" "$1" | head -1; }
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && a + 0 < b + 0) }'; }
+
+# ---- What is refused ----
+
+run finetune --data x --out y
+expect_code 2
+expect_err "no model"
+for wrong in "no data|--out y" "--out DIR|--data x" "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
+    "needs --eval-data|--data x --out y --eval-every 5" "did you mean 'cosine'|--schedule cosin" \
+    "one of: adamw|--optimizer lion" "number from|--lr 0" "number from|--rank 0" "number from|--eval-split 1" \
+    "such as 6GiB|--memory lots" "whole number|--batch-size 1.5" "has no option '--dropout'|--dropout 0.1" \
+    "has no option '--full'|--full"; do
+    # shellcheck disable=SC2086 # words of the list
+    run finetune --model "$model" ${wrong#*|}
+    expect_code 2
+    expect_one_error_line
+    expect_err "${wrong%%|*}"
+done
+
+finetune --data "$work/absent.jsonl" --out "$work/none"
+expect_code 3
+expect_one_error_line
+expect_err "absent.jsonl"
+: >"$work/empty.jsonl"
+finetune --data "$work/empty.jsonl" --out "$work/none"
+expect_code 3
+expect_one_error_line
+expect_err "empty.jsonl"
+finetune --data "$work/train.jsonl" --out "$work/none" --seq-len 100000
+expect_code 2
+expect_one_error_line
+finetune --data "$work/train.jsonl" --out "$work/none" --lora-targets z_proj
+expect_true "targets that the model has not are refused" test "$code" -ne 0
+expect_err "z_proj"
+finetune --data "$work/train.jsonl" --out "$work/none" --memory 3MiB
+expect_code 4
+expect_one_error_line
+finetune --data "$work/train.jsonl" --out "$work/train.jsonl/out"
+expect_code 3
+expect_one_error_line
+
+# One broken line is named; --skip-bad counts it.
+sed '7s/.*/{"messages": [{"role": "user"/' "$work/train.jsonl" >"$work/broken.jsonl"
+finetune --data "$work/broken.jsonl" --out "$work/broken" --max-steps 1
+expect_code 3
+expect_one_error_line
+expect_err "broken.jsonl"
+expect_err "7"
+finetune --data "$work/broken.jsonl" --out "$work/broken" --max-steps 1 --skip-bad
+expect_code 0
+expect_out "bad lines   1"
+expect_out "23 examples"
+
+# ---- The mask ----
+
+finetune --data "$work/train.jsonl" --out "$work/mask" --show-mask 2
+expect_code 0
+expect_silent_err
+expect_out "«Ahoy, matey!"
+expect_true "two examples" test "$(grep -c '^--- example' "$work/out")" -eq 2
+expect_true "questions are no targets" sh -c "! grep -q '«Hello' '$work/out'"
+expect_true "nothing is trained" test ! -e "$work/mask/metrics.jsonl"
+
+# ---- A run ----
+
+steps=24
+finetune --data "$work/train.jsonl" --eval-data "$work/eval.jsonl" --eval-every 10 --save-every 10 --keep 1 \
+    --max-steps $steps --warmup 2 --schedule cosine --out "$work/a b"
+expect_code 0
+expect_silent_err
+expect_out "messages, 24 examples"
+expect_out "targets"
+expect_out "in all"
+expect_out "used at most"
+tail -1 "$work/out" >"$work/last"
+expect_true "the last line says how to use the adapter" \
+    grep -q "qrun generate --model .* --adapter '$work/a b' --chat" "$work/last"
+expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
+expect_true "the loss falls" less "$(member "$work/a b/metrics.jsonl" loss)" \
+    "$(first_member "$work/a b/metrics.jsonl" loss)"
+expect_true "the loss of the evaluation falls" less "$(member "$work/a b/metrics.jsonl" eval_loss)" \
+    "$(first_member "$work/a b/metrics.jsonl" loss)"
+for key in step epoch loss lr grad_norm tokens tokens_per_second seconds peak_bytes; do
+    expect_true "metrics have $key" grep -q "\"$key\":" "$work/a b/metrics.jsonl"
+done
+for file in adapter_config.json adapter_model.safetensors trainer_state.json report.html; do
+    expect_true "$file is there" test -s "$work/a b/$file"
+done
+expect_true "one checkpoint is kept" test "$(ls -d "$work/a b/checkpoint-"* | wc -l)" -eq 1
+expect_true "no half files" sh -c "! ls '$work/a b' | grep -q partial"
+tr '\n' ' ' <"$work/a b/trainer_state.json" >"$work/state.jsonl" && echo >>"$work/state.jsonl"
+expect_jsonl "$work/state.jsonl" 1
+for key in log_history global_step max_steps epoch num_input_tokens_seen total_flos best_metric train_batch_size; do
+    expect_true "trainer_state.json has $key" grep -q "\"$key\": " "$work/a b/trainer_state.json"
+done
+report="$work/a b/report.html"
+for title in Loss "Learning rate" "Gradient norm" "Tokens per second" Memory; do
+    expect_true "the report shows $title" grep -q "$title" "$report"
+done
+expect_true "the report has charts" test "$(grep -c '<svg' "$report")" -eq 5
+expect_true "the report loads nothing and runs nothing" sh -c "! grep -qiE '<script|https?://|src=|url\\(' '$report'"
+expect_true "the report knows dark" grep -q "prefers-color-scheme:dark" "$report"
+
+# The same command again: there is nothing left to do, and the adapter stays.
+cp "$work/a b/adapter_model.safetensors" "$work/adapter"
+finetune --data "$work/train.jsonl" --eval-data "$work/eval.jsonl" --eval-every 10 --save-every 10 --keep 1 \
+    --max-steps $steps --warmup 2 --schedule cosine --out "$work/a b"
+expect_code 0
+expect_out "All steps are done already"
+expect_true "the adapter is the same" cmp -s "$work/adapter" "$work/a b/adapter_model.safetensors"
+expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
+
+# Other options than those of its checkpoint are refused; --restart begins anew.
+finetune --data "$work/train.jsonl" --max-steps $steps --schedule constant --out "$work/a b"
+expect_code 3
+expect_one_error_line
+expect_err "--restart"
+finetune --data "$work/train.jsonl" --max-steps 3 --schedule constant --out "$work/a b" --restart
+expect_code 0
+expect_jsonl "$work/a b/metrics.jsonl" 3
+finetune --data "$work/train.jsonl" --max-steps 3 --schedule constant --out "$work/a b"
+expect_code 0
+expect_out "All steps are done already"
+
+# ---- JSON ----
+
+finetune --data "$work/train.jsonl" --eval-split 0.25 --max-steps 2 --optimizer adamw8bit --out "$work/json" --json
+expect_code 0
+expect_silent_err
+expect_jsonl "$work/out" 5
+expect_true "data and plan come first" sh -c "head -1 '$work/out' | grep -q '^{\"start\":.*\"plan\":'"
+expect_true "the result comes last" sh -c "tail -1 '$work/out' | grep -q '^{\"result\":'"
+finetune --data "$work/train.jsonl" --max-steps 2 --out "$work/quiet" --quiet
+expect_code 0
+expect_silent_err
+expect_empty_out
+finetune --data "$work/train.jsonl" --max-steps 2 --optimizer sgd --out "$work/verbose" --verbose
+expect_code 0
+expect_err "step 2 of 2: loss"
+
+# ---- Stopped and continued: the same adapter to the bit ----
+
+whole="$work/whole"
+parts="$work/parts"
+finetune --data "$work/train.jsonl" --max-steps 30 --out "$whole" --quiet
+expect_code 0
+for signal in TERM INT; do
+    last="qrun finetune, SIG$signal"
+    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" --max-steps 30 \
+        --out "$parts" --json >"$work/out" 2>"$work/err" &
+    process=$!
+    while kill -0 "$process" 2>/dev/null && ! grep -q '"step"' "$work/out"; do sleep 0.01; done
+    kill -s "$signal" "$process" 2>/dev/null
+    wait "$process"
+    code=$?
+    expect_code 130
+    expect_err "repeat the command"
+    expect_true "a checkpoint is there" sh -c "ls -d '$parts'/checkpoint-* >/dev/null"
+    expect_true "no adapter before the end" test ! -e "$parts/adapter_model.safetensors"
+done
+finetune --data "$work/train.jsonl" --max-steps 30 --out "$parts"
+expect_code 0
+expect_out "Going on from step"
+expect_true "the adapter is that of the whole run" cmp -s "$whole/adapter_model.safetensors" \
+    "$parts/adapter_model.safetensors"
+expect_jsonl "$parts/metrics.jsonl" 30
+sed 's/,"tokens_per_second.*//' "$whole/metrics.jsonl" >"$work/whole.metrics"
+sed 's/,"tokens_per_second.*//' "$parts/metrics.jsonl" >"$work/parts.metrics"
+expect_true "so are the metrics" cmp -s "$work/whole.metrics" "$work/parts.metrics"
+
+# ---- The adapter in use ----
+
+run generate --model "$model" --chat --prompt "Hello!" --max-tokens 30 --temperature 0
+expect_code 0
+cp "$work/out" "$work/base"
+run generate --model "$model" --adapter "$whole" --chat --prompt "Hello!" --max-tokens 30 --temperature 0
+expect_code 0
+expect_true "the adapter changes the answer" sh -c "! cmp -s '$work/base' '$work/out'"
+
+# ---- A terminal ----
+
+if command -v script >/dev/null && script -qec "true" /dev/null >/dev/null 2>&1 </dev/null; then
+    escape=$(printf '\033')
+    : >"$work/err"
+    last="qrun finetune, on a terminal"
+    command="$QRUN finetune --model $model --seq-len 96 --rank 4 --data $work/train.jsonl --max-steps 12"
+    TERM=xterm script -qec "$command --out $work/t1" /dev/null >"$work/out" 2>/dev/null </dev/null
+    expect_true "a bar with loss, rate and time left" grep -q '\[#* *\].*step .* of 12  loss .*tokens/s  ETA' "$work/out"
+    expect_true "in colour" grep -q "$escape\[[0-9]*m" "$work/out"
+    NO_COLOR=1 TERM=xterm script -qec "$command --out $work/t2" /dev/null >"$work/out" 2>/dev/null </dev/null
+    expect_true "NO_COLOR: none" sh -c "! grep -q '$escape\[[0-9]*m' '$work/out'"
+fi
+finish
