@@ -1,7 +1,6 @@
 #include "chart.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "html.h"
 
@@ -62,11 +61,9 @@ static void put_axes(const chart *c, const frame *f, text_buffer *out) {
     for (int i = 0; f->y.low + i * y_distance <= f->y.high + 0.01 * y_distance; i++) {
         const double value = fabs(f->y.low + i * y_distance) < 1e-6 * y_distance ? 0 : f->y.low + i * y_distance;
         const double at = place_y(f, value);
-        char size[SIZE_TEXT_BYTES], number[32];
-        snprintf(number, sizeof number, "%.4g", value);
         text_format(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, at, WIDTH - RIGHT);
-        text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 6, at + 4,
-                    c->sizes ? size_text((int64_t)value, size) : number);
+        text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT - 6, at + 4,
+                    value);
     }
     const double x_distance = fmax(1, tick_distance(f->x, 2 * TICKS));
     for (double x = x_distance * ceil(f->x.low / x_distance); x <= f->x.high; x += x_distance) {

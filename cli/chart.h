@@ -22,8 +22,7 @@ typedef struct chart {
     const char *title, *x_name;
     chart_series series[CHART_SERIES_MAX];
     int n_series;
-    bool from_zero;   /* the y axis begins at 0 */
-    bool sizes;       /* y is in bytes */
+    bool from_zero; /* the y axis begins at 0 */
 } chart;
 
 /* Long series are drawn as the means of at most CHART_POINTS_MAX stretches. */

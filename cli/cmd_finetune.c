@@ -277,10 +277,8 @@ const command command_finetune = {
                 "  qrun generate --model path/to/model --adapter my-adapter --chat --prompt \"Hello!\"\n"
                 "\n"
                 "  # two lines of a train.jsonl:\n"
-                "  {\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}, {\"role\": \"assistant\", "
-                "\"content\": \"Ahoy!\"}]}\n"
-                "  {\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}, {\"role\": \"assistant\", "
-                "\"content\": \"A sailor.\"}]}",
+                "  {\"prompt\": \"Hello!\", \"completion\": \" Ahoy!\"}\n"
+                "  {\"prompt\": \"Who are you?\", \"completion\": \" A sailor, matey.\"}",
     .groups = groups,
     .n_groups = N_GROUPS(groups),
     .options_bytes = sizeof(finetune_options),

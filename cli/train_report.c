@@ -29,8 +29,8 @@ static const char style[] =
 
 /* The log's steps as columns. */
 typedef struct columns {
-    double *step, *loss, *smooth, *learning_rate, *grad_norm, *speed, *peak; /* [n] */
-    double *eval_step, *eval_loss;                                          /* [n_evals] */
+    double *step, *loss, *smooth, *learning_rate, *grad_norm, *speed, *peak; /* [n_steps]; peak in MiB */
+    double *eval_step, *eval_loss;                                           /* [n_evals] */
     double *memory; /* all of them */
 } columns;
 
@@ -56,7 +56,7 @@ static columns make_columns(const train_log *log) {
         c.learning_rate[i] = s->learning_rate;
         c.grad_norm[i] = s->grad_norm;
         c.speed[i] = train_step_tokens_per_second(s);
-        c.peak[i] = (double)s->peak_bytes;
+        c.peak[i] = (double)s->peak_bytes / 0x1p20;
     }
     for (size_t i = 0; i < n_evals; i++) {
         c.eval_step[i] = (double)log->evals[i].step;
@@ -79,7 +79,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
          .series = {{c.step, c.grad_norm, n, "main", NULL, false}}},
         {.title = "Tokens per second", .n_series = 1, .from_zero = true,
          .series = {{c.step, c.speed, n, "main", NULL, false}}},
-        {.title = "Memory used at most", .n_series = 1, .from_zero = true, .sizes = true,
+        {.title = "Memory used at most, MiB", .n_series = 1, .from_zero = true,
          .series = {{c.step, c.peak, n, "main", NULL, false}}},
     };
     text_puts(out, "<div class=\"charts\">\n");
