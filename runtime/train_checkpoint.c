@@ -47,10 +47,11 @@ static int64_t last_checkpoint(const char *out, int64_t below) {
     return last;
 }
 
-static void remove_old(const qrun_trainer *trainer) {
+/* All but the last n_kept. */
+static void remove_old(const qrun_trainer *trainer, int64_t n_kept) {
     int64_t step = INT64_MAX;
     for (int64_t kept = 0; (step = last_checkpoint(trainer->settings.out, step)) >= 0; kept++) {
-        if (kept < trainer->settings.keep) { continue; }
+        if (kept < n_kept) { continue; }
         char *path = checkpoint_path(trainer, step);
         if (path != NULL) { qr_folder_remove_flat(path); }
         qr_free(path);
@@ -112,6 +113,8 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     qr_folder_writer folder = {0};
     qrun_status status = QRUN_OK;
     if (path == NULL) { QR_TRY(qr_fail_memory(error, "a path", strlen(trainer->settings.out))); }
+    if (trainer->begins_anew) { remove_old(trainer, 0); } /* those of the run before would be taken for this one's */
+    trainer->begins_anew = false;
     if (qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
     QR_TRY(qr_folder_writer_open(&folder, path, error));
     QR_TRY(write_state(trainer, folder.partial_path, error));
@@ -119,7 +122,7 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     QR_TRY(write_text(folder.partial_path, "state.json", text, error));
     QR_TRY(qr_adapter_export(trainer, folder.partial_path, error));
     status = qr_folder_writer_commit(&folder, error);
-    if (status == QRUN_OK) { remove_old(trainer); }
+    if (status == QRUN_OK) { remove_old(trainer, trainer->settings.keep); }
 out:
     qr_folder_writer_abort(&folder);
     qr_free(path);

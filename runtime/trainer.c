@@ -292,6 +292,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(choose_policy(made, params, error));
     QR_TRY(make_fingerprint(made, params, error));
     QR_TRY(make_memory(made, error));
+    made->begins_anew = params->restart;
     if (!params->restart) { QR_TRY(qr_trainer_resume(made, error)); }
     made->first_step = made->state.step + 1;
 out:

@@ -50,6 +50,7 @@ struct qrun_trainer {
     int64_t total_steps, warmup_steps, first_step;
     char *fingerprint; /* JSON of everything that must be equal to go on from a checkpoint */
     bool counted_session; /* model->n_sessions counts this trainer */
+    bool begins_anew;     /* checkpoints of an earlier run are in its folder until it saves its first one */
 };
 
 /* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
