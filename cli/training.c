@@ -36,16 +36,11 @@ static int publish(training *t, const char *state) {
     return publish_text(t, "report.html", &content);
 }
 
-static int64_t last_step(const training *t) {
-    const train_step_record *last = train_log_last(&t->log);
-    return last != NULL ? last->step : t->info.first_step - 1;
-}
-
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    if (t->saved_step == last_step(t)) { return EXIT_OK; }
+    if (t->saved_step == t->step) { return EXIT_OK; }
     if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
-    t->saved_step = last_step(t);
+    t->saved_step = t->step;
     return publish(t, "running");
 }
 
@@ -108,6 +103,7 @@ static int run_step(training *t, bool *done) {
                                       .peak_bytes = t->info.peak_bytes, .epoch = m.epoch, .loss = m.loss,
                                       .learning_rate = m.learning_rate, .grad_norm = m.grad_norm,
                                       .seconds = m.seconds, .skipped = m.skipped};
+    t->step = m.step;
     const int code = train_log_step(&t->log, &record, t->json);
     if (code != EXIT_OK) { return code; }
     show_step(t, &record);
@@ -117,7 +113,7 @@ static int run_step(training *t, bool *done) {
 static int evaluate(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     const train_step_record *last = train_log_last(&t->log);
-    train_eval_record record = {.step = last_step(t), .epoch = last != NULL ? last->epoch : 0};
+    train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
     const double begin = clock_seconds();
     if (progress_enabled()) {
         progress_draw((double)record.step, (double)t->info.total_steps, "evaluating %lld examples",
@@ -136,24 +132,22 @@ static bool is_due(int64_t step, int64_t every) { return every > 0 && step % eve
 /* What comes after a step that was not the last. Its metrics are on file by now: going on from the checkpoint finds
  * those of every step before it. */
 static int after_step(training *t) {
-    const int64_t step = last_step(t);
     int code = EXIT_OK;
-    if (t->info.n_eval_examples > 0 && is_due(step, t->eval_every)) { code = evaluate(t); }
-    if (code == EXIT_OK && is_due(step, t->save_every)) { code = save(t); }
+    if (t->info.n_eval_examples > 0 && is_due(t->step, t->eval_every)) { code = evaluate(t); }
+    if (code == EXIT_OK && is_due(t->step, t->save_every)) { code = save(t); }
     if (code == EXIT_OK && clock_seconds() - t->published_seconds >= PUBLISH_SECONDS) { code = publish(t, "running"); }
     return code;
 }
 
 static int stop_early(training *t) {
-    const int64_t step = last_step(t);
-    if (step == 0) { return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save"); }
+    if (t->step == 0) { return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save"); }
     const int code = save(t);
     if (code != EXIT_OK) { return code; }
     (void)publish(t, "interrupted");
     return complain(EXIT_INTERRUPTED,
                     "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To go on, repeat the command "
                     "(without --restart)",
-                    (long long)step, (long long)t->info.total_steps, t->out, (long long)step);
+                    (long long)t->step, (long long)t->info.total_steps, t->out, (long long)t->step);
 }
 
 static int run_steps(training *t) {
@@ -172,10 +166,9 @@ static int run_steps(training *t) {
 
 static int finish(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    const int64_t step = last_step(t);
     const train_eval_record *last = t->log.n_evals > 0 ? &t->log.evals[t->log.n_evals - 1] : NULL;
     int code = EXIT_OK;
-    if (t->info.n_eval_examples > 0 && (last == NULL || last->step != step)) { code = evaluate(t); }
+    if (t->info.n_eval_examples > 0 && (last == NULL || last->step != t->step)) { code = evaluate(t); }
     if (code == EXIT_OK) { code = save(t); }
     if (code != EXIT_OK) { return code; }
     if (qrun_trainer_export(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
@@ -184,7 +177,7 @@ static int finish(training *t) {
 
 int training_run(training *t) {
     int code = train_log_open(&t->log, t->out, t->info.first_step);
-    t->saved_step = t->info.first_step - 1;
+    t->step = t->saved_step = t->info.first_step - 1;
     if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
     if (code == EXIT_OK) { code = run_steps(t); }
     if (code == EXIT_OK) { code = finish(t); }
