@@ -134,6 +134,19 @@ finetune --data "$work/train.jsonl" --max-steps 3 --schedule constant --out "$wo
 expect_code 0
 expect_out "All steps are done already"
 
+# A disk that takes no more: a clear line, no half checkpoint, and no adapter.
+last="qrun finetune, files limited to 200 KB"
+(
+    ulimit -f 400
+    "$QRUN" finetune --model "$model" --seq-len 96 --data "$work/train.jsonl" --max-steps 2 --quiet --out "$work/full" \
+        >"$work/out" 2>"$work/err"
+)
+code=$?
+expect_code 3
+expect_one_error_line
+expect_err "cannot write"
+expect_true "nothing half is left" sh -c "! ls '$work/full' | grep -qE 'checkpoint|adapter|partial'"
+
 # ---- JSON ----
 
 finetune --data "$work/train.jsonl" --eval-split 0.25 --max-steps 2 --optimizer adamw8bit --out "$work/json" --json
