@@ -165,13 +165,15 @@ expect_err "step 2 of 2: loss"
 
 # ---- Stopped and continued: the same adapter to the bit ----
 
+many=100 # enough that the signals come before the last
 whole="$work/whole"
 parts="$work/parts"
-finetune --data "$work/train.jsonl" --max-steps 30 --out "$whole" --quiet
+finetune --data "$work/train.jsonl" --max-steps $many --out "$whole" --quiet
 expect_code 0
 for signal in TERM INT; do
     last="qrun finetune, SIG$signal"
-    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" --max-steps 30 \
+    : >"$work/out" # nothing of the run before is taken for a first step
+    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" --max-steps $many \
         --out "$parts" --json >"$work/out" 2>"$work/err" &
     process=$!
     while kill -0 "$process" 2>/dev/null && ! grep -q '"step"' "$work/out"; do sleep 0.01; done
@@ -183,12 +185,12 @@ for signal in TERM INT; do
     expect_true "a checkpoint is there" sh -c "ls -d '$parts'/checkpoint-* >/dev/null"
     expect_true "no adapter before the end" test ! -e "$parts/adapter_model.safetensors"
 done
-finetune --data "$work/train.jsonl" --max-steps 30 --out "$parts"
+finetune --data "$work/train.jsonl" --max-steps $many --out "$parts"
 expect_code 0
 expect_out "Going on from step"
 expect_true "the adapter is that of the whole run" cmp -s "$whole/adapter_model.safetensors" \
     "$parts/adapter_model.safetensors"
-expect_jsonl "$parts/metrics.jsonl" 30
+expect_jsonl "$parts/metrics.jsonl" $many
 sed 's/,"tokens_per_second.*//' "$whole/metrics.jsonl" >"$work/whole.metrics"
 sed 's/,"tokens_per_second.*//' "$parts/metrics.jsonl" >"$work/parts.metrics"
 expect_true "so are the metrics" cmp -s "$work/whole.metrics" "$work/parts.metrics"
@@ -208,9 +210,9 @@ if command -v script >/dev/null && script -qec "true" /dev/null >/dev/null 2>&1 
     escape=$(printf '\033')
     : >"$work/err"
     last="qrun finetune, on a terminal"
-    command="$QRUN finetune --model $model --seq-len 96 --rank 4 --data $work/train.jsonl --max-steps 12"
+    command="$QRUN finetune --model $model --seq-len 96 --rank 4 --data $work/train.jsonl --max-steps 60"
     TERM=xterm script -qec "$command --out $work/t1" /dev/null >"$work/out" 2>/dev/null </dev/null
-    expect_true "a bar with loss, rate and time left" grep -q '\[#* *\].*step .* of 12  loss .*tokens/s  ETA' "$work/out"
+    expect_true "a bar with loss, rate and time left" grep -q '\[#* *\].*step .* of 60  loss .*tokens/s  ETA' "$work/out"
     expect_true "in colour" grep -q "$escape\[[0-9]*m" "$work/out"
     NO_COLOR=1 TERM=xterm script -qec "$command --out $work/t2" /dev/null >"$work/out" 2>/dev/null </dev/null
     expect_true "NO_COLOR: none" sh -c "! grep -q '$escape\[[0-9]*m' '$work/out'"

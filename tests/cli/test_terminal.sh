@@ -26,7 +26,7 @@ on_terminal "env TERM=dumb $QRUN help"
 expect_true "TERM=dumb: none" plain
 
 awk 'BEGIN { for (i = 0; i < 12; i++)
-    print "{\"prompt\": \"Story:\", \"max_tokens\": 30, \"ignore_eos\": true}" }' >"$work/requests.jsonl"
+    print "{\"prompt\": \"Story:\", \"max_tokens\": 300, \"ignore_eos\": true}" }' >"$work/requests.jsonl"
 job="$QRUN generate --model $model --prompts $work/requests.jsonl --max-batch 2"
 on_terminal "$job --output $work/a.jsonl"
 expect_code 0
