@@ -17,7 +17,8 @@ less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && a + 0 < b
 run finetune --data x --out y
 expect_code 2
 expect_err "no model"
-for wrong in "no data|--out y" "--out DIR|--data x" "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
+for wrong in "no data|--out y" "--out DIR|--data x" \
+    "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
     "needs --eval-data|--data x --out y --eval-every 5" "did you mean 'cosine'|--schedule cosin" \
     "one of: adamw|--optimizer lion" "number from|--lr 0" "number from|--rank 0" "number from|--eval-split 1" \
     "such as 6GiB|--memory lots" "whole number|--batch-size 1.5" "has no option '--dropout'|--dropout 0.1" \
@@ -173,8 +174,8 @@ expect_code 0
 for signal in TERM INT; do
     last="qrun finetune, SIG$signal"
     : >"$work/out" # nothing of the run before is taken for a first step
-    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" --max-steps $many \
-        --out "$parts" --json >"$work/out" 2>"$work/err" &
+    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" \
+        --max-steps $many --out "$parts" --json >"$work/out" 2>"$work/err" &
     process=$!
     while kill -0 "$process" 2>/dev/null && ! grep -q '"step"' "$work/out"; do sleep 0.01; done
     kill -s "$signal" "$process" 2>/dev/null
@@ -212,7 +213,8 @@ if command -v script >/dev/null && script -qec "true" /dev/null >/dev/null 2>&1 
     last="qrun finetune, on a terminal"
     command="$QRUN finetune --model $model --seq-len 96 --rank 4 --data $work/train.jsonl --max-steps 60"
     TERM=xterm script -qec "$command --out $work/t1" /dev/null >"$work/out" 2>/dev/null </dev/null
-    expect_true "a bar with loss, rate and time left" grep -q '\[#* *\].*step .* of 60  loss .*tokens/s  ETA' "$work/out"
+    expect_true "a bar with loss, rate and time left" \
+        grep -q '\[#* *\].*step .* of 60  loss .*tokens/s  ETA' "$work/out"
     expect_true "in colour" grep -q "$escape\[[0-9]*m" "$work/out"
     NO_COLOR=1 TERM=xterm script -qec "$command --out $work/t2" /dev/null >"$work/out" 2>/dev/null </dev/null
     expect_true "NO_COLOR: none" sh -c "! grep -q '$escape\[[0-9]*m' '$work/out'"
