@@ -27,8 +27,8 @@
  *              lives as long as the object. Text that a call allocates for the caller is given back with qrun_free.
  *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every request
  *              that names it.
- *   Structs    Begin with struct_size; start from the _INIT macro, so that a program compiled against an older header
- *              works with a newer library.
+ *   Structs    Begin with struct_size; start from the _INIT macro. It tells the library which fields a program knows; until
+ *              version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise).
  *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit, _cancel,
  *              _stats and _event_descriptor may be called from any thread at any time; stepping is for one thread at a
  *              time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters are safe from any thread.
