@@ -108,7 +108,7 @@ static qrun_status check_format(const build *b, build_item *item) {
 static qrun_status refuse(build *b, const build_item *item, qr_error *err) {
     if (item->status != QRUN_ERROR_INPUT) { return qr_fail(err, item->status, "%s", item->err.message); }
     if (!b->options->skip_bad) {
-        return qr_fail(err, item->status, "%s; skip_bad leaves such examples out", item->err.message);
+        return qr_fail(err, item->status, "%s; --skip-bad leaves such examples out", item->err.message);
     }
     if (b->info.n_bad++ == 0) { memcpy(b->info.first_bad, item->err.message, sizeof b->info.first_bad); }
     return QRUN_OK;
