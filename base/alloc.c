@@ -24,9 +24,8 @@ static bool should_fail(void) {
 static void count_bytes(long long change) {
     const long long held = atomic_fetch_add_explicit(&bytes_held, change, memory_order_relaxed) + change;
     long long peak = atomic_load_explicit(&bytes_peak, memory_order_relaxed);
-    while (held > peak &&
-           !atomic_compare_exchange_weak_explicit(&bytes_peak, &peak, held, memory_order_relaxed, memory_order_relaxed)) {
-    }
+    while (held > peak && !atomic_compare_exchange_weak_explicit(&bytes_peak, &peak, held, memory_order_relaxed,
+                                                                 memory_order_relaxed)) {}
 }
 
 static void *remember(unsigned char *block, size_t size) {

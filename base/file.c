@@ -302,7 +302,9 @@ qrun_status qr_folder_create(const char *path, qr_error *err) {
         if (*end != '/' && *end != '\0') { continue; }
         const char kept = *end;
         *end = '\0';
-        if (end != copy && mkdir(copy, 0777) != 0 && errno != EEXIST) { status = fail_errno(err, copy, "create the folder"); }
+        if (end != copy && mkdir(copy, 0777) != 0 && errno != EEXIST) {
+            status = fail_errno(err, copy, "create the folder");
+        }
         *end = kept;
         if (kept == '\0' || status != QRUN_OK) { break; }
     }

@@ -1,6 +1,6 @@
 /* Workers spin for a short while before they sleep: a decode step runs a few hundred loops of 20…500 µs, and waking a
- * sleeping thread costs about 50 µs on a virtual machine. The calling thread waits only for workers that have joined the
- * loop: one that sleeps or was preempted by another process holds nobody up. */
+ * sleeping thread costs about 50 µs on a virtual machine. The calling thread waits only for workers that have joined
+ * the loop: one that sleeps or was preempted by another process holds nobody up. */
 #define _GNU_SOURCE
 #include "base/threads.h"
 
@@ -36,8 +36,10 @@ struct qr_threads {
     pthread_cond_t wake;
     atomic_int n_sleeping;
     atomic_bool stopping;
-    /* The loop in progress. A worker reads fn, arg and n after it has joined; they change only while nobody can be in. */
-    atomic_ullong state; /* workers inside, whether joining is possible, and the loop's number: see the constants above */
+    /* The loop in progress. A worker reads fn, arg and n after it has joined; they change only while nobody can be in.
+     */
+    atomic_ullong
+        state; /* workers inside, whether joining is possible, and the loop's number: see the constants above */
     qr_loop_fn fn;
     void *arg;
     int64_t n;
@@ -83,7 +85,9 @@ static bool is_news(unsigned long long state, unsigned long long seen) {
 /* Returns when a loop other than number `seen` is open, or the pool stops. */
 static void wait_for_loop(struct qr_threads *pool, unsigned long long seen) {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (is_news(atomic_load_explicit(&pool->state, memory_order_relaxed), seen) || atomic_load(&pool->stopping)) { return; }
+        if (is_news(atomic_load_explicit(&pool->state, memory_order_relaxed), seen) || atomic_load(&pool->stopping)) {
+            return;
+        }
         pause_briefly();
     }
     pthread_mutex_lock(&pool->sleep_lock);
@@ -131,7 +135,8 @@ static int available_processors(void) {
 qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err) {
     *threads = NULL;
     if (n_threads < 0 || n_threads > MAX_THREADS) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "threads must be 0 (all processors) to %d, not %d", MAX_THREADS, n_threads);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "threads must be 0 (all processors) to %d, not %d", MAX_THREADS,
+                       n_threads);
     }
     if (n_threads == 0) { n_threads = available_processors(); }
     struct qr_threads *pool = qr_alloc_zeroed(sizeof *pool);
@@ -144,7 +149,8 @@ qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err
         pool->workers[i] = (struct worker){.pool = pool, .index = i};
         if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
             qr_threads_destroy(pool);
-            return qr_fail(err, QRUN_ERROR_MEMORY, "cannot start thread %d of %d; use fewer with --threads", i + 1, n_threads);
+            return qr_fail(err, QRUN_ERROR_MEMORY, "cannot start thread %d of %d; use fewer with --threads", i + 1,
+                           n_threads);
         }
         pool->n_started = i;
     }

@@ -1,5 +1,5 @@
-/* How fast attention is: decode steps in bytes of K and V read a second, beside one reading pass over as many bytes by the
- * same threads, and prompts in operations a second (two a multiply-add; only positions a row sees are counted).
+/* How fast attention is: decode steps in bytes of K and V read a second, beside one reading pass over as many bytes by
+ * the same threads, and prompts in operations a second (two a multiply-add; only positions a row sees are counted).
  *
  *     bench_attention [--isa NAME] [--threads N] [--heads N/KV] [--dim N] */
 #include <stdio.h>
@@ -105,7 +105,8 @@ static void bench_shape(const options *o, qr_backend *backend, const shape *s) {
     }
     float *q = memory((size_t)(n_tokens * row) * sizeof *q);
     uint16_t *dst = memory((size_t)(n_tokens * row) * sizeof *dst);
-    int32_t *table = memory((size_t)(n_pages * s->n_seqs) * sizeof *table), q_start[MAX_SEQS + 1] = {0}, first[MAX_SEQS];
+    int32_t *table = memory((size_t)(n_pages * s->n_seqs) * sizeof *table), q_start[MAX_SEQS + 1] = {0},
+            first[MAX_SEQS];
     fill(pages, pages_bytes, s->format == QR_KV_BF16 ? 0x3D003D00U : 0x3D000000U);
     fill(q, (size_t)(n_tokens * row) * sizeof *q, 0x3D000000U);
     for (int32_t seq = 0; seq < s->n_seqs; seq++) {
@@ -119,7 +120,8 @@ static void bench_shape(const options *o, qr_backend *backend, const shape *s) {
         .table_stride = n_pages, .pages = pages, .page_stride_bytes = page_bytes, .scale = 0.125F};
     const double seconds = attention_seconds(backend, &args, o->n_threads);
     const double seen = (double)n_tokens * ((double)s->context - 0.5 * ((double)s->n_new - 1.0));
-    printf("%-5s %2d x %5d of %6d  %10.1f us  ", format_names[s->format], s->n_seqs, s->n_new, s->context, seconds * 1e6);
+    printf("%-5s %2d x %5d of %6d  %10.1f us  ", format_names[s->format], s->n_seqs, s->n_new, s->context,
+           seconds * 1e6);
     if (s->n_new == 1) {
         const double limit = read_seconds(backend->threads, o->n_threads, pages, pages_bytes);
         printf("%6.1f GB/s, %3.0f %% of reading\n", (double)pages_bytes / seconds * 1e-9, 100.0 * limit / seconds);

@@ -68,7 +68,8 @@ static void fill_weight(qr_weight *weight, size_t n_bytes) {
 typedef struct measured { int64_t n_rows; double seconds; } measured;
 
 /* Best of many calls, each on the next copy of the weights. */
-static double best_seconds(const bench *b, qr_weight *weights, int n_copies, const qr_linear_args *shape, void *workspace) {
+static double best_seconds(const bench *b, qr_weight *weights, int n_copies, const qr_linear_args *shape,
+                           void *workspace) {
     double best = 1e30, begin = seconds_now(b->options);
     for (int call = 0; call < 8 || seconds_now(b->options) - begin < 1.0; call++) {
         qr_linear_args args = *shape;
@@ -106,11 +107,17 @@ static void bench_format(const bench *b, qr_weight_format format) {
     }
     for (int i = 0; i < o->n_rows; i++) {
         const int64_t m = o->rows[i];
-        const size_t x_bytes = (size_t)(m * o->in) * qr_dtype_bytes(o->dtype), y_bytes = (size_t)(m * o->out) * sizeof(float);
+        const size_t x_bytes = (size_t)(m * o->in) * qr_dtype_bytes(o->dtype),
+                     y_bytes = (size_t)(m * o->out) * sizeof(float);
         qr_weight x_like = {.desc = {QR_WEIGHT_BF16, 0, m, o->in}, .data = memory(backend, x_bytes)};
         fill_weight(&x_like, x_bytes);
-        const qr_linear_args args = {.weight = weights, .x = x_like.data, .x_dtype = o->dtype, .y = memory(backend, y_bytes),
-                                     .n_rows = m, .x_stride = o->in, .y_stride = o->out};
+        const qr_linear_args args = {.weight = weights,
+                                     .x = x_like.data,
+                                     .x_dtype = o->dtype,
+                                     .y = memory(backend, y_bytes),
+                                     .n_rows = m,
+                                     .x_stride = o->in,
+                                     .y_stride = o->out};
         const size_t workspace_bytes = qr_linear_workspace(backend, &args);
         void *workspace = memory(backend, workspace_bytes);
         print_row(b, qr_weight_format_name(format), m, best_seconds(b, weights, n_copies, &args, workspace), n_bytes);
@@ -122,8 +129,10 @@ static void bench_format(const bench *b, qr_weight_format format) {
 }
 
 static int usage(const char *argument) {
-    fprintf(stderr, "bench_linear: %s? Options: --shape OUTxIN --rows 1,16,512 --formats nf4-dq,int8 --isa NAME --threads N "
-                    "--f32\n", argument);
+    fprintf(stderr,
+            "bench_linear: %s? Options: --shape OUTxIN --rows 1,16,512 --formats nf4-dq,int8 --isa NAME --threads N "
+            "--f32\n",
+            argument);
     return 2;
 }
 
@@ -164,9 +173,9 @@ int main(int argc, char **argv) {
     checked(qr_backend_cpu_create(o.isa, threads, &b.backend, &err), &err, NULL);
     checked(qr_cpu_measure_read_bandwidth(threads, 0.5, &b.read_bytes, &err), &err, NULL);
     checked(qr_cpu_measure_matrix_peak(threads, b.backend->isa, o.dtype, 0.5, &b.peak_flops, &err), &err, NULL);
-    printf("%s, %d threads: read bandwidth %.1f GB/s, matrix peak %.3f TFLOP/s (%s); weights [%lld, %lld]\n", b.backend->isa,
-           qr_threads_count(threads), b.read_bytes * 1e-9, b.peak_flops * 1e-12, qr_dtype_name(o.dtype), (long long)o.out,
-           (long long)o.in);
+    printf("%s, %d threads: read bandwidth %.1f GB/s, matrix peak %.3f TFLOP/s (%s); weights [%lld, %lld]\n",
+           b.backend->isa, qr_threads_count(threads), b.read_bytes * 1e-9, b.peak_flops * 1e-12, qr_dtype_name(o.dtype),
+           (long long)o.out, (long long)o.in);
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
         const char *name = qr_weight_format_name((qr_weight_format)format), *found = strstr(o.formats, name);
         for (; found != NULL; found = strstr(found + 1, name)) {

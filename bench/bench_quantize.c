@@ -1,5 +1,5 @@
-/* How fast one thread quantises, in bytes of source a second, beside one warm reading pass over the same bytes by the same
- * thread: the limit of anything that looks at a file in the page cache.
+/* How fast one thread quantises, in bytes of source a second, beside one warm reading pass over the same bytes by the
+ * same thread: the limit of anything that looks at a file in the page cache.
  *
  *     bench_quantize [--isa NAME] [--mib N]     N MiB of source, larger than the caches (default 256) */
 #include <stdio.h>
@@ -75,7 +75,8 @@ static double quantize_seconds(qr_backend *backend, qr_quantize_args args, int64
 }
 
 static void bench_source(qr_backend *backend, qr_dtype dtype, size_t n_bytes) {
-    static const qr_weight_format formats[] = {QR_WEIGHT_NF4, QR_WEIGHT_INT8, QR_WEIGHT_F16, QR_WEIGHT_BF16, QR_WEIGHT_F32};
+    static const qr_weight_format formats[] = {QR_WEIGHT_NF4, QR_WEIGHT_INT8, QR_WEIGHT_F16, QR_WEIGHT_BF16,
+                                               QR_WEIGHT_F32};
     const int64_t n_rows = (int64_t)(n_bytes / qr_dtype_bytes(dtype)) / COLS;
     void *src = memory(n_bytes), *codes = memory((size_t)ROWS_PER_CALL * COLS * sizeof(float));
     float *absmax = memory((size_t)ROWS_PER_CALL * COLS / 32 * sizeof *absmax);

@@ -16,7 +16,7 @@ static int complain_io(const char *what, const char *path) {
     return complain(EXIT_FILE, "cannot %s '%s': %s", what, path, strerror(errno));
 }
 
-/* ---- What a partial file holds ---- */
+/* ---- What a partial file holds ----------------------------------------------------------------------------------- */
 
 enum { INDEX_MAX = 1 << 30 };
 
@@ -93,7 +93,7 @@ static int scan_partial(answer_file *file, off_t *whole_bytes) {
     return code;
 }
 
-/* ---- Which job it is ---- */
+/* ---- Which job it is --------------------------------------------------------------------------------------------- */
 
 /* "'temperature' was \"0.5\" and is \"0.8\" now": the first member in which two objects differ. */
 static bool describe_difference(const cJSON *before, const cJSON *now, text_buffer *out) {
@@ -153,7 +153,7 @@ static int write_job(const answer_file *file, const text_buffer *job) {
     return complain_io("write", file->job_path.data);
 }
 
-/* ---- Opening ---- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static int open_direct(answer_file *file) {
     file->stream = fopen(file->path, "ab");
@@ -218,7 +218,7 @@ int answer_file_open(answer_file *file, const char *path, bool resume, const tex
     return code;
 }
 
-/* ---- Writing and ending ---- */
+/* ---- Writing and ending ------------------------------------------------------------------------------------------ */
 
 int answer_file_write(answer_file *file, const text_buffer *lines) {
     if (file->stream == stdout) { progress_clear(); }

@@ -57,7 +57,7 @@ typedef struct bench {
     int64_t planned_bytes, peak_bytes;
 } bench;
 
-/* ---- What the numbers mean ---- */
+/* ---- What the numbers mean --------------------------------------------------------------------------------------- */
 
 static double matrix_peak(const bench *b) {
     return strcmp(b->engine.info.dtype, "f32") == 0 ? b->limits.f32_flops : b->limits.bf16_flops;
@@ -148,7 +148,7 @@ static int report(const bench *b, const char *json_path) {
     return written ? EXIT_OK : complain(EXIT_FILE, "cannot write '%s': %s", json_path, strerror(errno));
 }
 
-/* ---- Measuring ---- */
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_batch(const bench *b) {
     int64_t largest = 1;
@@ -236,9 +236,10 @@ const command command_bench = {
     .name = "bench",
     .summary = "measure prefill and decode speed beside the machine's limits",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
-    .description = "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
-                   "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
-                   "decoding, and the peak of matrix products, which bounds prefill.",
+    .description =
+        "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
+        "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
+        "decoding, and the peak of matrix products, which bounds prefill.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
                 "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5",

@@ -53,7 +53,7 @@ static void begin_anew(chat *c) {
     if (c->system.size > 0) { conversation_add(&c->history, "system", c->system.data, c->system.size); }
 }
 
-/* ---- Commands ---- */
+/* ---- Commands ---------------------------------------------------------------------------------------------------- */
 
 static void command_help(chat *c, const char *argument);
 
@@ -111,7 +111,7 @@ static void run_chat_command(chat *c, const char *line) {
     notify("there is no command '%.*s' here; /help lists them", (int)length, line);
 }
 
-/* ---- Turns ---- */
+/* ---- Turns ------------------------------------------------------------------------------------------------------- */
 
 static void answer_message(chat *c, const char *message, size_t n_bytes) {
     text_stream stream = {0};

@@ -7,7 +7,7 @@
 
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 
-/* ---- bash ---- */
+/* ---- bash -------------------------------------------------------------------------------------------------------- */
 
 static void print_words(const char *const *words) {
     for (int i = 0; words[i] != NULL; i++) { printf("%s%s", i > 0 ? " " : "", words[i]); }
@@ -72,7 +72,7 @@ static void print_bash(void) {
            "complete -F _qrun qrun\n");
 }
 
-/* ---- zsh and fish ---- */
+/* ---- zsh and fish ------------------------------------------------------------------------------------------------ */
 
 /* The first sentence of a help text, without the characters that mean something in the shell's quotes. */
 static void print_first_sentence(const char *help) {

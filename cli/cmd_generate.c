@@ -160,7 +160,7 @@ static int make_request(const generate_options *o, const engine *e, const reques
     return EXIT_OK;
 }
 
-/* ---- One prompt, text out ---- */
+/* ---- One prompt, text out ---------------------------------------------------------------------------------------- */
 
 static int run_text(const generate_options *o, const engine *e, const qrun_request_params *request) {
     text_stream stream = {0};
@@ -175,7 +175,7 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
     return code;
 }
 
-/* ---- Many requests, JSON out ---- */
+/* ---- Many requests, JSON out ------------------------------------------------------------------------------------- */
 
 /* What must be the same for a job to be resumed: {"prompts": hash, "options": {…}}. */
 static void identify_job(const generate_options *o, const request_texts *texts, const request_file *requests,

@@ -68,9 +68,10 @@ const command command_quantize = {
     .name = "quantize",
     .summary = "write a quantised copy of a model folder",
     .usage = "--model DIR --out DIR [OPTIONS]",
-    .description = "The folder has bitsandbytes' own format: transformers loads it unchanged, and qrun opens it "
-                   "without quantising again. Tokenizer and other small files are copied. (Not needed before 'generate', which "
-                   "quantises while it loads.)",
+    .description =
+        "The folder has bitsandbytes' own format: transformers loads it unchanged, and qrun opens it "
+        "without quantising again. Tokenizer and other small files are copied. (Not needed before 'generate', which "
+        "quantises while it loads.)",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"
                 "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8",
     .groups = groups,

@@ -42,7 +42,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Chat template", template_option_table, offsetof(tokenize_options, template)),
 };
 
-/* ---- Printing ---- */
+/* ---- Printing ---------------------------------------------------------------------------------------------------- */
 
 static void append_token(text_buffer *out, const qrun_tokenizer *tokenizer, int32_t id) {
     size_t n_bytes;
@@ -76,7 +76,7 @@ static void print_ids(const tokenize_options *o, const qrun_tokenizer *tokenizer
     text_free(&out);
 }
 
-/* ---- Working ---- */
+/* ---- Working ----------------------------------------------------------------------------------------------------- */
 
 static int render_chat(const tokenize_options *o, const qrun_tokenizer *tokenizer, text_buffer *input) {
     conversation messages = {0};

@@ -7,7 +7,7 @@
 #include "plan_table.h"
 #include "terminal.h"
 
-/* ---- Before the first step ---- */
+/* ---- Before the first step --------------------------------------------------------------------------------------- */
 
 static void print_data(const training *t) {
     const qrun_train_info *info = &t->info;
@@ -58,7 +58,7 @@ void finetune_print_start_json(const training *t) {
     text_free(&out);
 }
 
-/* ---- After the last ---- */
+/* ---- After the last ---------------------------------------------------------------------------------------------- */
 
 /* Of the steps of this run. */
 typedef struct run_sums {

@@ -15,7 +15,7 @@ typedef struct job_request {
     struct job_request *previous, *next;
 } job_request;
 
-/* ---- Requests in flight ---- */
+/* ---- Requests in flight ------------------------------------------------------------------------------------------ */
 
 static job_request *add_request(job *j, int64_t index) {
     job_request *r = allocate(sizeof *r);
@@ -67,7 +67,7 @@ static void refuse_request(job_request *r, const qrun_error *error) {
     finish_request(r);
 }
 
-/* ---- Submitting ---- */
+/* ---- Submitting -------------------------------------------------------------------------------------------------- */
 
 static void submit_line(job *j, const char *line, size_t n_bytes) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -110,7 +110,7 @@ static void feed(job *j) {
     }
 }
 
-/* ---- Progress ---- */
+/* ---- Progress ---------------------------------------------------------------------------------------------------- */
 
 static void update_rate(job *j, int64_t tokens) {
     const double now = clock_seconds(), elapsed = now - j->rate_seconds;

@@ -11,7 +11,7 @@
 #include "nearest.h"
 #include "text.h"
 
-/* ---- Values ---- */
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 static bool parse_whole(const char *text, int64_t *value) {
     if (*text != '-' && (*text < '0' || *text > '9')) { return false; }
@@ -66,7 +66,7 @@ bool parse_bytes(const char *text, int64_t *bytes) {
     return false;
 }
 
-/* ---- Storing one option ---- */
+/* ---- Storing one option ------------------------------------------------------------------------------------------ */
 
 static int complain_range(const option *o, const char *kind, const char *text) {
     if (o->low <= -1e18 || o->high >= 1e18) {
@@ -164,7 +164,7 @@ static int store_value(const option *o, const char *text, void *target) {
     return complain(EXIT_ENGINE, "--%s has no kind", o->name);
 }
 
-/* ---- Finding options ---- */
+/* ---- Finding options --------------------------------------------------------------------------------------------- */
 
 typedef struct match {
     const option *found;
@@ -273,7 +273,7 @@ int options_parse(const command *cmd, int argc, char **argv, void *values, optio
     return check_argument_count(cmd, arguments);
 }
 
-/* ---- Describing ---- */
+/* ---- Describing -------------------------------------------------------------------------------------------------- */
 
 static void describe_texts(const option_texts *texts, text_buffer *out) {
     for (int i = 0; i < texts->count; i++) { text_format(out, "%s%s", i > 0 ? "\n" : "", texts->values[i]); }

@@ -13,7 +13,7 @@
 #include "messages.h"
 #include "progress.h"
 
-/* ---- Records ---- */
+/* ---- Records ----------------------------------------------------------------------------------------------------- */
 
 static void keep_step(train_log *log, const train_step_record *record) {
     if (log->n_steps == log->steps_capacity) {
@@ -48,7 +48,7 @@ const train_eval_record *train_log_best_eval(const train_log *log) {
     return best;
 }
 
-/* ---- Reading what an earlier run has written ---- */
+/* ---- Reading what an earlier run has written --------------------------------------------------------------------- */
 
 static bool read_number(const cJSON *object, const char *key, double *value) {
     const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -122,7 +122,7 @@ int train_log_open(train_log *log, const char *folder, int64_t first_step) {
     return complain(EXIT_FILE, "cannot continue '%s': %s", log->path.data, strerror(errno));
 }
 
-/* ---- Writing ---- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static int append(train_log *log, text_buffer *line, bool echo) {
     text_puts(line, "\n");

@@ -25,7 +25,7 @@ static const char style[] =
     "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}th{font-weight:400;"
     "color:var(--soft);white-space:nowrap}\n";
 
-/* ---- Charts ---- */
+/* ---- Charts ------------------------------------------------------------------------------------------------------ */
 
 /* The log's steps as columns. */
 typedef struct columns {
@@ -92,7 +92,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
     free(c.memory);
 }
 
-/* ---- Tables ---- */
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 static void put_run(const train_log *log, text_buffer *out) {
     double seconds = 0;

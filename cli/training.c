@@ -12,7 +12,7 @@
 
 enum { SKIPPED_IN_A_ROW_MAX = 10, PUBLISH_SECONDS = 30, VERBOSE_LINES = 20 };
 
-/* ---- Files ---- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 static int publish_text(const training *t, const char *name, text_buffer *content) {
     text_buffer path = {0};
@@ -44,7 +44,7 @@ static int save(training *t) {
     return publish(t, "running");
 }
 
-/* ---- What is shown ---- */
+/* ---- What is shown ----------------------------------------------------------------------------------------------- */
 
 /* "1:02:03", "4:05". */
 static const char *duration_text(double seconds, char out[32]) {
@@ -75,7 +75,7 @@ static void show_step(const training *t, const train_step_record *r) {
     }
 }
 
-/* ---- Steps ---- */
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 static int take_skipped(training *t, const train_step_record *r) {
     if (!r->skipped) {
@@ -140,7 +140,9 @@ static int after_step(training *t) {
 }
 
 static int stop_early(training *t) {
-    if (t->step == 0) { return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save"); }
+    if (t->step == 0) {
+        return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save");
+    }
     const int code = save(t);
     if (code != EXIT_OK) { return code; }
     (void)publish(t, "interrupted");
@@ -162,7 +164,7 @@ static int run_steps(training *t) {
     return EXIT_OK;
 }
 
-/* ---- The end ---- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 static int finish(training *t) {
     qrun_error error = QRUN_ERROR_INIT;

@@ -21,14 +21,15 @@
  *     qrun_session_destroy(session), qrun_model_destroy(model), qrun_context_destroy(context);
  *
  * Conventions
- *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there: what,
- *              where, and what would help. The library never exits, aborts or prints.
- *   Ownership  X_create/X_open gives an object that X_destroy takes back (NULL is fine). Getters lend: what they return
- *              lives as long as the object. Text that a call allocates for the caller is given back with qrun_free.
- *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every request
- *              that names it.
- *   Structs    Begin with struct_size; start from the _INIT macro. It tells the library which fields a program knows; until
- *              version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise).
+ *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there:
+ *              what, where, and what would help. The library never exits, aborts or prints.
+ *   Ownership  X_create/X_open gives an object that X_destroy takes back (NULL is fine). Getters lend: what they
+ *              return lives as long as the object. Text that a call allocates for the caller is given back with
+ *              qrun_free.
+ *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every
+ *              request that names it.
+ *   Structs    Begin with struct_size; start from the _INIT macro. It tells the library which fields a program knows;
+ *              until version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise).
  *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit, _cancel,
  *              _stats and _event_descriptor may be called from any thread at any time; stepping is for one thread at a
  *              time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters are safe from any thread.
@@ -204,8 +205,8 @@ QRUN_API const qrun_tokenizer *qrun_model_tokenizer(const qrun_model *model);
 QRUN_API qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *text, size_t n_bytes, bool add_special,
                                    bool parse_special, int32_t **ids, int64_t *n_ids, qrun_error *error);
 /* The text of ids, NUL-terminated (qrun_free); *n_bytes without the NUL. */
-QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
-                                     char **text, size_t *n_bytes, qrun_error *error);
+QRUN_API qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids,
+                                     bool skip_special, char **text, size_t *n_bytes, qrun_error *error);
 /* A token as its vocabulary spells it, lent, not NUL-terminated; NULL for an id outside the vocabulary. */
 QRUN_API const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
@@ -215,9 +216,9 @@ QRUN_API bool qrun_tokenizer_has_chat_template(const qrun_tokenizer *tokenizer);
 /* Renders a conversation: messages_json is a JSON array of {"role", "content", …}; tools_json (an array) and
  * arguments_json (an object: further template variables, such as {"enable_thinking": false}) may be NULL. *text is
  * NUL-terminated (qrun_free). */
-QRUN_API qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json, const char *tools_json,
-                                      const char *arguments_json, bool add_generation_prompt, char **text,
-                                      size_t *n_bytes, qrun_error *error);
+QRUN_API qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json,
+                                      const char *tools_json, const char *arguments_json, bool add_generation_prompt,
+                                      char **text, size_t *n_bytes, qrun_error *error);
 
 /* ---- Adapters ---------------------------------------------------------------------------------------------------- */
 
@@ -231,7 +232,7 @@ QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, cons
 QRUN_API qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error);
 QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 
-/* ---- Plans: memory, known before it is used ----------------------------------------------------------------------- */
+/* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
     const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits" */
@@ -262,7 +263,7 @@ QRUN_API qrun_status qrun_plan_session(qrun_context *context, const qrun_model_p
 QRUN_API qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool list_tensors, char **json,
                                          qrun_error *error);
 
-/* ---- Sessions: requests in, tokens out ------------------------------------------------------------------------------ */
+/* ---- Sessions: requests in, tokens out --------------------------------------------------------------------------- */
 
 typedef struct qrun_session qrun_session;
 
@@ -290,8 +291,8 @@ typedef struct qrun_event {
     int32_t sample;     /* 0 … n − 1 */
     bool is_last;       /* no further event for this request */
     int32_t token_id;   /* TOKEN */
-    const char *text;   /* [text_bytes], not NUL-terminated. TOKEN: what can now be added to the answer, whole characters
-                           only; DONE: what was held back until the end. A stop string never appears */
+    const char *text; /* [text_bytes], not NUL-terminated. TOKEN: what can now be added to the answer, whole characters
+                         only; DONE: what was held back until the end. A stop string never appears */
     size_t text_bytes;
     bool has_logprob;   /* TOKEN: the request asked for logprobs: */
     float logprob;      /* TOKEN: log p of the token under the model's own distribution (before temperature and
@@ -391,7 +392,7 @@ QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_
 /* The session's plan by category, the model's weights included; entries [*n_entries], lent. */
 QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries);
 
-/* ---- Perplexity ---------------------------------------------------------------------------------------------------- */
+/* ---- Perplexity -------------------------------------------------------------------------------------------------- */
 
 typedef struct qrun_eval_params {
     size_t struct_size;
@@ -417,9 +418,10 @@ QRUN_API qrun_status qrun_session_eval(qrun_session *session, const char *text, 
                                        const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
 /* The same for token ids, scored as one window from its first token. */
 QRUN_API qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
-                                              const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
+                                              const qrun_eval_params *params, qrun_eval_result *result,
+                                              qrun_error *error);
 
-/* ---- Fine-tuning ------------------------------------------------------------------------------------------------------- */
+/* ---- Fine-tuning ------------------------------------------------------------------------------------------------- */
 
 typedef struct qrun_trainer qrun_trainer;
 
@@ -430,7 +432,11 @@ typedef enum qrun_optimizer {
     QRUN_OPTIMIZER_SGD = 3        /* with momentum */
 } qrun_optimizer;
 
-typedef enum qrun_schedule { QRUN_SCHEDULE_LINEAR = 0, QRUN_SCHEDULE_COSINE = 1, QRUN_SCHEDULE_CONSTANT = 2 } qrun_schedule;
+typedef enum qrun_schedule {
+    QRUN_SCHEDULE_LINEAR = 0,
+    QRUN_SCHEDULE_COSINE = 1,
+    QRUN_SCHEDULE_CONSTANT = 2
+} qrun_schedule;
 
 typedef struct qrun_train_params {
     size_t struct_size;
@@ -502,7 +508,8 @@ QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int6
                                                qrun_error *error);
 
 /* Runs one step; *done when it was the last. */
-QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error);
+QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done,
+                                       qrun_error *error);
 
 /* Mean loss per target token of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
@@ -513,7 +520,7 @@ QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error)
 /* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it. */
 QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error);
 
-/* ---- Writing a quantised folder -------------------------------------------------------------------------------------- */
+/* ---- Writing a quantised folder ---------------------------------------------------------------------------------- */
 
 typedef struct qrun_quantize_params {
     size_t struct_size;

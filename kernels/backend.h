@@ -41,12 +41,14 @@ struct qr_backend {
 
     void (*destroy)(qr_backend *backend);
     /* Zeroed memory, 64-byte aligned (at least), counted by memory_held. */
-    qrun_status (*memory_create)(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory, qr_error *err);
+    qrun_status (*memory_create)(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                 qr_error *err);
     void (*memory_destroy)(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes);
     /* Bytes now held and the high-water mark of memory_create, for checking the plan. */
     void (*memory_held)(const qr_backend *backend, size_t *now, size_t *peak);
     qrun_status (*copy_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
-    qrun_status (*copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err); /* waits */
+    qrun_status (*copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes,
+                            qr_error *err); /* waits */
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
     qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
     qrun_status (*sync)(qr_backend *backend, qr_error *err);
@@ -55,12 +57,13 @@ struct qr_backend {
     size_t (*weight_bytes)(const qr_backend *backend, const qr_weight_desc *desc);
     /* Writes canonical codes (host) of rows [row, row + n_rows), row a multiple of QR_WEIGHT_ROW_GROUP and n_rows too
      * unless the matrix ends there. Threads may write disjoint rows at once. */
-    qrun_status (*weight_put_rows)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
-                                   qr_error *err);
-    qrun_status (*weight_put_scales)(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err);
+    qrun_status (*weight_put_rows)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+                                   const void *codes, qr_error *err);
+    qrun_status (*weight_put_scales)(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
+                                     qr_error *err);
     /* The inverse, into host memory; unpack(pack(w)) == w. Of the scales, each pointer that is not NULL is filled. */
-    qrun_status (*weight_get_rows)(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows, void *codes,
-                                   qr_error *err);
+    qrun_status (*weight_get_rows)(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
+                                   void *codes, qr_error *err);
     qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 

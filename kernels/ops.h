@@ -20,7 +20,8 @@
 #include "base/dtype.h"
 #include "kernels/weight.h"
 
-/* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it. */
+/* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it.
+ */
 #define QR_FORWARD_OPS(X)       \
     X(quantize)                 \
     X(embedding)                \
@@ -71,8 +72,8 @@ typedef enum qr_op {
         QR_OP_COUNT
 } qr_op;
 
-/* quantize: canonical codes and scales of n_rows whole rows of a matrix, read from host memory in the type the file has.
- * The rows must begin at a block boundary of the matrix (first row · cols is a multiple of block; any multiple of
+/* quantize: canonical codes and scales of n_rows whole rows of a matrix, read from host memory in the type the file
+ * has. The rows must begin at a block boundary of the matrix (first row · cols is a multiple of block; any multiple of
  * QR_WEIGHT_ROW_GROUP does for blocks up to 64), which the op cannot see. Bit-equal to quant/.
  * F32, F16 and BF16 targets are conversions (round to nearest even). Thread-safe: callers run it from many threads, one
  * call is single-threaded and needs no workspace. NF4_DQ is NF4 here: nesting needs the whole matrix and is done by
@@ -130,7 +131,8 @@ typedef struct qr_layer_norm_args {
 
 /* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).
  * With x BF16 the weights are rounded to BF16 after dequantisation (INT8: the codes are exact and the row's scale
- * SCB / 127 multiplies the sum); with x F32 they stay F32. F16 weights are used as F32 with x F32, rounded to BF16 else. */
+ * SCB / 127 multiplies the sum); with x F32 they stay F32. F16 weights are used as F32 with x F32, rounded to BF16
+ * else. */
 typedef struct qr_linear_args {
     const qr_weight *weight; /* [out, in] */
     const float *bias;       /* [out] or NULL */
@@ -212,9 +214,10 @@ typedef struct qr_kv_write_args {
 /* attention: for token t of sequence s at position p, head h (K/V head h / (n_heads / n_kv_heads)):
  *     a[j] = softcap(scale · q · k[j]) for j in [max(0, p − window + 1), p], or [0, p] when window is 0;
  *     dst = sum softmax(a)[j] · v[j].
- * Sequence s owns rows [q_start[s], q_start[s + 1]) of q, at positions first_position[s], +1, …; position j lies in page
- * block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already in
- * their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0. */
+ * Sequence s owns rows [q_start[s], q_start[s + 1]) of q, at positions first_position[s], +1, …; position j lies in
+ * page block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already
+ * in their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0.
+ */
 typedef struct qr_attention_args {
     qr_kv_layout layout;
     const float *q; /* [n_tokens, n_heads, head_dim], rows q_stride apart; not yet scaled */

@@ -37,7 +37,7 @@ static qrun_status fail_tensor(const qr_adapter *adapter, const qr_safetensors_t
                    tensor->name, problem);
 }
 
-/* ---- sorting the tensors into modules ---- */
+/* ---- sorting the tensors into modules ---------------------------------------------------------------------------- */
 
 /* Splits "base_model.model.<module><suffix>" into a role and a module path (a new string). */
 static qrun_status split_name(const qr_adapter *adapter, const qr_safetensors_tensor *tensor, tensor_role *role,
@@ -172,7 +172,7 @@ static qrun_status merge_modules(qr_adapter *adapter, qr_error *err) {
     return status;
 }
 
-/* ---- checking the modules ---- */
+/* ---- checking the modules ---------------------------------------------------------------------------------------- */
 
 static qrun_status fail_module(const qr_adapter *adapter, const qr_adapter_module *module, const char *problem,
                                qr_error *err) {
@@ -241,7 +241,7 @@ out:
     return status;
 }
 
-/* ---- the folder ---- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static qrun_status open_tensors(const char *folder, qr_adapter *adapter, qr_error *err) {
     char *path = qr_path_join(folder, "adapter_model.safetensors");

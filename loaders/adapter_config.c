@@ -11,7 +11,7 @@
 static const size_t MAX_CONFIG_BYTES = 16 << 20;
 enum { MAX_PATTERNS = 10000 };
 
-/* ---- lists ---- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 static size_t count_items(const qr_json *list) {
     size_t n = 0;
@@ -100,7 +100,7 @@ static qrun_status set_holds(const qr_module_set *set, const char *module, bool 
     return QRUN_OK;
 }
 
-/* ---- rank_pattern and alpha_pattern ---- */
+/* ---- rank_pattern and alpha_pattern ------------------------------------------------------------------------------ */
 
 static qrun_status read_pattern_values(const qr_json *root, const char *key, double low, double high, bool whole,
                                        const char *what, qr_pattern_values *values, qr_error *err) {
@@ -144,7 +144,7 @@ static qrun_status find_value(const qr_pattern_values *values, const char *modul
     return QRUN_OK;
 }
 
-/* ---- the file ---- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_kind(const qr_json *root, const char *what, qr_error *err) {
     const char *type = NULL, *bias = "none";
@@ -284,7 +284,7 @@ void qr_adapter_config_free(qr_adapter_config *config) {
     *config = (qr_adapter_config){0};
 }
 
-/* ---- questions ---- */
+/* ---- questions --------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_adapter_config_saves(const qr_adapter_config *config, const char *module, bool *saved, qr_error *err) {
     *saved = false;

@@ -16,7 +16,7 @@
 static const char CONFIG_NAME[] = "adapter_config.json";
 static const char TENSORS_STEM[] = "adapter_model";
 
-/* ---- adapter_config.json ---- */
+/* ---- adapter_config.json ----------------------------------------------------------------------------------------- */
 
 static void append_key(qr_buffer *json, const char *key) {
     qr_buffer_append_format(json, "%s\n  \"%s\": ", json->size > 1 ? "," : "", key);
@@ -129,7 +129,7 @@ out:
     return status;
 }
 
-/* ---- adapter_model.safetensors ---- */
+/* ---- adapter_model.safetensors ----------------------------------------------------------------------------------- */
 
 typedef enum tensor_part { PART_A, PART_B, PART_MAGNITUDE, PART_PARAMETER } tensor_part;
 
@@ -249,7 +249,7 @@ out:
     return status;
 }
 
-/* ---- the folder ---- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
     qr_adapter *written = NULL;

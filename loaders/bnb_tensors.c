@@ -65,10 +65,11 @@ size_t qr_bnb_quant_state(const qr_weight_desc *desc, qr_dtype dtype, float nest
     if (desc->format == QR_WEIGHT_NF4_DQ) {
         qr_jinja_format_double((double)nested_offset, offset); /* Python's repr */
         (void)snprintf(nested, sizeof nested,
-                       ", \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s", QR_NESTED_BLOCK,
-                       offset);
+                       ", \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s",
+                       QR_NESTED_BLOCK, offset);
     }
-    return (size_t)snprintf(text, QR_BNB_QUANT_STATE_BYTES,
-                            "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [%lld, %lld]%s}",
-                            desc->block, dtype_name, (long long)desc->rows, (long long)desc->cols, nested);
+    return (size_t)snprintf(
+        text, QR_BNB_QUANT_STATE_BYTES,
+        "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [%lld, %lld]%s}", desc->block,
+        dtype_name, (long long)desc->rows, (long long)desc->cols, nested);
 }

@@ -19,7 +19,7 @@ struct qr_dataset {
     const qr_tokenizer *tokenizer;
 };
 
-/* ---- what the tokens depend on ---- */
+/* ---- what the tokens depend on ----------------------------------------------------------------------------------- */
 
 /* Changes with anything that would make other tokens of the same files. */
 static const char KEY_VERSION[] = "qrun tokenised data 1";
@@ -58,7 +58,7 @@ static qrun_status make_key(const qr_dataset_options *options, const qr_file_map
     return status;
 }
 
-/* ---- tokenising ---- */
+/* ---- tokenising -------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 256 };
 
@@ -200,7 +200,7 @@ out:
     return status;
 }
 
-/* ---- opening ---- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_options(const qr_dataset_options *options, qr_error *err) {
     if (options->path == NULL || options->cache_folder == NULL || options->model_folder == NULL) {
@@ -279,7 +279,7 @@ void qr_dataset_close(qr_dataset *dataset) {
     qr_free(dataset);
 }
 
-/* ---- reading ---- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 const qr_dataset_info *qr_dataset_get_info(const qr_dataset *dataset) { return &dataset->cache.info; }
 

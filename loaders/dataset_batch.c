@@ -49,7 +49,7 @@ static void list_examples(const qr_dataset_view *view, const qr_batch_options *o
     }
 }
 
-/* ---- rows ---- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* First fit over the last rows; sets each example's row and returns how many rows there are. left: [n], room. */
 static qrun_status pack_rows(planned_example *list, int64_t n, int64_t row_tokens, int64_t *left, int64_t *n_rows,
@@ -69,7 +69,7 @@ static qrun_status pack_rows(planned_example *list, int64_t n, int64_t row_token
     return QRUN_OK;
 }
 
-/* ---- groups of like length ---- */
+/* ---- groups of like length --------------------------------------------------------------------------------------- */
 
 static int compare_lengths(const void *a, const void *b) {
     const planned_example *x = a, *y = b;
@@ -98,7 +98,7 @@ static int64_t group_by_length(planned_example *list, int64_t n, const qr_batch_
     return n_batches;
 }
 
-/* ---- the plan ---- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* Puts the examples group by group, in the list's order within each. rows_per_batch groups make a micro-batch; 0: a
  * group is one, and every example of it a row. */

@@ -9,7 +9,7 @@ static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '1'};
 static const char zeros[8];
 enum { HEADER_BYTES = 16 };
 
-/* ---- writing ---- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status append(qr_cache_writer *writer, const void *bytes, size_t n_bytes, qr_error *err) {
     writer->hash = qr_hash_bytes(writer->hash, bytes, n_bytes);
@@ -66,7 +66,7 @@ void qr_cache_writer_abort(qr_cache_writer *writer) {
     *writer = (qr_cache_writer){0};
 }
 
-/* ---- reading ---- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool check_entries(const qr_cache *cache, uint64_t end) {
     int64_t n_tokens = 0, n_targets = 0;

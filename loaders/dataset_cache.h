@@ -28,7 +28,7 @@ typedef struct qr_cache_footer {
     uint64_t checksum;
 } qr_cache_footer;
 
-/* ---- writing ---- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct qr_cache_writer {
     qr_file_writer file;
@@ -43,7 +43,7 @@ qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *examp
 qrun_status qr_cache_writer_commit(qr_cache_writer *writer, const qr_dataset_info *info, qr_error *err);
 void qr_cache_writer_abort(qr_cache_writer *writer); /* fine for a zeroed one */
 
-/* ---- reading ---- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct qr_cache {
     qr_file_map map;

@@ -20,7 +20,7 @@ const char *qr_dataset_format_name(qr_dataset_format format) {
     return names[format];
 }
 
-/* ---- the encoder ---- */
+/* ---- the encoder ------------------------------------------------------------------------------------------------- */
 
 /* tokens[0, n) of the tokenizer around a text: those before it and those behind it. */
 static qrun_status split_special(const qr_tokens *with, const qr_tokens *without, qr_example_encoder *encoder,
@@ -78,7 +78,7 @@ void qr_encoded_example_free(qr_encoded_example *example) {
     *example = (qr_encoded_example){0};
 }
 
-/* ---- formats ---- */
+/* ---- formats ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status find_format(const qr_json *root, qr_dataset_format *format, qr_error *err) {
     if (cJSON_IsObject(root)) {

@@ -33,7 +33,7 @@ static bool is_blank(const char *text, size_t start, size_t end) {
     return start >= end;
 }
 
-/* ---- where each token's characters are ---- */
+/* ---- where each token's characters are --------------------------------------------------------------------------- */
 
 /* Steps over decoded[0, n) in the text at *at. White space may be missing on either side: some tokenizers put a space
  * before words, some added tokens swallow the space around them. False where the two differ otherwise. */
@@ -130,7 +130,7 @@ static void mark_by_place(const qr_marked_text *marked, const qr_text_span *toke
     }
 }
 
-/* ---- where the place of the characters is not known ---- */
+/* ---- where the place of the characters is not known -------------------------------------------------------------- */
 
 /* How many tokens at the front (or, from_end, at the end) of ids[0, n) are those of text[0, n_bytes). */
 static qrun_status count_common(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes, const int32_t *ids,

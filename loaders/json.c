@@ -54,7 +54,7 @@ typedef struct parser {
     size_t number_capacity;
 } parser;
 
-/* ---- messages ---- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status fail_at(const parser *p, size_t offset, const char *fmt, ...) QR_PRINTF(3, 4);
 
@@ -86,7 +86,7 @@ static qrun_status fail_unexpected(const parser *p, const char *expected) {
     return fail_at(p, p->at, "byte 0x%02x where %s should be", c, expected);
 }
 
-/* ---- the tree's memory ---- */
+/* ---- the tree's memory ------------------------------------------------------------------------------------------- */
 
 static bool add_block(parser *p, size_t n_bytes) {
     if (p->block_bytes < LARGEST_BLOCK_BYTES) { p->block_bytes *= 2; }
@@ -125,7 +125,7 @@ static cJSON *take_node(parser *p) {
     return node;
 }
 
-/* ---- strings ---- */
+/* ---- strings ----------------------------------------------------------------------------------------------------- */
 
 static bool read_hex4(const parser *p, size_t at, uint32_t *value) {
     if (p->n_bytes - at < 4) { return false; }
@@ -227,7 +227,7 @@ static qrun_status read_string(parser *p, char **value) {
     return QRUN_OK;
 }
 
-/* ---- numbers ---- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static size_t skip_digits(const parser *p, size_t at) {
     while (at < p->n_bytes && p->text[at] >= '0' && p->text[at] <= '9') { at++; }
@@ -290,7 +290,7 @@ static qrun_status read_number(parser *p, cJSON *node) {
     return QRUN_OK;
 }
 
-/* ---- containers ---- */
+/* ---- containers -------------------------------------------------------------------------------------------------- */
 
 static void skip_space(parser *p) {
     while (p->at < p->n_bytes) {
@@ -422,7 +422,7 @@ static qrun_status read_value(parser *p, cJSON *node) {
     return read_word(p, node) ? QRUN_OK : fail_unexpected(p, "a value");
 }
 
-/* ---- the interface ---- */
+/* ---- the interface ----------------------------------------------------------------------------------------------- */
 
 static qrun_status parse_text(parser *p) {
     if (p->n_bytes >= 3 && memcmp(p->text, "\xEF\xBB\xBF", 3) == 0) {

@@ -11,7 +11,7 @@ static const size_t MAX_CONFIG_BYTES = 16 << 20;
 
 enum { FROM_N_HEADS = -1, FROM_HIDDEN = -2, NO_WINDOW = 0 };
 
-/* ---- families ---- */
+/* ---- families ---------------------------------------------------------------------------------------------------- */
 
 /* Where a family keeps what all of them have. */
 typedef struct key_names {
@@ -94,7 +94,7 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
 #undef QR_X
 }
 
-/* ---- reading values ---- */
+/* ---- reading values ---------------------------------------------------------------------------------------------- */
 
 /* What every reader here needs. */
 typedef struct source {
@@ -229,7 +229,7 @@ out:
     return status;
 }
 
-/* ---- sliding windows ---- */
+/* ---- sliding windows --------------------------------------------------------------------------------------------- */
 
 static qrun_status read_layer_types(const source *s, const qr_json *list, qr_model_config *config) {
     int64_t n = 0;
@@ -286,7 +286,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     return status;
 }
 
-/* ---- rotary embedding ---- */
+/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
 
 static bool is_nested(const qr_json *parameters) {
     return cJSON_IsObject(qr_json_get(parameters, "full_attention")) ||
@@ -343,7 +343,7 @@ out:
     return status;
 }
 
-/* ---- types, ids, quantisation ---- */
+/* ---- types, ids, quantisation ------------------------------------------------------------------------------------ */
 
 static qrun_status read_dtype(const qr_json *object, const char *key, const char *what, qr_dtype *dtype,
                               qr_error *err) {
@@ -463,7 +463,7 @@ out:
     return status;
 }
 
-/* ---- the interface ---- */
+/* ---- the interface ----------------------------------------------------------------------------------------------- */
 
 static qrun_status read_all(source *s, qr_model_config *config) {
     const char *model_type = NULL;

@@ -17,7 +17,7 @@ static qrun_status fail_gguf(const char *path, qr_error *err) {
                    path);
 }
 
-/* ---- what is in a folder ---- */
+/* ---- what is in a folder ----------------------------------------------------------------------------------------- */
 
 static bool has_file(const char *folder, const char *name, qrun_status *status, qr_error *err) {
     if (*status != QRUN_OK) { return false; }
@@ -87,7 +87,7 @@ qrun_status qr_model_folder_check(const char *folder, qr_error *err) {
     return has_weights ? QRUN_OK : explain_missing_weights(folder, err);
 }
 
-/* ---- the cache of the hub ---- */
+/* ---- the cache of the hub ---------------------------------------------------------------------------------------- */
 
 /* "name" or "org/name" of letters, digits, '-', '_' and '.'. */
 static bool is_hub_id(const char *name) {

@@ -41,7 +41,7 @@ bool qr_safetensors_tensor_bytes(qr_dtype dtype, int n_dims, const int64_t *dims
     return n_bits % 8 == 0;
 }
 
-/* ---- one tensor of a header ---- */
+/* ---- one tensor of a header -------------------------------------------------------------------------------------- */
 
 static bool as_count(const qr_json *value, int64_t *count) {
     if (!cJSON_IsNumber(value)) { return false; }
@@ -109,7 +109,7 @@ static qrun_status read_tensor(const mapped_shard *s, const qr_json *item, qr_sa
     return status;
 }
 
-/* ---- one shard ---- */
+/* ---- one shard --------------------------------------------------------------------------------------------------- */
 
 static int compare_places(const void *a, const void *b) {
     const qr_safetensors_tensor *x = a, *y = b;
@@ -208,7 +208,7 @@ static qrun_status add_shard(qr_safetensors *file, char *path, qr_error *err) {
     return check_coverage(s, tensors, n, err);
 }
 
-/* ---- all shards ---- */
+/* ---- all shards -------------------------------------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b) {
     const qr_safetensors_tensor *const *x = a, *const *y = b;
@@ -350,7 +350,7 @@ void qr_safetensors_close(qr_safetensors *file) {
     qr_free(file);
 }
 
-/* ---- using it ---- */
+/* ---- using it ---------------------------------------------------------------------------------------------------- */
 
 size_t qr_safetensors_count(const qr_safetensors *file) { return file->n_tensors; }
 

@@ -59,7 +59,7 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(x->spec->name, y->spec->name);
 }
 
-/* ---- the plan ---- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_spec(const qr_safetensors_spec *spec, size_t *n_bytes, qr_error *err) {
     const size_t length = strlen(spec->name);
@@ -138,7 +138,7 @@ static qrun_status check_no_single_file(const qr_safetensors_writer *w, qr_error
     return status;
 }
 
-/* ---- the files ---- */
+/* ---- the files --------------------------------------------------------------------------------------------------- */
 
 static void append_header(const qr_safetensors_writer *w, size_t first, size_t end, qr_buffer *json) {
     size_t offset = 0;

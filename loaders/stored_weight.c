@@ -25,7 +25,7 @@ static qrun_status require_vector(const qr_safetensors *file, const char *module
     return qr_safetensors_require(file, name, QR_DTYPE_BIT(dtype), 1, &n, tensor, err);
 }
 
-/* ---- NF4 ----------------------------------------------------------------------------------------------------------- */
+/* ---- NF4 --------------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_map(const qr_safetensors *file, const char *module, const char *suffix, const float *expected,
                              int64_t n, qr_error *err) {
@@ -37,15 +37,18 @@ static qrun_status check_map(const qr_safetensors *file, const char *module, con
         memcpy(&value, map->data + i * 4, sizeof value);
         const float difference = value - expected[i];
         if (!(difference < 1e-6F && difference > -1e-6F)) {
-            return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                           "%s.%s: entry %lld is %g where bitsandbytes' own table has %g; only the standard NF4 code book "
-                           "can be read", module, suffix, (long long)i, (double)value, (double)expected[i]);
+            return qr_fail(
+                err, QRUN_ERROR_UNSUPPORTED,
+                "%s.%s: entry %lld is %g where bitsandbytes' own table has %g; only the standard NF4 code book "
+                "can be read",
+                module, suffix, (long long)i, (double)value, (double)expected[i]);
         }
     }
     return QRUN_OK;
 }
 
-static qrun_status check_stored_shape(const qr_json *state, const char *what, int64_t rows, int64_t cols, qr_error *err) {
+static qrun_status check_stored_shape(const qr_json *state, const char *what, int64_t rows, int64_t cols,
+                                      qr_error *err) {
     const qr_json *first = qr_json_first(qr_json_get(state, "shape"));
     const qr_json *second = first != NULL ? first->next : NULL;
     const double stored_rows = cJSON_IsNumber(first) ? first->valuedouble : -1;
@@ -68,8 +71,8 @@ static qrun_status read_quant_state(const qr_safetensors_tensor *tensor, qr_stor
     double offset = 0.0;
     QR_TRY(qr_json_get_string(state, "quant_type", &type, tensor->name, err));
     if (strcmp(type, "nf4") != 0) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is %s; only nf4 can be read: quantise the original model again",
-                       tensor->name, type));
+        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: is %s; only nf4 can be read: quantise the original model again", tensor->name, type));
     }
     QR_TRY(qr_json_get_int(state, "blocksize", 32, 4096, &block, tensor->name, err));
     QR_TRY(qr_json_get_int(state, "nested_blocksize", 0, 4096, &nested_block, tensor->name, err));
@@ -102,8 +105,8 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
     const int64_t n_blocks = qr_weight_blocks(&stored->desc);
     status = check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err);
     if (status != QRUN_OK) { return status; }
-    status = require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks, &stored->absmax,
-                            err);
+    status = require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks,
+                            &stored->absmax, err);
     if (status != QRUN_OK || !nested) { return status; }
     status = check_map(file, module, QR_BNB_NESTED_QUANT_MAP_NAME, qr_dynamic8_map(true), 256, err);
     if (status != QRUN_OK) { return status; }
@@ -111,7 +114,7 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
                           &stored->nested_absmax, err);
 }
 
-/* ---- LLM.int8 ------------------------------------------------------------------------------------------------------ */
+/* ---- LLM.int8 ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_stored_weight *stored, qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
@@ -124,7 +127,8 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
     qrun_status status = qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(QR_DTYPE_I8), 2, dims,
                                                 &stored->codes, err);
     if (status != QRUN_OK) { return status; }
-    return require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax, err);
+    return require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax,
+                          err);
 }
 
 qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module, int64_t rows, int64_t cols,
@@ -133,7 +137,8 @@ qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module
     char name[QR_STORED_NAME_BYTES];
     const qr_safetensors_tensor *state = find_part(file, module, QR_BNB_QUANT_STATE_NAME, name);
     if (state == NULL && find_part(file, module, "weight.quant_state.bitsandbytes__fp4", name) != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is FP4; only NF4 can be read: quantise the original model again", name);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: is FP4; only NF4 can be read: quantise the original model again", name);
     }
     stored->codes = find_part(file, module, QR_BNB_CODES_NAME, name);
     if (state != NULL && stored->codes != NULL) { return find_nf4(file, module, state, stored, err); }
@@ -161,7 +166,8 @@ static const void *copy_part(unsigned char **cursor, const qr_safetensors_tensor
 
 qrun_status qr_stored_scales_read(const qr_stored_weight *stored, qr_stored_scales *scales, qr_error *err) {
     *scales = (qr_stored_scales){0};
-    const size_t n_bytes = part_bytes(stored->row_absmax) + part_bytes(stored->absmax) + part_bytes(stored->nested_absmax);
+    const size_t n_bytes =
+        part_bytes(stored->row_absmax) + part_bytes(stored->absmax) + part_bytes(stored->nested_absmax);
     scales->memory = qr_alloc(n_bytes);
     if (scales->memory == NULL) { return qr_fail_memory(err, "the scales of a weight", n_bytes); }
     unsigned char *cursor = scales->memory;

@@ -7,9 +7,10 @@
 #include "base/sizes.h"
 #include "runtime/layout.h"
 
-/* ---- Policies ---------------------------------------------------------------------------------------------------------- */
+/* ---- Policies ---------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_checkpoint_policy *policy, qr_error *err) {
+qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_checkpoint_policy *policy,
+                                       qr_error *err) {
     static const struct {
         const char *name;
         qr_checkpoint_kind kind;
@@ -31,8 +32,8 @@ qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_ch
         }
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "checkpointing \"%s\" is none of none, full, attn, mlp, auto and every:N with N from 1 to %lld", text,
-                   (long long)n_layers);
+                   "checkpointing \"%s\" is none of none, full, attn, mlp, auto and every:N with N from 1 to %lld",
+                   text, (long long)n_layers);
 }
 
 static int64_t segment_layers(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
@@ -46,11 +47,11 @@ static int64_t segment_layers(const qr_checkpoint_policy *policy, int64_t layer,
 
 /* AUTO keeps the last layers: the backward pass frees them first. */
 static bool segment_is_kept(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
-    return policy->kind == QR_CHECKPOINT_NONE || policy->kind == QR_CHECKPOINT_ATTN || policy->kind == QR_CHECKPOINT_MLP ||
-           (policy->kind == QR_CHECKPOINT_AUTO && layer >= n_layers - policy->n);
+    return policy->kind == QR_CHECKPOINT_NONE || policy->kind == QR_CHECKPOINT_ATTN ||
+           policy->kind == QR_CHECKPOINT_MLP || (policy->kind == QR_CHECKPOINT_AUTO && layer >= n_layers - policy->n);
 }
 
-/* ---- Layout ------------------------------------------------------------------------------------------------------------ */
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
 
 static void lay_attention(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
@@ -62,7 +63,9 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, int64_t t,
     if (model->family->modules[QR_ROLE_Q_NORM] != NULL) {
         layer->buffers.qk_raw = qr_layout_take(layout, t * (s->n_heads + s->n_kv_heads) * s->head_dim, sizeof(float));
     }
-    if (qr_model_has_post_norms(model)) { layer->buffers.attn_branch = qr_layout_take(layout, t * s->hidden, sizeof(float)); }
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.attn_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
 }
 
 static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
@@ -71,7 +74,9 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
     layer->buffers.mlp_normed = qr_layout_take(layout, t * s->hidden, act);
     layer->buffers.mlp = qr_layout_take(layout, t * qr_mlp_columns(model), sizeof(float));
     layer->buffers.gated = qr_layout_take(layout, t * s->mlp, act);
-    if (qr_model_has_post_norms(model)) { layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float)); }
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
 }
 
 static void share_attention(const qr_kept_layer *shared, qr_kept_layer *layer) {
@@ -141,7 +146,8 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_
     int64_t n_sets = 0;
     for (int64_t layer = 0; layer < n_layers;) {
         qr_segment *segment = &activations->segments[activations->n_segments++];
-        *segment = (qr_segment){layer, segment_layers(policy, layer, n_layers), segment_is_kept(policy, layer, n_layers)};
+        *segment =
+            (qr_segment){layer, segment_layers(policy, layer, n_layers), segment_is_kept(policy, layer, n_layers)};
         if (segment->kept) {
             qr_kept_layer set = {0};
             lay_kept(&layout, model, n_tokens, policy, segment, activations->layers, &set);

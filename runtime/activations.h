@@ -1,9 +1,9 @@
 /* What training keeps of the forward pass and what it computes again: activation checkpointing as a policy over layers.
  *
- * A layer has two blocks (attention, MLP). Each block's activations either stand in buffers of the layer's own, from the
- * forward pass until its backward pass (kept), or are computed again from the block's input just before (recomputed, in
- * buffers shared with others). The input of a segment of layers is always kept. What is computed again is computed by the
- * same ops from the same input, so the gradient has the same bits under every policy. */
+ * A layer has two blocks (attention, MLP). Each block's activations either stand in buffers of the layer's own, from
+ * the forward pass until its backward pass (kept), or are computed again from the block's input just before
+ * (recomputed, in buffers shared with others). The input of a segment of layers is always kept. What is computed again
+ * is computed by the same ops from the same input, so the gradient has the same bits under every policy. */
 #ifndef QR_RUNTIME_ACTIVATIONS_H
 #define QR_RUNTIME_ACTIVATIONS_H
 

@@ -11,7 +11,7 @@ static size_t table_bytes(const qrun_model *model) {
     return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
 }
 
-/* ---- Which module is which layer ----------------------------------------------------------------------------------------- */
+/* ---- Which module is which layer --------------------------------------------------------------------------------- */
 
 typedef struct match_state {
     qrun_adapter *made;
@@ -38,16 +38,18 @@ static const qr_adapter_module *find_module(const match_state *state, int64_t la
 static qrun_status check_module(const qr_adapter_module *module, const qr_linear_layer *linear, qr_error *err) {
     const qr_weight_desc *desc = &linear->weight.desc;
     if (module->in_features != desc->cols || module->out_features != desc->rows) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]",
-                       module->name, (long long)module->out_features, (long long)module->in_features,
-                       (long long)desc->rows, (long long)desc->cols);
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
+                       (long long)module->out_features, (long long)module->in_features, (long long)desc->rows,
+                       (long long)desc->cols);
     }
     if (module->rank > QR_MAX_LORA_RANK) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
                        (long long)module->rank, QR_MAX_LORA_RANK);
     }
     if (module->magnitude != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: DoRA adapters cannot be served yet; merge it with PEFT", module->name);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: DoRA adapters cannot be served yet; merge it with PEFT",
+                       module->name);
     }
     return QRUN_OK;
 }
@@ -70,8 +72,12 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     qrun_status status = check_module(module, linear, err);
     state->n_matched++;
     qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
-    if (status == QRUN_OK) { status = put_factor(state, module->a, module->rank * module->in_features, &factor.a, err); }
-    if (status == QRUN_OK) { status = put_factor(state, module->b, module->rank * module->out_features, &factor.b, err); }
+    if (status == QRUN_OK) {
+        status = put_factor(state, module->a, module->rank * module->in_features, &factor.a, err);
+    }
+    if (status == QRUN_OK) {
+        status = put_factor(state, module->b, module->rank * module->out_features, &factor.b, err);
+    }
     if (status != QRUN_OK || !state->place) { return status; }
     const qrun_model *model = state->made->model;
     qr_lora_factor *entry = model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + state->made->index;
@@ -82,7 +88,8 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
 static qrun_status refuse_unmatched(const match_state *state, const char *path, qr_error *err) {
     const qr_adapter *adapter = state->adapter;
     if (adapter->n_parameters > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: replaces %s (modules_to_save), which cannot be served unmerged", path,
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: replaces %s (modules_to_save), which cannot be served unmerged", path,
                        adapter->parameters[0].name);
     }
     if (state->n_matched == adapter->n_modules) { return QRUN_OK; }
@@ -96,15 +103,16 @@ static qrun_status refuse_unmatched(const match_state *state, const char *path, 
             }
         }
         if (!known) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
-                           "adapter made for another model?", path, adapter->modules[i].name,
-                           state->made->model->family->name);
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
+                           "adapter made for another model?",
+                           path, adapter->modules[i].name, state->made->model->family->name);
         }
     }
     return QRUN_OK;
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static int64_t largest_factor(const qr_adapter *adapter) {
     int64_t most = 1;
@@ -148,7 +156,8 @@ static qrun_status clear_linear(void *arg, qr_linear_layer *linear, int64_t laye
     (void)layer, (void)role;
     const qrun_adapter *adapter = arg;
     qr_backend *backend = adapter->model->context->backend;
-    return backend->fill_zero(backend, adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index,
+    return backend->fill_zero(backend,
+                              adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index,
                               sizeof(qr_lora_factor), err);
 }
 
@@ -164,7 +173,7 @@ static void release(qrun_adapter *adapter) {
     qr_free(adapter);
 }
 
-/* ---- Names and places ------------------------------------------------------------------------------------------------------ */
+/* ---- Names and places -------------------------------------------------------------------------------------------- */
 
 const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name) {
     const qrun_adapter *found = NULL;
@@ -219,7 +228,8 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
     made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
     if (made->name == NULL) { QR_TRY(qr_fail_memory(error, "an adapter's name", strlen(path))); }
     if (qr_adapter_named(model, made->name) != NULL) {
-        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is open already; give it another name", made->name));
+        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is open already; give it another name",
+                       made->name));
     }
     QR_TRY(open_folder(made, path, error));
     pthread_mutex_lock(&model->lock);
@@ -237,7 +247,9 @@ qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
     pthread_mutex_lock(&adapter->model->lock);
     const bool busy = adapter->model->n_sessions > 0;
     pthread_mutex_unlock(&adapter->model->lock);
-    if (busy) { return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a session of its model still exists", adapter->name); }
+    if (busy) {
+        return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a session of its model still exists", adapter->name);
+    }
     release(adapter);
     return QRUN_OK;
 }

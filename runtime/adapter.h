@@ -13,7 +13,9 @@ struct qrun_adapter {
 };
 
 /* −1 for NULL, the base model. */
-static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) { return adapter != NULL ? adapter->index : -1; }
+static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) {
+    return adapter != NULL ? adapter->index : -1;
+}
 
 /* QRUN_ERROR_ARGUMENT for an adapter of another model. NULL is fine. */
 qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err);

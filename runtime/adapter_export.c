@@ -22,8 +22,8 @@ static const char *last_component(const char *module) {
     return dot != NULL ? dot + 1 : module;
 }
 
-/* What PEFT finds these layers by: the end of their path, one component long ("q_proj") unless another kind of layer ends
- * in it too ("attn.c_proj" and "mlp.c_proj" of GPT-2). */
+/* What PEFT finds these layers by: the end of their path, one component long ("q_proj") unless another kind of layer
+ * ends in it too ("attn.c_proj" and "mlp.c_proj" of GPT-2). */
 static const char *target_of(const qr_family *family, qr_tensor_role role) {
     const char *module = family->modules[role], *name = last_component(module);
     for (int other = QR_ROLE_Q; other < QR_ROLE_COUNT; other++) {
@@ -54,7 +54,9 @@ qrun_status qr_adapter_export(qrun_trainer *trainer, const char *folder, qr_erro
     qr_adapter_factor_spec *factors = qr_alloc_array((size_t)p->n_pairs, sizeof *factors);
     char *names = qr_alloc_array((size_t)p->n_pairs, NAME_BYTES);
     qrun_status status = QRUN_OK;
-    if (factors == NULL || names == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (size_t)p->n_pairs * NAME_BYTES)); }
+    if (factors == NULL || names == NULL) {
+        QR_TRY(qr_fail_memory(err, "an adapter", (size_t)p->n_pairs * NAME_BYTES));
+    }
     for (int64_t i = 0; i < p->n_pairs; i++) {
         char *name = names + i * NAME_BYTES;
         qr_lora_pair_name(p, &p->pairs[i], name, NAME_BYTES);

@@ -27,7 +27,8 @@ static qrun_status run_chunk(eval_state *state, const int32_t *ids, int64_t n, q
     const int64_t first = state->kv.n_tokens;
     int32_t n_copies;
     if (!qr_kv_reserve(session->cache, &state->kv, n, step->copies, &n_copies)) {
-        return qr_fail(err, QRUN_ERROR_MEMORY, "the K/V pool is too small for a window; use a smaller --window or more --memory");
+        return qr_fail(err, QRUN_ERROR_MEMORY,
+                       "the K/V pool is too small for a window; use a smaller --window or more --memory");
     }
     const int32_t adapter = qr_adapter_index(state->params->adapter);
     for (int64_t i = 0; i < n; i++) {
@@ -45,11 +46,18 @@ static qrun_status run_chunk(eval_state *state, const int32_t *ids, int64_t n, q
     }
     step->q_start[0] = 0, step->q_start[1] = (int32_t)n;
     step->first_position[0] = (int32_t)first;
-    const qr_batch batch = {.n_tokens = n, .n_sequences = 1, .ids = step->ids, .position = step->position,
-                            .rope_slot = step->rope_slot, .row_adapter = step->row_adapter, .has_adapters = adapter >= 0,
-                            .q_start = step->q_start, .first_position = step->first_position,
+    const qr_batch batch = {.n_tokens = n,
+                            .n_sequences = 1,
+                            .ids = step->ids,
+                            .position = step->position,
+                            .rope_slot = step->rope_slot,
+                            .row_adapter = step->row_adapter,
+                            .has_adapters = adapter >= 0,
+                            .q_start = step->q_start,
+                            .first_position = step->first_position,
                             .token_page = (const int32_t *const *)step->token_page,
-                            .block_table = (const int32_t *const *)step->block_table, .table_stride = state->kv.n_blocks};
+                            .block_table = (const int32_t *const *)step->block_table,
+                            .table_stride = state->kv.n_blocks};
     const qrun_status status = qr_forward_run(session->forward, &batch, err);
     if (status == QRUN_OK) { qr_kv_commit(session->cache, &state->kv, ids, n); }
     return status;
@@ -63,7 +71,8 @@ static qrun_status score_chunk(eval_state *state, const int32_t *ids, int64_t fi
     for (int64_t at = 0; at < n; at += most) {
         const int64_t n_rows = qr_min(most, n - at);
         for (int64_t i = 0; i < n_rows; i++) { rows[i] = (int32_t)(at + i); }
-        const qrun_status status = qr_forward_nll(session->forward, rows, ids + first + at + 1, n_rows, state->nll, err);
+        const qrun_status status =
+            qr_forward_nll(session->forward, rows, ids + first + at + 1, n_rows, state->nll, err);
         if (status != QRUN_OK) { return status; }
         for (int64_t i = 0; i < n_rows; i++) { state->sum += (double)state->nll[i]; }
     }
@@ -73,7 +82,9 @@ static qrun_status score_chunk(eval_state *state, const int32_t *ids, int64_t fi
 
 static qrun_status report(eval_state *state, qr_error *err) {
     const qrun_eval_params *params = state->params;
-    if (params->progress == NULL || params->progress(params->progress_user, state->n_scored, state->total)) { return QRUN_OK; }
+    if (params->progress == NULL || params->progress(params->progress_user, state->n_scored, state->total)) {
+        return QRUN_OK;
+    }
     return qr_fail(err, QRUN_ERROR_CANCELLED, "the evaluation was cancelled");
 }
 
@@ -100,7 +111,8 @@ out:
 static qrun_status check(qrun_session *session, const qrun_eval_params *params, const qrun_eval_result *result,
                          qr_error *err) {
     if (params->struct_size != sizeof *params || result->struct_size != sizeof *result) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "qrun_eval_params or qrun_eval_result has an unknown size; begin with its _INIT");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_eval_params or qrun_eval_result has an unknown size; begin with its _INIT");
     }
     if (params->window_tokens < 0 || params->max_tokens < 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "window_tokens and max_tokens cannot be negative");
@@ -167,17 +179,18 @@ static qrun_status eval_windows(eval_state *state, const void *what, qr_error *e
     return QRUN_OK;
 }
 
-static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eval_params *params, qrun_eval_result *result,
-                            qr_error *err) {
+static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eval_params *params,
+                            qrun_eval_result *result, qr_error *err) {
     const int64_t longest = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens);
     if (list->window > longest || list->window < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a window of %lld tokens is not possible: this session holds 2 to %lld",
-                       (long long)list->window, (long long)longest);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a window of %lld tokens is not possible: this session holds 2 to %lld", (long long)list->window,
+                       (long long)longest);
     }
     for (int64_t i = 0; i < list->n; i++) {
         if (list->ids[i] < 0 || list->ids[i] >= session->model->shape.vocab) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %lld is outside the vocabulary of %lld", list->ids[i],
-                           (long long)i, (long long)session->model->shape.vocab);
+            return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %lld is outside the vocabulary of %lld",
+                           list->ids[i], (long long)i, (long long)session->model->shape.vocab);
         }
     }
     list->scratch = qr_alloc_array((size_t)list->window, sizeof *list->scratch);
@@ -187,8 +200,8 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
     return status;
 }
 
-qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids, const qrun_eval_params *params,
-                                     qrun_eval_result *result, qrun_error *error) {
+qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
+                                     const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error) {
     const qrun_status status = check(session, params, result, error);
     if (status != QRUN_OK) { return status; }
     id_list list = {.ids = ids, .n = n_ids, .window = n_ids, .bos = -1};
@@ -202,10 +215,12 @@ qrun_status qrun_session_eval(qrun_session *session, const char *text, size_t n_
     qrun_status status = QRUN_OK;
     QR_TRY(check(session, params, result, error));
     if (model->tokenizer == NULL) {
-        QR_TRY(qr_fail(error, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so a text cannot be scored", model->folder));
+        QR_TRY(qr_fail(error, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so a text cannot be scored",
+                       model->folder));
     }
     /* What the tokenizer puts before a text (BOS) comes before every window. */
-    QR_TRY(qr_tokenizer_encode(model->tokenizer->tokenizer, "", 0, &(qr_encode_options){.add_special = true}, &special, error));
+    QR_TRY(qr_tokenizer_encode(model->tokenizer->tokenizer, "", 0, &(qr_encode_options){.add_special = true}, &special,
+                               error));
     QR_TRY(qr_tokenizer_encode(model->tokenizer->tokenizer, text, n_bytes, &(qr_encode_options){0}, &tokens, error));
     const int64_t longest = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens);
     id_list list = {.ids = tokens.ids, .n = (int64_t)tokens.n, .bos = special.n > 0 ? special.ids[0] : -1};

@@ -60,9 +60,10 @@ size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
     return (size_t)model->group_layers * qr_kv_layer_bytes(&layout);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
+                              forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
     const size_t act = act_bytes(model);
@@ -110,7 +111,7 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
     return layout.offset;
 }
 
-/* ---- The ops' arguments and workspace ---------------------------------------------------------------------------------- */
+/* ---- The ops' arguments and workspace ---------------------------------------------------------------------------- */
 
 static qr_layer_adapters adapters_of(const qr_forward *f, bool wanted) {
     return (qr_layer_adapters){.table = wanted ? f->model->lora_table : NULL, .n_adapters = QR_MAX_ADAPTERS,
@@ -148,7 +149,8 @@ static void linear_workspace(const qr_forward *f, const qr_linear_layer *linear,
     const qr_linear_args args = qr_layer_linear_args(f->model, linear, NULL, NULL, desc->rows, n_rows, false);
     raise_to(most, qr_linear_workspace(f->backend, &args));
     const qr_layer_adapters adapters = adapters_of(f, false);
-    const qr_lora_args lora = qr_layer_lora_args(&adapters, f->model->act_dtype, linear, NULL, NULL, desc->rows, n_rows);
+    const qr_lora_args lora =
+        qr_layer_lora_args(&adapters, f->model->act_dtype, linear, NULL, NULL, desc->rows, n_rows);
     raise_to(most, qr_lora_workspace(f->backend, &lora));
 }
 
@@ -157,7 +159,8 @@ typedef struct workspace_visit {
     size_t most;
 } workspace_visit;
 
-static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                   qr_error *err) {
     (void)layer, (void)role, (void)err;
     workspace_visit *visit = arg;
     linear_workspace(visit->forward, linear, visit->forward->limits.max_tokens, &visit->most);
@@ -194,7 +197,8 @@ static qrun_status make_memory(qr_forward *f, const qr_plan *plan, qr_error *err
     static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE};
     for (size_t i = 0; i < QR_COUNT_OF(made); i++) {
         const size_t n_bytes = (size_t)plan->entries[made[i]].bytes;
-        const qrun_status status = f->backend->memory_create(f->backend, QR_MEMORY_DEVICE, n_bytes, &f->memory[made[i]], err);
+        const qrun_status status =
+            f->backend->memory_create(f->backend, QR_MEMORY_DEVICE, n_bytes, &f->memory[made[i]], err);
         if (status != QRUN_OK) { return status; }
         f->memory_bytes[made[i]] = n_bytes;
     }
@@ -252,15 +256,15 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
     return QRUN_OK;
 }
 
-/* ---- The layers ------------------------------------------------------------------------------------------------------ */
+/* ---- The layers -------------------------------------------------------------------------------------------------- */
 
 typedef struct paged_attention {
     qr_forward *forward;
     const qr_batch *batch;
 } paged_attention;
 
-static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v, void *dst,
-                                qr_error *err) {
+static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                void *dst, qr_error *err) {
     const paged_attention *paged = arg;
     qr_forward *f = paged->forward;
     (void)q, (void)dst; /* both are the buffers that attention_args names */
@@ -316,8 +320,9 @@ qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) 
     QR_TRY(copy_batch(f, batch, err));
     QR_TRY(qr_layer_embed(&pass, f->b.ids, f->b.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k], f->b.rope_slot, f->b.position,
-                                         f->b.cos_table[k], f->b.sin_table[k], batch->n_tokens, f->model->shape.rope_half};
+        const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k],      f->b.rope_slot,
+                                         f->b.position,    f->b.cos_table[k],        f->b.sin_table[k],
+                                         batch->n_tokens,  f->model->shape.rope_half};
         QR_TRY(qr_rope_table(f->backend, &args, f->workspace, err));
     }
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
@@ -328,7 +333,7 @@ out:
     return status;
 }
 
-/* ---- The output head ------------------------------------------------------------------------------------------------- */
+/* ---- The output head --------------------------------------------------------------------------------------------- */
 
 static qrun_status run_head(qr_forward *f, const int32_t *rows, int64_t n_rows, qr_error *err) {
     const qrun_model *model = f->model;
@@ -337,10 +342,11 @@ static qrun_status run_head(qr_forward *f, const int32_t *rows, int64_t n_rows, 
     QR_TRY(copy_ints(f, f->b.rows, rows, n_rows, err));
     const qr_gather_rows_args gather = {f->b.x, f->b.rows, f->b.picked, n_rows, hidden};
     QR_TRY(qr_gather_rows(f->backend, &gather, f->workspace, err));
-    QR_TRY(qr_layer_norm_rows(model, f->workspace, &model->final_norm, f->b.picked, f->b.picked_normed, model->act_dtype,
-                              n_rows, err));
+    QR_TRY(qr_layer_norm_rows(model, f->workspace, &model->final_norm, f->b.picked, f->b.picked_normed,
+                              model->act_dtype, n_rows, err));
     const qr_linear_layer head = {.weight = model->head};
-    const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n_rows, false);
+    const qr_linear_args args =
+        qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n_rows, false);
     QR_TRY(qr_linear(f->backend, &args, f->workspace, err));
     if (model->shape.logit_softcap > 0) {
         const qr_softcap_args softcap = {f->b.logits, n_rows * vocab, model->shape.logit_softcap};

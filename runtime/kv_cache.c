@@ -40,7 +40,7 @@ struct qr_kv_cache {
     uint32_t bucket_mask;
 };
 
-/* ---- Lists of pages -------------------------------------------------------------------------------------------------- */
+/* ---- Lists of pages ---------------------------------------------------------------------------------------------- */
 
 static void lru_remove(qr_kv_cache *cache, int32_t p) {
     kv_page *page = &cache->pages[p];
@@ -70,7 +70,7 @@ static void note_peak(qr_kv_cache *cache) {
     if (used > cache->peak_used) { cache->peak_used = used; }
 }
 
-/* ---- Nodes ----------------------------------------------------------------------------------------------------------- */
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool same_key(qr_kv_key a, qr_kv_key b) { return a.adapter == b.adapter && a.rope_class == b.rope_class; }
 
@@ -90,7 +90,8 @@ static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key ke
     int32_t n = cache->buckets[bucket_of(cache, parent, key, tokens)];
     for (; n != NONE; n = cache->nodes[n].next) {
         const kv_node *node = &cache->nodes[n];
-        if (node->parent == parent && same_key(node->key, key) && memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
+        if (node->parent == parent && same_key(node->key, key) &&
+            memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
             break;
         }
     }
@@ -152,7 +153,7 @@ static void set_tail(qr_kv_cache *cache, qr_kv_sequence *sequence, int32_t tail)
     }
 }
 
-/* ---- Pages of sequences ---------------------------------------------------------------------------------------------- */
+/* ---- Pages of sequences ------------------------------------------------------------------------------------------ */
 
 static int32_t *table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t block) {
     return &sequence->tables[(int64_t)group * sequence->n_blocks + block];
@@ -196,7 +197,7 @@ static void release_page(qr_kv_cache *cache, int32_t p) {
     }
 }
 
-/* ---- Creation -------------------------------------------------------------------------------------------------------- */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 static bool make_tables(qr_kv_cache *cache) {
     const qr_kv_cache_options *options = &cache->options;
@@ -305,7 +306,7 @@ void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence) {
     *sequence = (qr_kv_sequence){0};
 }
 
-/* ---- Prefix sharing -------------------------------------------------------------------------------------------------- */
+/* ---- Prefix sharing ---------------------------------------------------------------------------------------------- */
 
 /* First block that a query at position n_tokens still sees in a group. */
 static int64_t first_visible_block(int32_t window, int64_t n_tokens) {
@@ -325,8 +326,8 @@ static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequen
     return n;
 }
 
-/* The most blocks, at most n_nodes, for which every group still has all that the next token would see: one walk, in which
- * first_block [n_groups], not in use yet, holds how far each group's run of present pages reaches back. */
+/* The most blocks, at most n_nodes, for which every group still has all that the next token would see: one walk, in
+ * which first_block [n_groups], not in use yet, holds how far each group's run of present pages reaches back. */
 static int64_t usable_blocks(const qr_kv_cache *cache, const qr_kv_sequence *nodes, int64_t n_nodes) {
     int64_t usable = 0;
     for (int64_t n = 1; n <= n_nodes; n++) {
@@ -363,7 +364,7 @@ int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const i
     return sequence->n_tokens;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static bool must_copy(const qr_kv_cache *cache, int32_t page) { return page != NONE && cache->pages[page].n_refs > 1; }
 
@@ -437,7 +438,9 @@ void qr_kv_commit(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *t
     const int64_t first = sequence->n_tokens / PAGE;
     sequence->n_tokens += n_new;
     if (cache->options.share_prefixes) {
-        for (int64_t b = first; (b + 1) * PAGE <= sequence->n_tokens; b++) { remember_block(cache, sequence, tokens, b); }
+        for (int64_t b = first; (b + 1) * PAGE <= sequence->n_tokens; b++) {
+            remember_block(cache, sequence, tokens, b);
+        }
     }
     give_back_behind_windows(cache, sequence);
 }
@@ -456,7 +459,7 @@ void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *d
     set_tail(cache, dst, src->tail);
 }
 
-/* ---- Counting -------------------------------------------------------------------------------------------------------- */
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens) {
     const int64_t all = qr_ceil_div(n_tokens, PAGE);
@@ -479,9 +482,10 @@ void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats) {
                            .peak_used = cache->peak_used};
 }
 
-/* ---- Checking -------------------------------------------------------------------------------------------------------- */
+/* ---- Checking ---------------------------------------------------------------------------------------------------- */
 
-static int32_t count_references(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n, int32_t page) {
+static int32_t count_references(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n,
+                                int32_t page) {
     int32_t refs = 0;
     for (int32_t s = 0; s < n; s++) {
         for (int64_t i = 0; i < (int64_t)cache->options.n_groups * sequences[s]->n_blocks; i++) {
@@ -529,8 +533,8 @@ static bool check_nodes(const qr_kv_cache *cache, const qr_kv_sequence *const *s
     }
     for (int32_t n = cache->free_node; n != NONE; n = cache->nodes[n].next) { n_free_nodes++; }
     if (n_linked + n_free_nodes != cache->n_nodes || n_children != n_parents) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d; %d have a parent, parents count %d", n_linked,
-                n_free_nodes, cache->n_nodes, n_parents, n_children);
+        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d; %d have a parent, parents count %d",
+                n_linked, n_free_nodes, cache->n_nodes, n_parents, n_children);
         return false;
     }
     return true;
@@ -546,8 +550,8 @@ bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequence
         if (!check_page(cache, p, refs, err)) { return false; }
     }
     if (n_free != cache->n_free || n_cached != cache->n_cached || n_free + n_cached != idle) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "%d free and %d cached pages listed, %d and %d counted, %d idle", n_free, n_cached,
-                cache->n_free, cache->n_cached, idle);
+        qr_fail(err, QRUN_ERROR_INTERNAL, "%d free and %d cached pages listed, %d and %d counted, %d idle", n_free,
+                n_cached, cache->n_free, cache->n_cached, idle);
         return false;
     }
     return check_nodes(cache, sequences, n_sequences, err);

@@ -1,12 +1,12 @@
-/* Which page of the K/V pool holds what: block tables, reference counts, prefix sharing, copy-on-write, and windows that
- * give pages back. Accounting only; the pages' memory is someone else's.
+/* Which page of the K/V pool holds what: block tables, reference counts, prefix sharing, copy-on-write, and windows
+ * that give pages back. Accounting only; the pages' memory is someone else's.
  *
- * A page holds QR_KV_PAGE_TOKENS tokens of one layer group. All groups take from one pool. A sequence has one block table
- * per group; entry b of group g is the page of positions [16 b, 16 b + 16), or −1: not yet written, or fallen out of
- * the group's window.
+ * A page holds QR_KV_PAGE_TOKENS tokens of one layer group. All groups take from one pool. A sequence has one block
+ * table per group; entry b of group g is the page of positions [16 b, 16 b + 16), or −1: not yet written, or fallen out
+ * of the group's window.
  *
- * Full pages become shareable: a tree of nodes, one per 16 tokens under their predecessors, remembers which page of each
- * group holds them. Nodes are found by hash and compared by content (their own 16 tokens and the identity of their
+ * Full pages become shareable: a tree of nodes, one per 16 tokens under their predecessors, remembers which page of
+ * each group holds them. Nodes are found by hash and compared by content (their own 16 tokens and the identity of their
  * parent), so two different prefixes are never taken for each other. Pages that no sequence uses stay in the tree until
  * they are needed, and are then taken in order of last use.
  *
@@ -61,8 +61,8 @@ qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, 
 /* Gives pages and tables back. Fine for a zeroed sequence. */
 void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence);
 
-/* For an empty sequence: takes the longest run of whole pages that holds tokens[0, n) from its beginning, always leaving
- * at least one token to compute. Returns how many tokens are there; the sequence stands behind them. */
+/* For an empty sequence: takes the longest run of whole pages that holds tokens[0, n) from its beginning, always
+ * leaving at least one token to compute. Returns how many tokens are there; the sequence stands behind them. */
 int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n);
 
 /* Makes the pages for the next n_new tokens present and writable. False when the pool has too few: nothing has changed

@@ -1,6 +1,8 @@
 #include "runtime/layer.h"
 
-int64_t qr_qkv_columns(const qr_model_shape *shape) { return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim; }
+int64_t qr_qkv_columns(const qr_model_shape *shape) {
+    return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
+}
 
 bool qr_model_is_gated(const qrun_model *model) {
     return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
@@ -12,10 +14,10 @@ bool qr_model_has_post_norms(const qrun_model *model) {
     return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL;
 }
 
-/* ---- Parts --------------------------------------------------------------------------------------------------------------- */
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src, void *dst,
-                               qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
+qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src,
+                               void *dst, qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
     qr_backend *backend = model->context->backend;
     if (norm->bias != NULL) {
         const qr_layer_norm_args args = {src, norm->weight, norm->bias, dst, dst_dtype, n_rows, norm->dim,
@@ -39,12 +41,19 @@ qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_lay
 qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
                                 const void *x, float *y, int64_t y_stride, int64_t n_rows) {
     const qr_weight_desc *desc = &linear->weight.desc;
-    return (qr_lora_args){.factors = adapters->table != NULL ? adapters->table + (int64_t)linear->slot * adapters->n_adapters
-                                                             : NULL,
-                          .row_adapter = adapters->row_adapter, .x = x, .x_dtype = x_dtype,
-                          .y = y != NULL ? y + linear->out_offset : NULL, .n_rows = n_rows, .in = desc->cols,
-                          .out = desc->rows, .x_stride = desc->cols, .y_stride = y_stride,
-                          .n_adapters = adapters->n_adapters, .max_rank = adapters->max_rank};
+    return (qr_lora_args){
+        .factors = adapters->table != NULL ? adapters->table + (int64_t)linear->slot * adapters->n_adapters : NULL,
+        .row_adapter = adapters->row_adapter,
+        .x = x,
+        .x_dtype = x_dtype,
+        .y = y != NULL ? y + linear->out_offset : NULL,
+        .n_rows = n_rows,
+        .in = desc->cols,
+        .out = desc->rows,
+        .x_stride = desc->cols,
+        .y_stride = y_stride,
+        .n_adapters = adapters->n_adapters,
+        .max_rank = adapters->max_rank};
 }
 
 static qrun_status run_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
@@ -76,16 +85,18 @@ out:
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err) {
     const qrun_model *model = pass->model;
     qr_backend *backend = model->context->backend;
-    const qr_embedding_args tokens = {&model->embedding, ids, pass->x, pass->n_tokens, model->shape.embedding_scale, false};
+    const qr_embedding_args tokens = {
+        &model->embedding, ids, pass->x, pass->n_tokens, model->shape.embedding_scale, false};
     const qrun_status status = qr_embedding(backend, &tokens, pass->workspace, err);
     if (status != QRUN_OK || model->position_embedding.desc.rows == 0) { return status; }
     const qr_embedding_args positions = {&model->position_embedding, position, pass->x, pass->n_tokens, 1.0F, true};
     return qr_embedding(backend, &positions, pass->workspace, err);
 }
 
-/* ---- Attention ------------------------------------------------------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-static qrun_status norm_heads(const qr_layer_pass *pass, const qr_norm *norm, float *heads, int64_t n_heads, qr_error *err) {
+static qrun_status norm_heads(const qr_layer_pass *pass, const qr_norm *norm, float *heads, int64_t n_heads,
+                              qr_error *err) {
     if (norm->weight == NULL) { return QRUN_OK; }
     const int64_t stride = qr_qkv_columns(&pass->model->shape);
     const qr_rms_norm_args args = {.src = heads, .weight = norm->weight, .dst = heads, .dst_dtype = QR_DTYPE_F32,
@@ -104,11 +115,18 @@ static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *lay
     return qr_round_act(pass->model->context->backend, &args, pass->workspace, err);
 }
 
-static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, float *heads, int64_t n_heads, qr_error *err) {
+static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, float *heads, int64_t n_heads,
+                          qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     if (s->rope_half == 0) { return QRUN_OK; }
-    const qr_rope_args args = {heads, pass->cos_table[layer->rope_kind], pass->sin_table[layer->rope_kind], pass->n_tokens,
-                               n_heads, s->head_dim, s->rope_half, qr_qkv_columns(s)};
+    const qr_rope_args args = {heads,
+                               pass->cos_table[layer->rope_kind],
+                               pass->sin_table[layer->rope_kind],
+                               pass->n_tokens,
+                               n_heads,
+                               s->head_dim,
+                               s->rope_half,
+                               qr_qkv_columns(s)};
     return qr_rope(pass->model->context->backend, &args, pass->workspace, err);
 }
 
@@ -134,15 +152,22 @@ out:
     return status;
 }
 
-/* ---- MLP --------------------------------------------------------------------------------------------------------------------- */
+/* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 static qrun_status run_activation(const qr_layer_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_buffers *b = &pass->buffers;
     const int64_t columns = qr_mlp_columns(model);
     if (qr_model_is_gated(model)) {
-        const qr_gate_args args = {model->shape.activation, b->mlp, b->mlp + model->shape.mlp, b->gated, model->act_dtype,
-                                   pass->n_tokens, model->shape.mlp, columns, columns};
+        const qr_gate_args args = {model->shape.activation,
+                                   b->mlp,
+                                   b->mlp + model->shape.mlp,
+                                   b->gated,
+                                   model->act_dtype,
+                                   pass->n_tokens,
+                                   model->shape.mlp,
+                                   columns,
+                                   columns};
         return qr_gate(model->context->backend, &args, pass->workspace, err);
     }
     const qr_activation_args args = {model->shape.activation, b->mlp, b->gated, model->act_dtype, pass->n_tokens,

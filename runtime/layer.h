@@ -5,8 +5,8 @@
 
 #include "runtime/model.h"
 
-/* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same buffers,
- * and may let `branch_normed` be `branch` and `mlp_normed` be `attn_normed`. */
+/* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same
+ * buffers, and may let `branch_normed` be `branch` and `mlp_normed` be `attn_normed`. */
 typedef struct qr_layer_buffers {
     void *attn_normed;    /* [T, D] act */
     float *qkv;           /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place */
@@ -28,7 +28,8 @@ typedef struct qr_layer_adapters {
 
 typedef struct qr_layer_pass qr_layer_pass;
 
-/* Brings K/V to where attention reads it and runs attention: q, k, v are views of buffers->qkv, dst buffers->attended. */
+/* Brings K/V to where attention reads it and runs attention: q, k, v are views of buffers->qkv, dst buffers->attended.
+ */
 typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
                                     void *dst, qr_error *err);
 
@@ -57,8 +58,8 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* Parts that others need: a norm over rows of D, and the arguments of a linear layer (for workspaces too). */
-qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src, void *dst,
-                               qr_dtype dst_dtype, int64_t n_rows, qr_error *err);
+qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src,
+                               void *dst, qr_dtype dst_dtype, int64_t n_rows, qr_error *err);
 qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_layer *linear, const void *x, float *y,
                                     int64_t y_stride, int64_t n_rows, bool accumulate);
 qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,

@@ -1,5 +1,5 @@
-/* Laying buffers out one after the other in one block of memory, or only counting what they would take: the plan and the
- * placement are the same walk. */
+/* Laying buffers out one after the other in one block of memory, or only counting what they would take: the plan and
+ * the placement are the same walk. */
 #ifndef QR_RUNTIME_LAYOUT_H
 #define QR_RUNTIME_LAYOUT_H
 

@@ -11,7 +11,7 @@
 
 enum { FACTOR_ALIGNMENT = 16 };
 
-/* ---- Which layers -------------------------------------------------------------------------------------------------------- */
+/* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
 static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT; }
 
@@ -50,7 +50,8 @@ static int64_t take_floats(qr_lora_parameters *parameters, int64_t n) {
     return offset;
 }
 
-static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                 qr_error *err) {
     (void)err;
     choose_state *state = arg;
     qr_lora_parameters *p = state->parameters;
@@ -65,8 +66,8 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
     return QRUN_OK;
 }
 
-qrun_status qr_lora_parameters_describe(qrun_model *model, const qr_lora_options *options, qr_lora_parameters *parameters,
-                                        qr_error *err) {
+qrun_status qr_lora_parameters_describe(qrun_model *model, const qr_lora_options *options,
+                                        qr_lora_parameters *parameters, qr_error *err) {
     if (options->rank < 1 || options->rank > QR_MAX_LORA_RANK) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "rank must be 1 to %d, not %d", QR_MAX_LORA_RANK, options->rank);
     }
@@ -88,7 +89,7 @@ qrun_status qr_lora_parameters_describe(qrun_model *model, const qr_lora_options
                    model->family->name, options->targets, last_component(model->family->modules[QR_ROLE_ATTN_OUT]));
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static qrun_status put_initial(qr_lora_parameters *p, const qr_lora_pair *pair, uint64_t seed, float *staging,
                                qr_error *err) {

@@ -1,5 +1,5 @@
-/* The trainable LoRA factors of a model: one arena of F32 parameters and one of gradients, and the table that the lora op
- * reads them by. */
+/* The trainable LoRA factors of a model: one arena of F32 parameters and one of gradients, and the table that the lora
+ * op reads them by. */
 #ifndef QR_RUNTIME_LORA_PARAMETERS_H
 #define QR_RUNTIME_LORA_PARAMETERS_H
 
@@ -36,8 +36,8 @@ typedef struct qr_lora_parameters {
 } qr_lora_parameters;
 
 /* Chooses the layers and lays the arenas out; no device memory yet. QRUN_ERROR_ARGUMENT when nothing is chosen. */
-qrun_status qr_lora_parameters_describe(qrun_model *model, const qr_lora_options *options, qr_lora_parameters *parameters,
-                                        qr_error *err);
+qrun_status qr_lora_parameters_describe(qrun_model *model, const qr_lora_options *options,
+                                        qr_lora_parameters *parameters, qr_error *err);
 /* Makes the arenas and initialises them as PEFT does: A kaiming-uniform(√5), B zero. */
 qrun_status qr_lora_parameters_create(qr_lora_parameters *parameters, uint64_t seed, qr_error *err);
 void qr_lora_parameters_destroy(qr_lora_parameters *parameters); /* fine for a zeroed one */

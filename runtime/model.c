@@ -44,7 +44,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
     return QRUN_OK;
 }
 
-/* ---- The linear layers, by role ----------------------------------------------------------------------------------- */
+/* ---- The linear layers, by role ---------------------------------------------------------------------------------- */
 
 static void linear_shape(const qr_model_shape *s, qr_tensor_role role, int64_t *rows, int64_t *cols) {
     const int64_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
@@ -72,8 +72,9 @@ static int64_t linear_out_offset(const qrun_model *model, qr_tensor_role role) {
 static const qr_tensor_role attn_in_roles[] = {QR_ROLE_Q, QR_ROLE_K, QR_ROLE_V, QR_ROLE_QKV};
 static const qr_tensor_role mlp_in_roles[] = {QR_ROLE_GATE, QR_ROLE_UP, QR_ROLE_GATE_UP};
 
-static qrun_status visit_siblings(qrun_model *model, qr_linear_layer *linears, int64_t layer, const qr_tensor_role *roles,
-                                  size_t n_roles, qr_linear_visitor visit, void *arg, qr_error *err) {
+static qrun_status visit_siblings(qrun_model *model, qr_linear_layer *linears, int64_t layer,
+                                  const qr_tensor_role *roles, size_t n_roles, qr_linear_visitor visit, void *arg,
+                                  qr_error *err) {
     qrun_status status = QRUN_OK;
     for (size_t i = 0, n = 0; i < n_roles && status == QRUN_OK; i++) {
         if (model->family->modules[roles[i]] != NULL) { status = visit(arg, &linears[n++], layer, roles[i], err); }
@@ -94,7 +95,7 @@ out:
     return status;
 }
 
-/* ---- Description --------------------------------------------------------------------------------------------------- */
+/* ---- Description ------------------------------------------------------------------------------------------------- */
 
 static int64_t greatest_common_divisor(int64_t a, int64_t b) {
     while (b != 0) {
@@ -143,8 +144,8 @@ static void set_format(qr_weight_desc *desc, qr_weight_format format, int block)
     desc->block = format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ ? block : 0;
 }
 
-qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role, int64_t layer,
-                                 const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err) {
+qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
+                                 int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err) {
     char module[QR_STORED_NAME_BYTES];
     qr_family_module_name(model->family, model->prefix, role, layer, module, sizeof module);
     const bool transposed = model->family->transposed && role >= QR_ROLE_Q;
@@ -164,7 +165,8 @@ static qrun_status describe_from_source(const describe_state *state, qr_tensor_r
     return QRUN_OK;
 }
 
-static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                   qr_error *err) {
     const describe_state *state = arg;
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
@@ -194,7 +196,8 @@ static qrun_status describe_table(const describe_state *state, qr_tensor_role ro
         status = qr_model_find_stored(model, state->source, role, 0, desc, &stored, err);
         if (status == QRUN_OK) { set_format(desc, stored.desc.format, stored.desc.block); }
         if (status == QRUN_OK && role != QR_ROLE_HEAD && !is_plain(stored.desc.format)) {
-            status = qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
+            status =
+                qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
         }
     }
     model->n_parameters += desc->rows * desc->cols;
@@ -206,7 +209,8 @@ static qrun_status describe_tables(const describe_state *state, qr_error *err) {
     const qr_model_shape *shape = &model->shape;
     qrun_status status = describe_table(state, QR_ROLE_EMBEDDING, shape->vocab, &model->embedding, err);
     if (status == QRUN_OK && model->family->modules[QR_ROLE_POSITION_EMBEDDING] != NULL) {
-        status = describe_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, &model->position_embedding, err);
+        status =
+            describe_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, &model->position_embedding, err);
     }
     if (status == QRUN_OK && !shape->tied_head) {
         status = describe_table(state, QR_ROLE_HEAD, shape->vocab, &model->head, err);
@@ -259,7 +263,7 @@ void qr_model_free_tables(qrun_model *model) {
     model->kv_groups = NULL;
 }
 
-/* ---- Placement ----------------------------------------------------------------------------------------------------- */
+/* ---- Placement --------------------------------------------------------------------------------------------------- */
 
 typedef struct placement {
     const qr_backend *backend;
@@ -267,7 +271,9 @@ typedef struct placement {
 } placement;
 
 static void place_weight(placement *p, qr_weight *weight) {
-    if (weight->desc.rows > 0) { weight->data = qr_layout_take(&p->layout, 1, p->backend->weight_bytes(p->backend, &weight->desc)); }
+    if (weight->desc.rows > 0) {
+        weight->data = qr_layout_take(&p->layout, 1, p->backend->weight_bytes(p->backend, &weight->desc));
+    }
 }
 
 static void place_norm(placement *p, const qrun_model *model, qr_tensor_role role, int64_t dim, qr_norm *norm) {

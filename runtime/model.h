@@ -131,8 +131,8 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
 void qr_model_free_tables(qrun_model *model);
 
 /* The matrix of a role as the folder stores it. */
-qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role, int64_t layer,
-                                 const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err);
+qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
+                                 int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err);
 
 /* Lets every weight point into `memory` (NULL: only counts), in a fixed order, and returns the bytes: the plan and the
  * placement are the same walk. */

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "runtime/weight_writer.h"
 
-/* ---- From a folder --------------------------------------------------------------------------------------------------- */
+/* ---- From a folder ----------------------------------------------------------------------------------------------- */
 
 typedef struct load_state {
     qrun_model *model;
@@ -48,14 +48,16 @@ static qrun_status load_vector(load_state *state, qr_tensor_role role, int64_t l
     return status == QRUN_OK ? advance(state, tensor, err) : status;
 }
 
-static qrun_status load_norm(load_state *state, qr_tensor_role role, int64_t layer, const qr_norm *norm, qr_error *err) {
+static qrun_status load_norm(load_state *state, qr_tensor_role role, int64_t layer, const qr_norm *norm,
+                             qr_error *err) {
     if (norm->weight == NULL) { return QRUN_OK; }
     const qrun_status status = load_vector(state, role, layer, "weight", norm->dim, norm->weight, err);
     if (status != QRUN_OK || norm->bias == NULL) { return status; }
     return load_vector(state, role, layer, "bias", norm->dim, norm->bias, err);
 }
 
-static qrun_status load_matrix(load_state *state, qr_tensor_role role, int64_t layer, qr_weight *weight, qr_error *err) {
+static qrun_status load_matrix(load_state *state, qr_tensor_role role, int64_t layer, qr_weight *weight,
+                               qr_error *err) {
     const qrun_model *model = state->model;
     qr_backend *backend = model->context->backend;
     qr_stored_weight stored;
@@ -116,7 +118,7 @@ out:
     return status;
 }
 
-/* ---- Random ---------------------------------------------------------------------------------------------------------- */
+/* ---- Random ------------------------------------------------------------------------------------------------------ */
 
 /* One group of random rows is made per matrix width and repeated: generating 8 billion normal numbers would take longer
  * than everything that is then measured, and no kernel's time depends on the values. */
@@ -168,7 +170,9 @@ static qrun_status fill_random_linear(void *arg, qr_linear_layer *linear, int64_
 static qrun_status fill_norm(const qrun_model *model, const qr_norm *norm, qr_error *err) {
     if (norm->weight == NULL) { return QRUN_OK; }
     float *values = qr_alloc_array((size_t)norm->dim, sizeof *values);
-    if (values == NULL) { return qr_fail_memory(err, "random weights", (unsigned long long)norm->dim * sizeof *values); }
+    if (values == NULL) {
+        return qr_fail_memory(err, "random weights", (unsigned long long)norm->dim * sizeof *values);
+    }
     for (int64_t i = 0; i < norm->dim; i++) { values[i] = 1.0F - model->shape.norm_offset; }
     qr_backend *backend = model->context->backend;
     const qrun_status status =

@@ -4,8 +4,8 @@
 
 #include "runtime/model.h"
 
-/* Reads every weight from `source`, quantising tensor by tensor straight from the map into the model's memory; the pages
- * of the map are dropped behind the reader. progress (may be NULL) is told bytes of the file. */
+/* Reads every weight from `source`, quantising tensor by tensor straight from the map into the model's memory; the
+ * pages of the map are dropped behind the reader. progress (may be NULL) is told bytes of the file. */
 qrun_status qr_model_load_weights(qrun_model *model, const qr_safetensors *source, qrun_progress_fn progress,
                                   void *progress_user, qr_error *err);
 

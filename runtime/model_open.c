@@ -12,7 +12,7 @@
 #include "runtime/model_load.h"
 #include "runtime/model_open.h"
 
-/* ---- What to hold it in ---------------------------------------------------------------------------------------------- */
+/* ---- What to hold it in ------------------------------------------------------------------------------------------ */
 
 static qr_weight_format format_of_quant(qrun_quant quant) {
     switch (quant) {
@@ -44,8 +44,8 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     const qr_weight_format stored = stored_format(&model->config.quantization);
     if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "%s: is stored as %s and cannot become %s; use --quant auto, or the original model", model->folder,
-                       qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
+                       "%s: is stored as %s and cannot become %s; use --quant auto, or the original model",
+                       model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
     }
     options->linear_format = stored;
     return QRUN_OK;
@@ -67,12 +67,12 @@ static qrun_status find_prefix(qrun_model *model, const qr_safetensors *source, 
     }
     qr_family_module_name(model->family, "", QR_ROLE_EMBEDDING, 0, module, sizeof module);
     return qr_fail(err, QRUN_ERROR_INPUT,
-                   "%s: has no tensor %s.weight, which a %s model needs; is the download complete?", model->folder, module,
-                   model->family->name);
+                   "%s: has no tensor %s.weight, which a %s model needs; is the download complete?", model->folder,
+                   module, model->family->name);
 }
 
 
-/* ---- Tensors that config.json does not explain ------------------------------------------------------------------------- */
+/* ---- Tensors that config.json does not explain ------------------------------------------------------------------- */
 
 /* Buffers that old checkpoints carry and that hold nothing learned. */
 static bool is_known_buffer(const char *rest) {
@@ -119,19 +119,21 @@ static qrun_status refuse_unexplained(const qrun_model *model, const qr_safetens
         char *end;
         const long long layer = strtoll(name + length, &end, 10);
         if (layer >= model->shape.n_layers) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %s, but config.json says %lld layers; do they belong together?",
-                           model->folder, name, (long long)model->shape.n_layers);
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: holds %s, but config.json says %lld layers; do they belong together?", model->folder,
+                           name, (long long)model->shape.n_layers);
         }
         if (*end != '.' || !is_expected(model, end + 1)) {
-            return qr_fail(err, QRUN_ERROR_INPUT,
-                           "%s: holds %s, which a %s model with this config.json does not have; do they belong together?",
-                           model->folder, name, model->family->name);
+            return qr_fail(
+                err, QRUN_ERROR_INPUT,
+                "%s: holds %s, which a %s model with this config.json does not have; do they belong together?",
+                model->folder, name, model->family->name);
         }
     }
     return QRUN_OK;
 }
 
-/* ---- Opening ----------------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
     if (!params->random_weights || qr_file_is_folder(params->path)) {
@@ -155,7 +157,8 @@ out:
 
 static qrun_status check_params(const qrun_model_params *params, qr_error *err) {
     if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "qrun_model_params has an unknown size; begin with QRUN_MODEL_PARAMS_INIT");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_model_params has an unknown size; begin with QRUN_MODEL_PARAMS_INIT");
     }
     if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
     if ((int)params->quant < QRUN_QUANT_AUTO || params->quant > QRUN_QUANT_F16) {
@@ -202,14 +205,16 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
     qr_machine_memory(&total, &available);
     const int64_t limit = params->memory_bytes > 0 ? params->memory_bytes : available;
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "%s: its weights need %s as %s, and %s is %s; give more memory or hold them smaller (--quant nf4-dq, "
-                   "--quant-head int8)", model->folder, qr_format_bytes((int64_t)model->weight_bytes).text,
-                   qr_weight_format_name(model->linear_format),
-                   params->memory_bytes > 0 ? "the budget" : "what is free on this machine", qr_format_bytes(limit).text);
+    return qr_fail(
+        err, QRUN_ERROR_MEMORY,
+        "%s: its weights need %s as %s, and %s is %s; give more memory or hold them smaller (--quant nf4-dq, "
+        "--quant-head int8)",
+        model->folder, qr_format_bytes((int64_t)model->weight_bytes).text, qr_weight_format_name(model->linear_format),
+        params->memory_bytes > 0 ? "the budget" : "what is free on this machine", qr_format_bytes(limit).text);
 }
 
-static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source, qr_error *err) {
+static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
+                        qr_error *err) {
     qr_backend *backend = model->context->backend;
     qrun_status status = check_memory(model, params, err);
     if (status != QRUN_OK) { return status; }
@@ -229,7 +234,8 @@ qrun_status qr_model_open_tokenizer(qrun_model *model, qr_error *err) {
     return exists ? qr_text_tools_open(model->folder, &model->tokenizer, err) : QRUN_OK;
 }
 
-qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model, qrun_error *error) {
+qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
+                            qrun_error *error) {
     const double start = qr_now_seconds();
     *model = NULL;
     qrun_model *made = qr_alloc_zeroed(sizeof *made);
@@ -281,7 +287,8 @@ static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
     if (info->struct_size != sizeof *info) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "qrun_model_info has an unknown size; begin with QRUN_MODEL_INFO_INIT");
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_model_info has an unknown size; begin with QRUN_MODEL_INFO_INIT");
     }
     const qr_model_shape *shape = &model->shape;
     int64_t n_linear = 0;

@@ -56,7 +56,8 @@ static void place_factor(qr_layout *layout, qrun_optimizer kind, factor_state *f
 }
 
 /* Fills factors [2 · n_pairs] with places in memory (NULL: only counts). */
-static size_t place(const qr_lora_parameters *p, qrun_optimizer kind, void *memory, factor_state *factors, float **update) {
+static size_t place(const qr_lora_parameters *p, qrun_optimizer kind, void *memory, factor_state *factors,
+                    float **update) {
     qr_layout layout = {memory, 0};
     int64_t largest = 0;
     for (int64_t i = 0; i < 2 * p->n_pairs; i++) {
@@ -110,7 +111,7 @@ void qr_optimizer_destroy(qr_optimizer *optimizer) {
     qr_free(optimizer);
 }
 
-/* ---- The ops' arguments ---------------------------------------------------------------------------------------------------- */
+/* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
 
 /* What every op is told: where in the arenas, and this step's numbers. p NULL: sizes only. */
 typedef struct step_numbers {
@@ -127,9 +128,19 @@ static qr_adamw_args adamw_args(const factor_state *f, const step_numbers *s) {
 }
 
 static qr_adamw8bit_args adamw8bit_args(const factor_state *f, const step_numbers *s) {
-    return (qr_adamw8bit_args){.p = s->p, .g = s->g, .m = f->m_codes, .v = f->v_codes, .m_absmax = f->m_absmax,
-                               .v_absmax = f->v_absmax, .n = f->rows * f->cols, .step = s->step,
-                               .grad_scale = s->grad_scale, .lr = s->lr, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS,
+    return (qr_adamw8bit_args){.p = s->p,
+                               .g = s->g,
+                               .m = f->m_codes,
+                               .v = f->v_codes,
+                               .m_absmax = f->m_absmax,
+                               .v_absmax = f->v_absmax,
+                               .n = f->rows * f->cols,
+                               .step = s->step,
+                               .grad_scale = s->grad_scale,
+                               .lr = s->lr,
+                               .beta1 = BETA1,
+                               .beta2 = BETA2,
+                               .eps = ADAM_EPS,
                                .weight_decay = s->weight_decay};
 }
 
@@ -179,7 +190,7 @@ size_t qr_optimizer_workspace(const qr_lora_parameters *p, qrun_optimizer kind) 
     return most;
 }
 
-/* ---- A step -------------------------------------------------------------------------------------------------------------------- */
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 static qrun_status step_factor(qr_optimizer *o, const factor_state *f, const step_numbers *s, void *workspace,
                                qr_error *err) {

@@ -10,7 +10,7 @@
 #include "runtime/machine.h"
 #include "runtime/rope.h"
 
-/* ---- Checks -------------------------------------------------------------------------------------------------------------- */
+/* ---- Checks ------------------------------------------------------------------------------------------------------ */
 
 static qrun_status check_range(const char *name, double value, double low, double high, qr_error *err) {
     if (value >= low && value <= high) { return QRUN_OK; } /* false for NaN */
@@ -24,7 +24,8 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
     }
     const int n_prompts = (params->prompt != NULL) + (params->token_ids != NULL) + (params->messages_json != NULL);
     if (n_prompts != 1) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a request needs one of prompt, token_ids and messages; it has %d", n_prompts);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a request needs one of prompt, token_ids and messages; it has %d",
+                       n_prompts);
     }
     const struct {
         const char *name;
@@ -49,7 +50,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
     return QRUN_OK;
 }
 
-/* ---- The prompt ------------------------------------------------------------------------------------------------------------ */
+/* ---- The prompt -------------------------------------------------------------------------------------------------- */
 
 static qrun_status encode_text(const qrun_model *model, const char *text, size_t n_bytes, bool add_special,
                                bool parse_special, qr_tokens *tokens, qr_error *err) {
@@ -84,8 +85,9 @@ static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, q
     }
     for (size_t i = 0; i < tokens->n; i++) {
         if (tokens->ids[i] < 0 || tokens->ids[i] >= model->shape.vocab) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %zu of the prompt is outside the vocabulary of %lld",
-                           tokens->ids[i], i, (long long)model->shape.vocab);
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "token %d at place %zu of the prompt is outside the vocabulary of %lld", tokens->ids[i], i,
+                           (long long)model->shape.vocab);
         }
     }
     return QRUN_OK;
@@ -120,12 +122,14 @@ static qrun_status fit(const qr_request_limits *limits, const qrun_request_param
     *capacity = open_ended ? limits->context_tokens : qr_min(limits->context_tokens, n_prompt + params->max_tokens);
     if (open_ended && n_prompt < limits->pool_tokens) { *capacity = qr_min(*capacity, limits->pool_tokens); }
     if (*capacity <= limits->pool_tokens) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more --memory, a smaller "
-                   "--max-tokens, or --kv int8", (long long)*capacity, (long long)limits->pool_tokens);
+    return qr_fail(
+        err, QRUN_ERROR_MEMORY,
+        "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more --memory, a smaller "
+        "--max-tokens, or --kv int8",
+        (long long)*capacity, (long long)limits->pool_tokens);
 }
 
-/* ---- Creation -------------------------------------------------------------------------------------------------------------- */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 /* Equal requests get equal seeds, whenever they come. */
 static uint64_t default_seed(const qr_tokens *tokens) {
@@ -158,9 +162,12 @@ static qrun_status make_sequence(const qrun_model *model, qr_kv_cache *cache, qr
     *sequence = (qr_sequence){.request = request, .sample = sample, .n_tokens = (int64_t)prompt->n, .place = -1,
                               .state = sample == 0 ? QR_SEQUENCE_WAITING : QR_SEQUENCE_HELD};
     sequence->tokens = qr_alloc_array((size_t)request->capacity, sizeof *sequence->tokens);
-    if (sequence->tokens == NULL) { return qr_fail_memory(err, "a sequence", (unsigned long long)request->capacity * 4); }
+    if (sequence->tokens == NULL) {
+        return qr_fail_memory(err, "a sequence", (unsigned long long)request->capacity * 4);
+    }
     memcpy(sequence->tokens, prompt->ids, prompt->n * sizeof *prompt->ids);
-    const qr_kv_key key = {(int64_t)(intptr_t)request->adapter, qr_rope_length_class(&model->config, request->rope_tokens)};
+    const qr_kv_key key = {(int64_t)(intptr_t)request->adapter,
+                           qr_rope_length_class(&model->config, request->rope_tokens)};
     qrun_status status = qr_kv_sequence_create(cache, request->capacity, key, &sequence->kv, err);
     if (status != QRUN_OK) { return status; }
     const qr_stop_list stops = {request->stops, request->n_stops};

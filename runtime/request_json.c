@@ -28,12 +28,30 @@ static void free_parsed(parsed_request *parsed) {
     qr_free(parsed->stops);
 }
 
-static const char *const known_keys[] = {
-    "prompt", "token_ids", "messages", "tools", "template_args", "adapter", "temperature", "top_k", "top_p", "min_p",
-    "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop", "max_tokens", "n", "logprobs", "ignore_eos"};
+static const char *const known_keys[] = {"prompt",
+                                         "token_ids",
+                                         "messages",
+                                         "tools",
+                                         "template_args",
+                                         "adapter",
+                                         "temperature",
+                                         "top_k",
+                                         "top_p",
+                                         "min_p",
+                                         "repetition_penalty",
+                                         "presence_penalty",
+                                         "frequency_penalty",
+                                         "seed",
+                                         "stop",
+                                         "max_tokens",
+                                         "n",
+                                         "logprobs",
+                                         "ignore_eos"};
 
 static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
-    if (!cJSON_IsObject(parsed->root)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", parsed->what); }
+    if (!cJSON_IsObject(parsed->root)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", parsed->what);
+    }
     for (const qr_json *item = qr_json_first(parsed->root); item != NULL; item = item->next) {
         size_t i = 0;
         while (i < QR_COUNT_OF(known_keys) && strcmp(item->string, known_keys[i]) != 0) { i++; }
@@ -49,7 +67,7 @@ static qrun_status wrong_type(const parsed_request *parsed, const char *key, con
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" must be %s", parsed->what, key, wanted);
 }
 
-/* ---- Numbers and switches ------------------------------------------------------------------------------------------------- */
+/* ---- Numbers and switches ---------------------------------------------------------------------------------------- */
 
 static qrun_status read_float(const parsed_request *parsed, const char *key, float *value, qr_error *err) {
     double number = (double)*value;
@@ -101,26 +119,28 @@ static qrun_status read_stops(parsed_request *parsed, qrun_request_params *param
     return QRUN_OK;
 }
 
-static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model, qrun_request_params *params, qr_error *err) {
+static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model, qrun_request_params *params,
+                                qr_error *err) {
     const char *name = NULL;
     const qrun_status status = qr_json_get_string(parsed->root, "adapter", &name, parsed->what, err);
     if (status != QRUN_OK || name == NULL) { return status; }
     params->adapter = name[0] == '\0' ? NULL : qr_adapter_named(model, name);
     if (params->adapter == NULL && name[0] != '\0') {
-        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; give it with --adapter", parsed->what,
-                       name);
+        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; give it with --adapter",
+                       parsed->what, name);
     }
     return QRUN_OK;
 }
 
-/* ---- The prompt ------------------------------------------------------------------------------------------------------------ */
+/* ---- The prompt -------------------------------------------------------------------------------------------------- */
 
 static qrun_status print_json(const parsed_request *parsed, const qr_json *value, char **text, qr_error *err) {
     *text = cJSON_PrintUnformatted(value);
     return *text != NULL ? QRUN_OK : qr_fail_memory(err, parsed->what, 0);
 }
 
-static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, qrun_request_params *params, qr_error *err) {
+static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, qrun_request_params *params,
+                                  qr_error *err) {
     if (!cJSON_IsArray(array)) { return wrong_type(parsed, "token_ids", "an array of integers", err); }
     const int n = cJSON_GetArraySize(array);
     parsed->token_ids = qr_alloc_array((size_t)n, sizeof *parsed->token_ids);
@@ -176,12 +196,13 @@ static qrun_status read_template_arguments(parsed_request *parsed, qrun_request_
     return status;
 }
 
-static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *system_prompt, qrun_request_params *params,
-                               qr_error *err) {
+static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *system_prompt,
+                               qrun_request_params *params, qr_error *err) {
     const qr_json *prompt = qr_json_get(parsed->root, "prompt"), *ids = qr_json_get(parsed->root, "token_ids");
     const qr_json *messages = qr_json_get(parsed->root, "messages");
     if (!qr_json_is_null(prompt) + !qr_json_is_null(ids) + !qr_json_is_null(messages) != 1) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: needs one of \"prompt\", \"messages\" and \"token_ids\"", parsed->what);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: needs one of \"prompt\", \"messages\" and \"token_ids\"",
+                       parsed->what);
     }
     params->prompt = NULL, params->prompt_bytes = 0;
     params->token_ids = NULL, params->messages_json = NULL;

@@ -42,7 +42,7 @@ static float llama3_frequency(const qr_rope_config *rope, float frequency) {
     return (1.0F - smooth) * frequency / (float)rope->factor + smooth * frequency;
 }
 
-/* ---- YaRN (Peng et al., 2023) ------------------------------------------------------------------------------------------ */
+/* ---- YaRN (Peng et al., 2023) ------------------------------------------------------------------------------------ */
 
 static double yarn_correction(const qr_rope_config *rope, double n_rotations) {
     return (double)rope->rotary_dim * log((double)rope->original_max_position_embeddings / (n_rotations * 2.0 * PI)) /
@@ -73,7 +73,9 @@ static void yarn_frequencies(const qr_rope_config *rope, int64_t half, float *in
     }
 }
 
-static double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0; }
+static double yarn_mscale(double factor, double mscale) {
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
 
 static double yarn_attention_factor(const qr_rope_config *rope) {
     if (rope->attention_factor > 0.0) { return rope->attention_factor; }
@@ -83,7 +85,7 @@ static double yarn_attention_factor(const qr_rope_config *rope) {
     return yarn_mscale(rope->factor, 1.0);
 }
 
-/* ---- LongRoPE (Ding et al., 2024) ---------------------------------------------------------------------------------------- */
+/* ---- LongRoPE (Ding et al., 2024) -------------------------------------------------------------------------------- */
 
 static bool is_long(const qr_rope_config *rope, int64_t total_tokens) {
     return total_tokens > rope->original_max_position_embeddings;

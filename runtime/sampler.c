@@ -41,7 +41,7 @@ void qr_sampler_destroy(qr_sampler *sampler) {
     qr_free(sampler);
 }
 
-/* ---- Penalties and masks ----------------------------------------------------------------------------------------------- */
+/* ---- Penalties and masks ----------------------------------------------------------------------------------------- */
 
 static void penalise_repetition(qr_sampler *sampler, float penalty, const qr_sampling_history *history, float *logits) {
     for (int64_t i = 0; i < history->n_tokens; i++) {
@@ -69,7 +69,7 @@ static void apply_mask(const uint32_t *mask, int64_t vocab, float *logits) {
     }
 }
 
-/* ---- Choosing ------------------------------------------------------------------------------------------------------------ */
+/* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
 /* Of a block of values, the largest: eight running maxima, so that the compiler can keep them in one register. */
 static float block_maximum(const float *values, int64_t n) {
@@ -128,7 +128,8 @@ static double sum_weights(const float *logits, int64_t vocab, float highest, dou
 static int64_t survivors(const qr_sampling *sampling, const double *weights, int64_t n_taken, double total) {
     double mass = 0;
     int64_t n = 0;
-    while (n < n_taken && (n == 0 || (mass < (double)sampling->top_p * total && weights[n] >= (double)sampling->min_p))) {
+    while (n < n_taken &&
+           (n == 0 || (mass < (double)sampling->top_p * total && weights[n] >= (double)sampling->min_p))) {
         mass += weights[n++];
     }
     return n;
@@ -199,7 +200,7 @@ int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const 
     return draw_filtered(sampler, sampling, logits, uniform);
 }
 
-/* ---- Log probabilities --------------------------------------------------------------------------------------------------- */
+/* ---- Log probabilities ------------------------------------------------------------------------------------------- */
 
 bool qr_logits_are_finite(const float *logits, int64_t vocab) {
     uint32_t n_bad = 0;

@@ -29,8 +29,8 @@ typedef struct qr_sampler qr_sampler;
 qrun_status qr_sampler_create(int64_t vocab, qr_sampler **sampler, qr_error *err);
 void qr_sampler_destroy(qr_sampler *sampler); /* NULL is fine */
 
-/* The next token, whose position is history->n_tokens, from logits [vocab]. mask (may be NULL) has one bit per id, least
- * significant first: only ids with a set bit can be drawn; at least one must be set. Allocates nothing. */
+/* The next token, whose position is history->n_tokens, from logits [vocab]. mask (may be NULL) has one bit per id,
+ * least significant first: only ids with a set bit can be drawn; at least one must be set. Allocates nothing. */
 int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
                         int32_t sample, const uint32_t *mask, const float *logits);
 

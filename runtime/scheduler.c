@@ -1,11 +1,11 @@
-/* What the next step computes. Running sequences come first, each with the one token it generated last; then prompts, in
- * order of arrival, with what is left of the step's token budget; then new sequences are admitted. When pages run out the
- * youngest running sequence is put back and computed again later. The oldest sequence always gets its pages (it was
- * refused at submission if it could not), so every step makes progress and nothing waits forever. */
+/* What the next step computes. Running sequences come first, each with the one token it generated last; then prompts,
+ * in order of arrival, with what is left of the step's token budget; then new sequences are admitted. When pages run
+ * out the youngest running sequence is put back and computed again later. The oldest sequence always gets its pages (it
+ * was refused at submission if it could not), so every step makes progress and nothing waits forever. */
 #include "base/sizes.h"
 #include "runtime/session.h"
 
-/* ---- Places and lists ---------------------------------------------------------------------------------------------------- */
+/* ---- Places and lists -------------------------------------------------------------------------------------------- */
 
 static bool is_older(const qr_sequence *a, const qr_sequence *b) {
     return a->request->id < b->request->id || (a->request->id == b->request->id && a->sample < b->sample);
@@ -24,7 +24,9 @@ bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence) {
     sequence->place = session->free_places[--session->n_free_places];
     sequence->state = QR_SEQUENCE_RUNNING;
     int32_t at = session->n_running++;
-    for (; at > 0 && is_older(sequence, session->running[at - 1]); at--) { session->running[at] = session->running[at - 1]; }
+    for (; at > 0 && is_older(sequence, session->running[at - 1]); at--) {
+        session->running[at] = session->running[at - 1];
+    }
     session->running[at] = sequence;
     return true;
 }
@@ -43,14 +45,16 @@ void qr_sequence_leave(qrun_session *session, qr_sequence *sequence) {
     session->n_running = kept;
 }
 
-/* ---- Pages --------------------------------------------------------------------------------------------------------------- */
+/* ---- Pages ------------------------------------------------------------------------------------------------------- */
 
 static int64_t tokens_to_compute(const qr_sequence *sequence) { return sequence->n_tokens - sequence->kv.n_tokens; }
 
 static bool reserve(qrun_session *session, qr_sequence *sequence, int64_t n_tokens) {
     int32_t n_copies;
     qr_step *step = &session->step;
-    if (!qr_kv_reserve(session->cache, &sequence->kv, n_tokens, step->copies + step->n_copies, &n_copies)) { return false; }
+    if (!qr_kv_reserve(session->cache, &sequence->kv, n_tokens, step->copies + step->n_copies, &n_copies)) {
+        return false;
+    }
     step->n_copies += n_copies;
     sequence->n_step = n_tokens;
     return true;
@@ -80,7 +84,7 @@ static bool reserve_or_preempt(qrun_session *session, qr_sequence *sequence, int
     return true;
 }
 
-/* ---- Running sequences ----------------------------------------------------------------------------------------------------- */
+/* ---- Running sequences ------------------------------------------------------------------------------------------- */
 
 static int64_t count_decoding(const qrun_session *session) {
     int64_t n = 0;
@@ -108,7 +112,7 @@ static int64_t schedule_running(qrun_session *session, bool *preempted) {
     return planned;
 }
 
-/* ---- Admission ------------------------------------------------------------------------------------------------------------- */
+/* ---- Admission --------------------------------------------------------------------------------------------------- */
 
 static int64_t pages_held(const qrun_session *session, const qr_sequence *sequence) {
     int64_t n = 0;

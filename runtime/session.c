@@ -17,7 +17,7 @@ enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, 
 enum { MAX_PAGES = INT32_MAX / 4 };
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
 static int64_t or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
 
@@ -27,7 +27,8 @@ static qrun_status check_params(const qrun_model *model, const qrun_session_para
                        "qrun_session_params has an unknown size; begin with QRUN_SESSION_PARAMS_INIT");
     }
     if (params->max_sequences < 0 || params->max_sequences > MAX_SEQUENCES) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "max_sequences must be 0 to %d, not %d", MAX_SEQUENCES, params->max_sequences);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "max_sequences must be 0 to %d, not %d", MAX_SEQUENCES,
+                       params->max_sequences);
     }
     if (params->context_tokens < 0 || params->context_tokens > model->shape.context_tokens) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "a context of %d tokens is not possible: this model is made for %lld",
@@ -72,11 +73,12 @@ static int64_t longest_sequence(const qrun_model *model, int64_t n_pages, int64_
 
 static qrun_status refuse_budget(const qr_plan *plan, int64_t budget, int64_t least, qr_error *err) {
     const int64_t weights = plan->entries[QR_PLAN_WEIGHTS].bytes, all = qr_plan_total(plan);
-    return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "a budget of %s is too small: weights %s, buffers %s and the smallest K/V pool %s make %s; give more "
-                   "--memory, hold the weights smaller (--quant, --quant-head int8), or take a smaller --max-batch",
-                   qr_format_bytes(budget).text, qr_format_bytes(weights).text, qr_format_bytes(all - weights).text,
-                   qr_format_bytes(least).text, qr_format_bytes(all + least).text);
+    return qr_fail(
+        err, QRUN_ERROR_MEMORY,
+        "a budget of %s is too small: weights %s, buffers %s and the smallest K/V pool %s make %s; give more "
+        "--memory, hold the weights smaller (--quant, --quant-head int8), or take a smaller --max-batch",
+        qr_format_bytes(budget).text, qr_format_bytes(weights).text, qr_format_bytes(all - weights).text,
+        qr_format_bytes(least).text, qr_format_bytes(all + least).text);
 }
 
 /* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */
@@ -98,7 +100,8 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
         sizes->n_pages = qr_min((available / 2 - session_bytes) / page_bytes, qr_min(wanted, useful));
     }
     if (sizes->n_pages > MAX_PAGES) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a pool of %lld tokens needs more than %d pages; give a smaller kv_tokens",
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a pool of %lld tokens needs more than %d pages; give a smaller kv_tokens",
                        (long long)params->kv_tokens, MAX_PAGES);
     }
     const bool over_budget = params->memory_bytes > 0 && others + sizes->n_pages * page_bytes > params->memory_bytes;
@@ -162,7 +165,7 @@ qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *mo
     return QRUN_OK;
 }
 
-/* ---- Creation ------------------------------------------------------------------------------------------------------------ */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 /* All host arrays of a step in one block. */
 static qrun_status make_step(qrun_session *session, qr_error *err) {
@@ -200,7 +203,8 @@ static qrun_status make_lists(qrun_session *session, qr_error *err) {
     session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
     session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
     session->step.draws = qr_alloc_array((size_t)s, sizeof *session->step.draws);
-    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || session->step.draws == NULL) {
+    if (session->running == NULL || session->free_places == NULL || session->logits == NULL ||
+        session->step.draws == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
     }
     for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
@@ -300,7 +304,9 @@ void qrun_session_destroy(qrun_session *session) {
     qr_forward_destroy(session->forward);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, session->pages, session->pages_bytes);
     qr_kv_cache_destroy(session->cache);
-    for (int i = 0; session->samplers != NULL && i < n_threads(session); i++) { qr_sampler_destroy(session->samplers[i]); }
+    for (int i = 0; session->samplers != NULL && i < n_threads(session); i++) {
+        qr_sampler_destroy(session->samplers[i]);
+    }
     qr_free(session->samplers);
     qr_free(session->logits);
     qr_free(session->step.draws);
@@ -315,7 +321,7 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session);
 }
 
-/* ---- From any thread ------------------------------------------------------------------------------------------------------- */
+/* ---- From any thread --------------------------------------------------------------------------------------------- */
 
 static void notify(const qrun_session *session) {
     const uint64_t one = 1;
@@ -327,7 +333,9 @@ qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params
     const qr_request_limits limits = {session->sizes.context_tokens, session->sizes.pool_tokens};
     qr_request *made;
     qrun_status status = qr_adapter_check_owner(session->model, params->adapter, error);
-    if (status == QRUN_OK) { status = qr_request_create(session->model, session->cache, &limits, params, &made, error); }
+    if (status == QRUN_OK) {
+        status = qr_request_create(session->model, session->cache, &limits, params, &made, error);
+    }
     if (status != QRUN_OK) { return status; }
     pthread_mutex_lock(&session->lock);
     made->id = ++session->last_request;

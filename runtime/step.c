@@ -1,5 +1,5 @@
-/* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler chose,
- * draws tokens and tells the callers. Callbacks run without any lock held. */
+/* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler
+ * chose, draws tokens and tells the callers. Callbacks run without any lock held. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "runtime/machine.h"
 #include "runtime/session.h"
 
-/* ---- Events ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static void send(const qr_sequence *sequence, qrun_event *event) {
     const qr_request *request = sequence->request;
@@ -40,7 +40,7 @@ static void send_done(const qr_sequence *sequence, const char *reason, const cha
     send(sequence, &event);
 }
 
-/* ---- The end of samples and requests ------------------------------------------------------------------------------------------ */
+/* ---- The end of samples and requests ----------------------------------------------------------------------------- */
 
 static void remove_waiting(qrun_session *session, const qr_sequence *sequence) {
     for (qr_sequence **link = &session->waiting; *link != NULL; link = &(*link)->next) {
@@ -99,7 +99,7 @@ static void finish(qrun_session *session, qr_sequence *sequence, const char *rea
     send_done(sequence, reason, text, n_bytes);
 }
 
-/* ---- Taking in ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Taking in --------------------------------------------------------------------------------------------------- */
 
 static void drain_descriptor(const qrun_session *session) {
     uint64_t count;
@@ -133,7 +133,7 @@ static void take_cancellations(qrun_session *session) {
     sweep(session);
 }
 
-/* ---- Computing -------------------------------------------------------------------------------------------------------------------- */
+/* ---- Computing --------------------------------------------------------------------------------------------------- */
 
 static void add_sequence(qrun_session *session, qr_sequence *sequence, bool *has_adapters) {
     qr_step *step = &session->step;
@@ -245,7 +245,7 @@ static int64_t commit(qrun_session *session) {
     return n_rows;
 }
 
-/* ---- Drawing ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Drawing ----------------------------------------------------------------------------------------------------- */
 
 static bool is_end(const qrun_session *session, int32_t token) {
     const qr_token_ids *eos = &session->model->generation.eos;
@@ -355,7 +355,7 @@ static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *er
     return QRUN_OK;
 }
 
-/* ---- The step ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- The step ---------------------------------------------------------------------------------------------------- */
 
 static int32_t count_waiting(const qrun_session *session) {
     int32_t n = 0;
@@ -413,7 +413,8 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
         session->counts.steps++;
         status = give_rows(session, commit(session), err);
     }
-    /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again. */
+    /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again.
+     */
     if (status != QRUN_OK) { qr_put_back_all(session); }
     sweep(session);
     return status;

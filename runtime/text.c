@@ -25,7 +25,8 @@ out:
     return status;
 }
 
-qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer, qrun_error *error) {
+qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
+                                qrun_error *error) {
     (void)context;
     char *folder = NULL;
     *tokenizer = NULL;
@@ -78,7 +79,9 @@ const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t 
     return qr_tokenizer_token(tokenizer->tokenizer, id, n_bytes);
 }
 
-int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer) { return qr_tokenizer_vocab_size(tokenizer->tokenizer); }
+int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer) {
+    return qr_tokenizer_vocab_size(tokenizer->tokenizer);
+}
 
 int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role) {
     const qr_tokenizer *t = tokenizer->tokenizer;
@@ -106,8 +109,9 @@ qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messag
     *text = NULL;
     *n_bytes = 0;
     if (tokenizer->chat_template == NULL) {
-        QR_TRY(qr_fail(error, QRUN_ERROR_UNSUPPORTED,
-                       "this model has no chat template (tokenizer_config.json, chat_template.jinja); use a plain prompt"));
+        QR_TRY(qr_fail(
+            error, QRUN_ERROR_UNSUPPORTED,
+            "this model has no chat template (tokenizer_config.json, chat_template.jinja); use a plain prompt"));
     }
     QR_TRY(parse_optional(messages_json, "messages", &messages, error));
     QR_TRY(parse_optional(tools_json, "tools", &tools, error));

@@ -17,7 +17,7 @@
 static const char CHECKPOINT_PREFIX[] = "checkpoint-";
 enum { MAX_STATE_BYTES = 1 << 20, COPY_BYTES = 1 << 22 };
 
-/* ---- Names ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
 
 static char *checkpoint_path(const qrun_trainer *trainer, int64_t step) {
     char name[48];
@@ -58,7 +58,7 @@ static void remove_old(const qrun_trainer *trainer, int64_t n_kept) {
     }
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status write_text(const char *folder, const char *name, const char *text, qr_error *err) {
     char *path = qr_path_join(folder, name);
@@ -69,8 +69,8 @@ static qrun_status write_text(const char *folder, const char *name, const char *
 }
 
 /* Device memory into the next tensor of the writer, piece by piece. */
-static qrun_status write_device(qrun_trainer *trainer, qr_safetensors_writer *writer, const void *device, size_t n_bytes,
-                                void *staging, qr_error *err) {
+static qrun_status write_device(qrun_trainer *trainer, qr_safetensors_writer *writer, const void *device,
+                                size_t n_bytes, void *staging, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     qrun_status status = QRUN_OK;
     for (size_t done = 0; done < n_bytes && status == QRUN_OK; done += COPY_BYTES) {
@@ -94,7 +94,8 @@ static qrun_status write_state(qrun_trainer *trainer, const char *folder, qr_err
     for (const qr_safetensors_spec *spec; (spec = qr_safetensors_writer_next(writer)) != NULL;) {
         const bool parameters = spec == &specs[0];
         QR_TRY(write_device(trainer, writer, parameters ? (const void *)trainer->parameters.values : optimizer,
-                            parameters ? (size_t)trainer->parameters.n_floats * sizeof(float) : n_optimizer, staging, err));
+                            parameters ? (size_t)trainer->parameters.n_floats * sizeof(float) : n_optimizer, staging,
+                            err));
     }
     status = qr_safetensors_writer_commit(writer, err);
     writer = NULL;
@@ -107,8 +108,8 @@ out:
 qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     const qr_train_state *state = &trainer->state;
     char text[160];
-    (void)snprintf(text, sizeof text, "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld}\n", (long long)state->step,
-                   (long long)state->cursor.epoch, (long long)state->cursor.window);
+    (void)snprintf(text, sizeof text, "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld}\n",
+                   (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window);
     char *path = checkpoint_path(trainer, state->step);
     qr_folder_writer folder = {0};
     qrun_status status = QRUN_OK;
@@ -129,7 +130,7 @@ out:
     return status;
 }
 
-/* ---- Taking up again -------------------------------------------------------------------------------------------------------- */
+/* ---- Taking up again --------------------------------------------------------------------------------------------- */
 
 static qrun_status read_text(const char *folder, const char *name, char **text, qr_error *err) {
     size_t n_bytes;
@@ -221,8 +222,10 @@ qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
     QR_TRY(read_position(path, &state, err));
     QR_TRY(read_state(trainer, path, err));
     if (state.step != step || state.step > trainer->total_steps) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json does not fit this run; remove the folder to go on from the "
-                       "checkpoint before it", path));
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: state.json does not fit this run; remove the folder to go on from the "
+                       "checkpoint before it",
+                       path));
     }
     trainer->state = state;
 out:

@@ -15,8 +15,8 @@ typedef struct qr_train_data {
 qrun_status qr_train_data_create(int64_t max_tokens, int64_t max_sequences, qr_train_data *data, qr_error *err);
 void qr_train_data_destroy(qr_train_data *data); /* fine for a zeroed one */
 
-/* Lays the examples of a micro-batch side by side, each with positions from 0; target[t] is the id that follows where that
- * counts in the loss. */
+/* Lays the examples of a micro-batch side by side, each with positions from 0; target[t] is the id that follows where
+ * that counts in the loss. */
 void qr_train_data_fill(qr_train_data *data, const qr_dataset *dataset, const qr_micro_batch *micro);
 
 #endif

@@ -7,8 +7,8 @@
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
-/* Device buffers beside the kept activations; R rows go through the output head at once. d… is the gradient with respect
- * to …, F32. */
+/* Device buffers beside the kept activations; R rows go through the output head at once. d… is the gradient with
+ * respect to …, F32. */
 typedef struct pass_buffers {
     float *x, *dx;        /* [T, D] residual stream */
     float *dbranch;       /* [T, D] into a block's output, behind its post-norm */
@@ -55,7 +55,7 @@ static int64_t logit_rows(const qrun_model *model, const qr_train_limits *limits
     return qr_max(1, qr_min(LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float)), limits->max_tokens));
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static int64_t widest_output(const qrun_model *model) {
     return qr_max(model->shape.hidden, qr_max(qr_qkv_columns(&model->shape), qr_mlp_columns(model)));
@@ -107,13 +107,14 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
     const int64_t r = logit_rows(model, limits), vocab = model->shape.vocab;
     qr_layout layout = {base, 0};
     b->logits = qr_layout_take(&layout, r * vocab, sizeof(float));
-    b->dlogits = model->act_dtype == QR_DTYPE_F32 ? b->logits
-                                                  : qr_layout_take(&layout, r * vocab, qr_dtype_bytes(model->act_dtype));
+    b->dlogits = model->act_dtype == QR_DTYPE_F32
+                     ? b->logits
+                     : qr_layout_take(&layout, r * vocab, qr_dtype_bytes(model->act_dtype));
     b->loss = qr_layout_take(&layout, r, sizeof(float));
     return layout.offset;
 }
 
-/* ---- The ops' arguments ---------------------------------------------------------------------------------------------------- */
+/* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
 
 static qr_layer_adapters adapters_of(const qr_train_pass *pass) {
     return (qr_layer_adapters){.table = pass->parameters->table, .n_adapters = 1, .max_rank = pass->parameters->rank,
@@ -148,8 +149,14 @@ static qr_attention_packed_args attention_args(const qr_train_pass *pass, const 
 
 static qr_linear_backward_args linear_backward_args(const qrun_model *model, const qr_weight *weight, const void *dy,
                                                     int64_t dy_stride, float *dx, int64_t n_rows, bool accumulate) {
-    return (qr_linear_backward_args){.weight = weight, .dy = dy, .dy_dtype = model->act_dtype, .dx = dx, .n_rows = n_rows,
-                                     .dy_stride = dy_stride, .dx_stride = weight->desc.cols, .accumulate = accumulate};
+    return (qr_linear_backward_args){.weight = weight,
+                                     .dy = dy,
+                                     .dy_dtype = model->act_dtype,
+                                     .dx = dx,
+                                     .n_rows = n_rows,
+                                     .dy_stride = dy_stride,
+                                     .dx_stride = weight->desc.cols,
+                                     .accumulate = accumulate};
 }
 
 static qr_lora_backward_args lora_backward_args(const qr_train_pass *pass, const qr_lora_pair *pair, const void *x,
@@ -164,7 +171,7 @@ static qr_lora_backward_args lora_backward_args(const qr_train_pass *pass, const
         .scale = p->scale};
 }
 
-/* ---- Workspace --------------------------------------------------------------------------------------------------------------- */
+/* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
 static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
 
@@ -216,18 +223,20 @@ static size_t workspace_bytes(qrun_model *model, const qr_lora_parameters *param
                                                             .dqkv_stride = qr_qkv_columns(&model->shape)};
         raise_to(&visit.most, qr_attention_packed_backward_workspace(pass.backend, &backward));
     }
-    const qr_cross_entropy_args loss = {.n_rows = r, .vocab = model->shape.vocab, .softcap = model->shape.logit_softcap};
+    const qr_cross_entropy_args loss = {
+        .n_rows = r, .vocab = model->shape.vocab, .softcap = model->shape.logit_softcap};
     raise_to(&visit.most, qr_cross_entropy_workspace(pass.backend, &loss));
     return visit.most;
 }
 
-/* ---- Creation ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_train_pass_plan(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits,
                                qr_plan *plan, qr_error *err) {
     pass_buffers b = {0};
     qr_activations activations;
-    const qrun_status status = qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, &activations, err);
+    const qrun_status status =
+        qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, &activations, err);
     if (status != QRUN_OK) { return status; }
     plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)(lay_gradients(model, limits, NULL, &b) + activations.bytes);
     plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, limits, NULL, &b);
@@ -269,8 +278,8 @@ static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
     return made ? QRUN_OK : qr_fail_memory(err, "the tables of a training step", t * 12);
 }
 
-/* Rotary frequencies of sequences as long as a micro-batch can hold: one set, so that a token's gradient does not depend
- * on how examples were put together. */
+/* Rotary frequencies of sequences as long as a micro-batch can hold: one set, so that a token's gradient does not
+ * depend on how examples were put together. */
 static qrun_status set_rope(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
     qrun_status status = QRUN_OK;
@@ -320,10 +329,10 @@ void qr_train_pass_destroy(qr_train_pass *pass) {
     qr_free(pass);
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v, void *dst,
-                                 qr_error *err) {
+static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                 void *dst, qr_error *err) {
     (void)q, (void)k, (void)v, (void)dst; /* the views that attention_args names */
     qr_train_pass *pass = arg;
     const qr_attention_packed_args args = attention_args(pass, layer);
@@ -387,7 +396,7 @@ out:
     return status;
 }
 
-/* ---- Loss ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Loss -------------------------------------------------------------------------------------------------------- */
 
 static int64_t find_targets(qr_train_pass *pass, const qr_train_batch *batch) {
     int64_t n = 0;
@@ -454,8 +463,8 @@ out:
 }
 
 /* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
-static qrun_status run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward, double *sum,
-                            qr_error *err) {
+static qrun_status run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                            double *sum, qr_error *err) {
     const int64_t n_targets = find_targets(pass, batch), most = logit_rows(pass->model, &pass->limits);
     qrun_status status = QRUN_OK;
     *sum = 0;
@@ -475,9 +484,10 @@ out:
     return status;
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* dx (+)= dy through a frozen matrix and its factors; the factors' gradients grow. x is what the forward pass fed it. */
+/* dx (+)= dy through a frozen matrix and its factors; the factors' gradients grow. x is what the forward pass fed it.
+ */
 static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
     const qrun_model *model = pass->model;
@@ -504,8 +514,8 @@ out:
 }
 
 /* The gradient into a block's last matrix: dx itself, or what comes back through the block's post-norm. */
-static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch, const float **dbranch,
-                                   qr_error *err) {
+static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
+                                   const float **dbranch, qr_error *err) {
     *dbranch = pass->b.dx;
     if (post_norm->weight == NULL) { return QRUN_OK; }
     *dbranch = pass->b.dbranch;
@@ -532,8 +542,8 @@ static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_e
     const float *dbranch;
     qrun_status status = QRUN_OK;
     QR_TRY(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
-    QR_TRY(linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden, pass->b.dgated, false,
-                           err));
+    QR_TRY(linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden, pass->b.dgated,
+                           false, err));
     QR_TRY(activation_backward(pass, kept, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->mlp_in[i];
@@ -558,10 +568,18 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
         QR_TRY(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
     }
     if (norm->weight != NULL) {
-        const qr_rms_norm_backward_args args = {
-            .x = pass->current->buffers.qk_raw + first_column, .weight = norm->weight, .dy = dheads, .dx = dheads,
-            .n_rows = pass->n_tokens, .n_groups = n_heads, .dim = norm->dim, .x_stride = raw_stride, .dy_stride = stride,
-            .dx_stride = stride, .eps = s->norm_eps, .weight_offset = s->norm_offset};
+        const qr_rms_norm_backward_args args = {.x = pass->current->buffers.qk_raw + first_column,
+                                                .weight = norm->weight,
+                                                .dy = dheads,
+                                                .dx = dheads,
+                                                .n_rows = pass->n_tokens,
+                                                .n_groups = n_heads,
+                                                .dim = norm->dim,
+                                                .x_stride = raw_stride,
+                                                .dy_stride = stride,
+                                                .dx_stride = stride,
+                                                .eps = s->norm_eps,
+                                                .weight_offset = s->norm_offset};
         QR_TRY(qr_rms_norm_backward(pass->backend, &args, pass->workspace, err));
     }
 out:
@@ -575,7 +593,8 @@ static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer
     const float *dbranch;
     qrun_status status = QRUN_OK;
     QR_TRY(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
-    QR_TRY(linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch, s->hidden, pass->b.dattended, false, err));
+    QR_TRY(linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch, s->hidden, pass->b.dattended, false,
+                           err));
     const qr_attention_packed_backward_args args = {.forward = attention_args(pass, layer), .dout = pass->b.dattended,
                                                     .dq = pass->b.dqkv, .dk = pass->b.dqkv + q,
                                                     .dv = pass->b.dqkv + q + kv, .dqkv_stride = qr_qkv_columns(s)};

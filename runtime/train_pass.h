@@ -1,6 +1,6 @@
-/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trainable factor. Explicit
- * backward, no tape. Batches are ragged: sequences side by side, each its own attention (packed rows and batches of rows
- * are the same thing). */
+/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trainable factor.
+ * Explicit backward, no tape. Batches are ragged: sequences side by side, each its own attention (packed rows and
+ * batches of rows are the same thing). */
 #ifndef QR_RUNTIME_TRAIN_PASS_H
 #define QR_RUNTIME_TRAIN_PASS_H
 

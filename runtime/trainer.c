@@ -14,11 +14,12 @@
 
 enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
 
-/* ---- Settings ------------------------------------------------------------------------------------------------------------ */
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_train_params *params, qr_error *err) {
     if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "qrun_train_params has an unknown size; begin with QRUN_TRAIN_PARAMS_INIT");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_params has an unknown size; begin with QRUN_TRAIN_PARAMS_INIT");
     }
     if (params->data == NULL || params->out == NULL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "fine-tuning needs data and a folder for the adapter (data, out)");
@@ -53,10 +54,13 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
 
 static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
 
-static qrun_status settle(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s, qr_error *err) {
+static qrun_status settle(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
+                          qr_error *err) {
     const int32_t rank = (int32_t)or_default(params->rank, DEFAULT_RANK);
     *s = (qr_train_settings){
-        .lora = {.rank = rank, .alpha = (float)or_default((double)params->alpha, 2.0 * rank), .rslora = params->rslora,
+        .lora = {.rank = rank,
+                 .alpha = (float)or_default((double)params->alpha, 2.0 * rank),
+                 .rslora = params->rslora,
                  .seed = params->seed},
         .optimizer = {params->optimizer, (float)params->weight_decay},
         .schedule = params->schedule,
@@ -65,7 +69,8 @@ static qrun_status settle(const qrun_model *model, const qrun_train_params *para
         .max_grad_norm = or_default(params->max_grad_norm, 1.0),
         .epochs = or_default(params->epochs, 1.0),
         .eval_fraction = params->eval_data == NULL ? params->eval_fraction : 0,
-        .seq_tokens = (int64_t)or_default(params->seq_tokens, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens)),
+        .seq_tokens =
+            (int64_t)or_default(params->seq_tokens, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens)),
         .batch_size = (int64_t)or_default(params->batch_size, 1),
         .grad_accum = (int64_t)or_default(params->grad_accum, 1),
         .max_steps = params->max_steps,
@@ -75,7 +80,8 @@ static qrun_status settle(const qrun_model *model, const qrun_train_params *para
         .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
     };
     if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a sequence length of %lld is not possible: this model is made for 2 to %lld",
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a sequence length of %lld is not possible: this model is made for 2 to %lld",
                        (long long)s->seq_tokens, (long long)model->shape.context_tokens);
     }
     s->out = qr_strdup(params->out);
@@ -92,28 +98,30 @@ static qrun_status make_fingerprint(qrun_trainer *trainer, const qrun_train_para
     const qr_model_shape *m = &trainer->model->shape;
     qr_buffer text = {0};
     qr_buffer_append_format(&text, "{\"family\":\"%s\",\"hidden\":%lld,\"layers\":%lld,\"vocab\":%lld,",
-                            trainer->model->family->name, (long long)m->hidden, (long long)m->n_layers, (long long)m->vocab);
-    qr_buffer_append_format(&text, "\"weights\":\"%s\",\"compute\":\"%s\",\"examples\":%lld,\"tokens\":%lld,\"targets\":%lld,",
-                            qr_weight_format_name(trainer->model->linear_format),
-                            qr_dtype_name(trainer->model->act_dtype), (long long)data->n_examples,
-                            (long long)data->n_tokens, (long long)data->n_targets);
+                            trainer->model->family->name, (long long)m->hidden, (long long)m->n_layers,
+                            (long long)m->vocab);
+    qr_buffer_append_format(
+        &text, "\"weights\":\"%s\",\"compute\":\"%s\",\"examples\":%lld,\"tokens\":%lld,\"targets\":%lld,",
+        qr_weight_format_name(trainer->model->linear_format), qr_dtype_name(trainer->model->act_dtype),
+        (long long)data->n_examples, (long long)data->n_tokens, (long long)data->n_targets);
     qr_buffer_append_text(&text, "\"lora_targets\":");
     qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
     qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,", s->lora.rank, (double)s->lora.alpha,
                             s->lora.rslora ? "true" : "false");
     qr_buffer_append_format(&text, "\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
                             (int)s->optimizer.kind, (int)s->schedule, s->learning_rate, s->warmup);
-    qr_buffer_append_format(&text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
-                            (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens,
-                            (long long)s->batch_size);
-    qr_buffer_append_format(&text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\",\"now\":%lld}",
-                            (long long)s->grad_accum, (long long)trainer->total_steps, params->eval_fraction,
-                            (unsigned long long)s->seed, (long long)s->now);
+    qr_buffer_append_format(
+        &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
+        (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens, (long long)s->batch_size);
+    qr_buffer_append_format(
+        &text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\",\"now\":%lld}",
+        (long long)s->grad_accum, (long long)trainer->total_steps, params->eval_fraction, (unsigned long long)s->seed,
+        (long long)s->now);
     trainer->fingerprint = qr_buffer_take(&text);
     return trainer->fingerprint != NULL ? QRUN_OK : qr_fail_memory(err, "the settings", 512);
 }
 
-/* ---- Data ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Data -------------------------------------------------------------------------------------------------------- */
 
 static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *params, const char *path,
                                 qr_dataset **dataset, qr_error *err) {
@@ -187,7 +195,8 @@ static qrun_status open_data(qrun_trainer *trainer, const qrun_train_params *par
     QR_TRY(choose_views(trainer, params, err));
     trainer->total_steps = s->max_steps;
     if (s->max_steps == 0) { QR_TRY(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
-    trainer->warmup_steps = s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
+    trainer->warmup_steps =
+        s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
     /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
     const int64_t max_tokens = s->batch_size * s->seq_tokens;
     QR_TRY(qr_train_data_create(max_tokens, max_tokens / 2 + 1, &trainer->data, err));
@@ -195,7 +204,7 @@ out:
     return status;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static qr_train_limits limits_of(const qrun_trainer *trainer, const qr_checkpoint_policy *policy) {
     return (qr_train_limits){trainer->data.max_tokens, trainer->data.max_sequences, *policy};
@@ -251,7 +260,7 @@ static qrun_status choose_policy(qrun_trainer *trainer, const qrun_train_params 
     return QRUN_OK;
 }
 
-/* ---- Creation -------------------------------------------------------------------------------------------------------------- */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
     pthread_mutex_lock(&trainer->model->lock);
@@ -326,11 +335,12 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_free(trainer);
 }
 
-/* ---- What it is -------------------------------------------------------------------------------------------------------------- */
+/* ---- What it is -------------------------------------------------------------------------------------------------- */
 
 qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error) {
     if (info->struct_size != sizeof *info) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "qrun_train_info has an unknown size; begin with QRUN_TRAIN_INFO_INIT");
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_info has an unknown size; begin with QRUN_TRAIN_INFO_INIT");
     }
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
     const qr_lora_parameters *p = &trainer->parameters;
@@ -377,7 +387,7 @@ qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t examp
     return status != QRUN_OK || *text != NULL ? status : qr_fail_memory(error, "an example", 0);
 }
 
-/* ---- Steps --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
                                    float loss_scale, bool backward, double *loss, qr_error *err) {
@@ -404,7 +414,9 @@ static void advance(qrun_trainer *trainer) {
     qr_train_cursor *cursor = &trainer->state.cursor;
     trainer->state.step++;
     cursor->window++;
-    if (cursor->window == qr_batch_plan_windows(trainer->epoch_plan)) { *cursor = (qr_train_cursor){cursor->epoch + 1, 0}; }
+    if (cursor->window == qr_batch_plan_windows(trainer->epoch_plan)) {
+        *cursor = (qr_train_cursor){cursor->epoch + 1, 0};
+    }
 }
 
 static double epoch_of(const qrun_trainer *trainer) {
@@ -430,10 +442,16 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
                              &update, err));
     }
     advance(trainer);
-    *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics, .step = step, .epoch = epoch_of(trainer),
-                                    .loss = loss / (double)window.n_targets, .learning_rate = rate,
-                                    .grad_norm = update.grad_norm, .skipped = update.skipped,
-                                    .n_tokens = window.n_tokens, .n_target_tokens = window.n_targets, .seconds = qr_now_seconds() - start};
+    *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
+                                    .step = step,
+                                    .epoch = epoch_of(trainer),
+                                    .loss = loss / (double)window.n_targets,
+                                    .learning_rate = rate,
+                                    .grad_norm = update.grad_norm,
+                                    .skipped = update.skipped,
+                                    .n_tokens = window.n_tokens,
+                                    .n_target_tokens = window.n_targets,
+                                    .seconds = qr_now_seconds() - start};
 out:
     return status;
 }
@@ -444,7 +462,9 @@ qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics
                        "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
     }
     *done = trainer->state.step >= trainer->total_steps;
-    if (*done) { return qr_fail(error, QRUN_ERROR_ARGUMENT, "all %lld steps are done", (long long)trainer->total_steps); }
+    if (*done) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "all %lld steps are done", (long long)trainer->total_steps);
+    }
     pthread_mutex_lock(&trainer->model->context->compute_lock);
     qrun_status status = run_step(trainer, metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
@@ -458,7 +478,8 @@ qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics
 qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error) {
     *loss = 0;
     if (trainer->eval_view.n == 0) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "there are no examples to evaluate on; give --eval-data or --eval-split");
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "there are no examples to evaluate on; give --eval-data or --eval-split");
     }
     const qr_dataset *dataset = trainer->eval_view.dataset;
     const qr_batch_options options = batch_options(trainer, false);

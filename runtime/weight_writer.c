@@ -130,7 +130,7 @@ static qrun_status make_staging(write_job *job, const char *name, qr_error *err)
     return QRUN_OK;
 }
 
-/* ---- Double quantisation of the absmax of a whole matrix ------------------------------------------------------------- */
+/* ---- Double quantisation of the absmax of a whole matrix --------------------------------------------------------- */
 
 typedef struct nest_job {
     const float *absmax;
@@ -175,8 +175,8 @@ static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_
 }
 
 /* Quantises into host->codes, or into `weight` when that is not NULL; fills the scales of `host` either way. */
-static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source, const char *name,
-                            qr_weight *weight, qr_host_weight *host, qr_error *err) {
+static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
+                            const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
     write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .codes = host->codes,
                      .rows_per_chunk = chunk_rows(desc)};
@@ -223,7 +223,7 @@ void qr_host_weight_free(qr_host_weight *host) {
     *host = (qr_host_weight){0};
 }
 
-/* ---- Weights that are stored in their own format ----------------------------------------------------------------------- */
+/* ---- Weights that are stored in their own format ----------------------------------------------------------------- */
 
 typedef struct put_job {
     qr_backend *backend;
@@ -250,7 +250,8 @@ static void put_task(void *arg, int64_t index, int worker) {
     pthread_mutex_unlock(&job->lock);
 }
 
-qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, qr_error *err) {
+qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+                                   qr_error *err) {
     put_job job = {.backend = backend, .weight = weight, .codes = stored->codes->data,
                    .rows_per_chunk = chunk_rows(&weight->desc)};
     pthread_mutex_init(&job.lock, NULL);

@@ -20,7 +20,8 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
                             qr_error *err);
 
 /* Puts a matrix that is stored in the weight's own format. */
-qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, qr_error *err);
+qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+                                   qr_error *err);
 
 /* Quantises `source` into canonical host memory instead: codes of qr_weight_code_bytes, and scales. What a quantised
  * folder is written from. Zero-initialise; qr_host_weight_free gives the memory back. */

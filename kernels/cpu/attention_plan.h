@@ -3,9 +3,9 @@
  * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
  * head, so that K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
  *
- * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made of
- * blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs either all splits of a tile or, where
- * there are too few tiles to keep the threads busy, one split whose partial result another loop merges: the same
+ * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
+ * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs either all splits of a tile or,
+ * where there are too few tiles to keep the threads busy, one split whose partial result another loop merges: the same
  * arithmetic, so the choice, and the number of threads, do not reach the bits. */
 #ifndef QR_KERNELS_CPU_ATTENTION_PLAN_H
 #define QR_KERNELS_CPU_ATTENTION_PLAN_H

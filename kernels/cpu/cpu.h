@@ -1,9 +1,9 @@
 /* The CPU backend's own header: the backend object, the instruction sets it chooses from, the layout of weights in its
  * memory, and where each op is implemented. Device memory is ordinary memory here: ops read and write it directly.
  *
- * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels picks among them by
- * `qr_cpu(backend)->isa->level`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and holds
- * nothing that is called before the level was checked. QRUN_SCALAR leaves those files out. */
+ * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels picks among them
+ * by `qr_cpu(backend)->isa->level`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and
+ * holds nothing that is called before the level was checked. QRUN_SCALAR leaves those files out. */
 #ifndef QR_KERNELS_CPU_CPU_H
 #define QR_KERNELS_CPU_CPU_H
 
@@ -57,14 +57,14 @@ QR_OPS(QR_X)
 
 /* --- Weights in this backend's memory ---
  *
- * ROWS (F32, F16, BF16, INT8): rows in order, row_bytes apart; the elements of a row are contiguous and followed by zeros
- * up to a multiple of 64 bytes. INT8: SCB, F32 [rows], at scales_offset.
+ * ROWS (F32, F16, BF16, INT8): rows in order, row_bytes apart; the elements of a row are contiguous and followed by
+ * zeros up to a multiple of 64 bytes. INT8: SCB, F32 [rows], at scales_offset.
  *
  * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0): rows in groups of 16, the last one filled up; group_bytes =
  * 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one run a row, as 32 little-endian
  * 16-bit words of which word w holds column k0 + 32j + w in bits [4j, 4j + 4). Where cols % 128 == 64, then 16 times 32
- * bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load and three shifts thus give 128 codes,
- * 32 in order at a time, and a whole group is read front to back.
+ * bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load and three shifts thus give 128
+ * codes, 32 in order at a time, and a whole group is read front to back.
  *
  * NF4_FLAT (any other NF4): canonical codes.
  *
@@ -93,7 +93,8 @@ static inline const float *qr_cpu_scales(const qr_weight *weight, const qr_cpu_l
     return (const float *)((const unsigned char *)weight->data + layout->scales_offset);
 }
 
-/* NF4_GROUPS: the codes of columns [k, k + 128) of a row: 64 bytes, or 32 when only 64 columns are left; k % 128 == 0. */
+/* NF4_GROUPS: the codes of columns [k, k + 128) of a row: 64 bytes, or 32 when only 64 columns are left; k % 128 == 0.
+ */
 static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k) {
     const int64_t run_bytes = k + 128 <= weight->desc.cols ? 64 : 32;
     const int64_t in_group = k / 2 * QR_CPU_NF4_GROUP_ROWS + row % QR_CPU_NF4_GROUP_ROWS * run_bytes;
@@ -102,11 +103,12 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
 
 /* The vtable's weight functions (cpu_weight.c). */
 size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
-qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
-                                   qr_error *err);
-qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err);
-qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows, void *codes,
-                                   qr_error *err);
+qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+                                   const void *codes, qr_error *err);
+qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
+                                     qr_error *err);
+qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
+                                   void *codes, qr_error *err);
 qrun_status qr_cpu_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 

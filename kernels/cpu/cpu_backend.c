@@ -22,7 +22,9 @@ static void count_held(qr_cpu_backend *cpu, size_t n_bytes) {
 }
 
 /* Whole pages, of whatever size up to 64 KiB; untouched ones cost nothing. */
-static bool page_round(size_t n_bytes, size_t *rounded) { return qr_size_align(n_bytes > 0 ? n_bytes : 1, 65536, rounded); }
+static bool page_round(size_t n_bytes, size_t *rounded) {
+    return qr_size_align(n_bytes > 0 ? n_bytes : 1, 65536, rounded);
+}
 
 /* Maps a huge page more than is needed and gives back the ends, so that huge pages fit from the first byte on. */
 void *qr_cpu_map(size_t n_bytes) {
@@ -30,7 +32,8 @@ void *qr_cpu_map(size_t n_bytes) {
     if (!page_round(n_bytes, &rounded)) { return NULL; }
     const size_t slack = rounded >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
     if (!qr_size_add(rounded, slack, &mapped_bytes)) { return NULL; }
-    unsigned char *mapped = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *mapped =
+        mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) { return NULL; }
     if (slack == 0) { return mapped; }
     const size_t head = (size_t)(-(uintptr_t)mapped & (HUGE_PAGE_BYTES - 1));
@@ -45,7 +48,8 @@ void qr_cpu_unmap(void *memory, size_t n_bytes) {
     if (memory != NULL && page_round(n_bytes, &rounded)) { munmap(memory, rounded); }
 }
 
-static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory, qr_error *err) {
+static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                 qr_error *err) {
     (void)kind; /* host memory is device memory here */
     *memory = qr_cpu_map(n_bytes);
     if (*memory == NULL) { return qr_fail_memory(err, "a buffer of the cpu backend", n_bytes); }

@@ -93,8 +93,10 @@ static qrun_status refuse(const char *name, qr_error *err) {
     for (const char *const *available = available_names; *available != NULL; available++) {
         qr_buffer_append_format(&list, "%s%s", list.size > 0 ? ", " : "", *available);
     }
-    const qrun_status status = qr_fail(err, QRUN_ERROR_ARGUMENT, "instruction set \"%s\" is not available here; this build on "
-                                       "this processor has: %s", name, qr_buffer_ok(&list) ? list.data : "c");
+    const qrun_status status = qr_fail(err, QRUN_ERROR_ARGUMENT,
+                                       "instruction set \"%s\" is not available here; this build on "
+                                       "this processor has: %s",
+                                       name, qr_buffer_ok(&list) ? list.data : "c");
     qr_buffer_free(&list);
     return status;
 }

@@ -79,7 +79,9 @@ qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_
     const qrun_status status = qr_cpu_isa_choose(isa, &chosen, err);
     if (status != QRUN_OK) { return status; }
     const qr_cpu_matmul *matmul = dtype == QR_DTYPE_BF16 ? chosen->matmul_bf16 : chosen->matmul_f32;
-    if (matmul->exercise == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has no speed to measure", chosen->name); }
+    if (matmul->exercise == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has no speed to measure", chosen->name);
+    }
     const int n_threads = qr_threads_count(threads);
     /* Twice as many tasks as threads, so that a worker that wakes late costs little. */
     const double taken = shortest_run(threads, 2 * n_threads, exercise, (void *)(uintptr_t)matmul, seconds);

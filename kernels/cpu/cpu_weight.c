@@ -117,8 +117,8 @@ static size_t flat_code_bytes(const qr_weight_desc *desc, int64_t n_rows) {
     return (size_t)qr_ceil_div(n_rows * desc->cols, 2);
 }
 
-qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
-                                   qr_error *err) {
+qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+                                   const void *codes, qr_error *err) {
     (void)backend;
     const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
     if (status != QRUN_OK) { return status; }
@@ -144,8 +144,8 @@ qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64
     return QRUN_OK;
 }
 
-qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows, void *codes,
-                                   qr_error *err) {
+qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
+                                   void *codes, qr_error *err) {
     (void)backend;
     const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
     if (status != QRUN_OK) { return status; }
@@ -169,7 +169,8 @@ qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight,
     return QRUN_OK;
 }
 
-qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err) {
+qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
+                                     qr_error *err) {
     (void)backend;
     const qr_weight_desc *desc = &weight->desc;
     const qrun_status status = qr_check_weight_scales(desc, scales, err);
@@ -179,14 +180,16 @@ qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, con
     uint8_t *data = weight->data;
     const size_t n_blocks = (size_t)qr_weight_blocks(desc);
     switch (desc->format) {
-    case QR_WEIGHT_INT8: memcpy(data + layout.scales_offset, scales->row_absmax, (size_t)desc->rows * sizeof(float)); break;
-    case QR_WEIGHT_NF4: memcpy(data + layout.scales_offset, scales->absmax, n_blocks * sizeof(float)); break;
-    case QR_WEIGHT_NF4_DQ:
-        memcpy(data + layout.scales_offset, scales->absmax_codes, n_blocks);
-        memcpy(data + layout.nested_offset, scales->nested_absmax, nested_count(desc) * sizeof(float));
-        weight->nested_offset = scales->nested_offset;
-        break;
-    default: break;
+        case QR_WEIGHT_INT8:
+            memcpy(data + layout.scales_offset, scales->row_absmax, (size_t)desc->rows * sizeof(float));
+            break;
+        case QR_WEIGHT_NF4: memcpy(data + layout.scales_offset, scales->absmax, n_blocks * sizeof(float)); break;
+        case QR_WEIGHT_NF4_DQ:
+            memcpy(data + layout.scales_offset, scales->absmax_codes, n_blocks);
+            memcpy(data + layout.nested_offset, scales->nested_absmax, nested_count(desc) * sizeof(float));
+            weight->nested_offset = scales->nested_offset;
+            break;
+        default: break;
     }
     return QRUN_OK;
 }

@@ -46,7 +46,8 @@ static inline lanes lanes_round_bf16(lanes a) {
 
 static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
     const __m256 factor = _mm256_set1_ps(scale);
-    lanes_table table = {_mm256_mul_ps(_mm256_loadu_ps(code), factor), _mm256_mul_ps(_mm256_loadu_ps(code + 8), factor)};
+    lanes_table table = {_mm256_mul_ps(_mm256_loadu_ps(code), factor),
+                         _mm256_mul_ps(_mm256_loadu_ps(code + 8), factor)};
     if (round_bf16) {
         table.low = lanes_round_bf16(table.low);
         table.high = lanes_round_bf16(table.high);

@@ -11,8 +11,8 @@
 #define TILE_MAX_COLS 2
 enum { LANES = 4, LANES_TILE_ROWS = 4, LANES_TILE_COLS = TILE_MAX_COLS };
 
-/* A vector type of the compiler's (GCC and Clang have them for every processor): accumulators in plain arrays are kept in
- * memory instead of registers, which made products 10 times slower. */
+/* A vector type of the compiler's (GCC and Clang have them for every processor): accumulators in plain arrays are kept
+ * in memory instead of registers, which made products 10 times slower. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef struct lanes_index { uint32_t v[LANES]; } lanes_index;
 typedef struct lanes_table { float v[16]; } lanes_table;

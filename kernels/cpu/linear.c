@@ -29,7 +29,9 @@ static const qr_cpu_matmul *matmul_of(const qr_backend *backend, qr_dtype x_dtyp
     return x_dtype == QR_DTYPE_BF16 ? isa->matmul_bf16 : isa->matmul_f32;
 }
 
-static int64_t element_step(const qr_cpu_matmul *matmul) { return QR_CPU_VECTOR_BYTES / (int64_t)matmul->element_bytes; }
+static int64_t element_step(const qr_cpu_matmul *matmul) {
+    return QR_CPU_VECTOR_BYTES / (int64_t)matmul->element_bytes;
+}
 
 static bool takes_tiles(const qr_cpu_matmul *matmul) { return matmul->tile_pack != NULL; }
 static int64_t tile_cols(int64_t n_rows) { return qr_min(n_rows, QR_CPU_TILE_COLS); }
@@ -43,7 +45,8 @@ static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
 /* Rows of x may be read as they are: the right type, no vector reaches past their end, and there are few, or they lie
  * well. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const bool lies_well = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
+    const bool lies_well =
+        args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
     return !takes_tiles(matmul) && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
            args->weight->desc.cols % element_step(matmul) == 0 && lies_well;
 }
@@ -113,8 +116,8 @@ static void pack_x_tile(void *untyped, int64_t tile, int worker) {
     const qr_linear_args *args = run->args;
     const int64_t first = tile * QR_CPU_TILE_COLS, n_rows = qr_min(args->n_rows - first, QR_CPU_TILE_COLS);
     const qr_bf16 *src = (const qr_bf16 *)args->x + first * args->x_stride;
-    run->matmul->tile_pack(src, args->x_stride, n_rows, tile_cols(args->n_rows), args->weight->desc.cols, run->n_k_padded,
-                           (uint16_t *)(uintptr_t)run->x + first * run->x_stride);
+    run->matmul->tile_pack(src, args->x_stride, n_rows, tile_cols(args->n_rows), args->weight->desc.cols,
+                           run->n_k_padded, (uint16_t *)(uintptr_t)run->x + first * run->x_stride);
 }
 
 /* Returns the workspace left. */
@@ -219,8 +222,8 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     product->x = x;
 }
 
-/* With many rows of x a panel is dequantised at once, so that a tile's rows of x are read once a panel; with few, tile by
- * tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567 us before, 404
+/* With many rows of x a panel is dequantised at once, so that a tile's rows of x are read once a panel; with few, tile
+ * by tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567 us before, 404
  * after). */
 static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product) {
     const int64_t piece_rows = product->n_x <= QR_CPU_FEW_ROWS ? run->matmul->piece_rows : panel->n_rows;
@@ -259,7 +262,8 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .sum_stride = sum_stride(matmul, args->n_rows),
     };
     product.n_k = run->n_k_padded;
-    const bool decoded = matmul->decode != NULL && product.n_x <= QR_CPU_DECODE_ROWS && matmul->decode(&panel, &product);
+    const bool decoded =
+        matmul->decode != NULL && product.n_x <= QR_CPU_DECODE_ROWS && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
     if (takes_tiles(matmul)) {
         store_turned(run, &product, i, row);

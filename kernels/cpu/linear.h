@@ -1,13 +1,14 @@
 /* How linear is cut up, and what an instruction set supplies.
  *
- * y = x · Wᵀ in tasks of up to 64 weight rows (a panel) by up to 256 rows of x. Within a task, K is walked in blocks of a
- * fixed size: `fetch` writes the panel's weights of that block, dequantised, row-major, to per-thread scratch that stays
- * in L2 (weights that are stored as the kernel wants them are used in place), and `multiply` adds the block's products to
- * the task's sums. A kernel that works from the codes (`decode`) replaces both when x has few rows.
+ * y = x · Wᵀ in tasks of up to 64 weight rows (a panel) by up to 256 rows of x. Within a task, K is walked in blocks of
+ * a fixed size: `fetch` writes the panel's weights of that block, dequantised, row-major, to per-thread scratch that
+ * stays in L2 (weights that are stored as the kernel wants them are used in place), and `multiply` adds the block's
+ * products to the task's sums. A kernel that works from the codes (`decode`) replaces both when x has few rows.
  *
  * Why the bits do not depend on the number of rows: lanes run along k. For one weight row and one row of x, one vector
- * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to the
- * sum. Neither the tile that the pair was computed in, nor the chunk, nor the thread enters. (AMX: see linear_amx_body.h.) */
+ * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to
+ * the sum. Neither the tile that the pair was computed in, nor the chunk, nor the thread enters. (AMX: see
+ * linear_amx_body.h.) */
 #ifndef QR_KERNELS_CPU_LINEAR_H
 #define QR_KERNELS_CPU_LINEAR_H
 
@@ -35,8 +36,8 @@ typedef struct qr_cpu_panel {
 } qr_cpu_panel;
 
 /* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel, or, when the
- * kernel takes x in tiles, sums[o * sum_stride + i]. `first` starts the sums from zero. The sums of up to 3 weight rows past
- * the end (with tiles, of up to 15 rows of both) may be overwritten. */
+ * kernel takes x in tiles, sums[o * sum_stride + i]. `first` starts the sums from zero. The sums of up to 3 weight rows
+ * past the end (with tiles, of up to 15 rows of both) may be overwritten. */
 typedef struct qr_cpu_product {
     const void *w; /* [n_w, n_k], w_stride elements apart */
     const void *x; /* [n_x, n_k], x_stride elements apart; or tiles of 16 rows, 16 · x_stride elements apart */
@@ -59,8 +60,8 @@ typedef struct qr_cpu_matmul {
     /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
      * used. False: there is none for this format. NULL: for no format. */
     bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
-    /* AMX: how rows of x are packed before multiply and its sums turned after it (tile_layout.h). NULL: multiply takes rows
-     * and gives sums by rows. */
+    /* AMX: how rows of x are packed before multiply and its sums turned after it (tile_layout.h). NULL: multiply takes
+     * rows and gives sums by rows. */
     void (*tile_pack)(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
                       int64_t n_k_padded, uint16_t *dst);
     void (*tile_turn)(const float *sums, int64_t sum_stride, int64_t n_w, int64_t n_x, float *dst, int64_t dst_stride);
@@ -68,7 +69,8 @@ typedef struct qr_cpu_matmul {
     const struct qr_cpu_outer_kernel *outer;
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
     void (*combine)(const float *rows, const float *factors, int64_t n, float *sums);
-    /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL: emulated. */
+    /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL:
+     * emulated. */
     void (*exercise)(int64_t n_rounds);
     double exercise_flops;
 } qr_cpu_matmul;
@@ -86,7 +88,8 @@ void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead,
 
 /* dst[j] = absmax of the block that columns [k + 64j, k + 64j + 64) of a row lie in (NF4_GROUPS; F32, two roundings for
  * NF4_DQ). A row past the end gives zeros. */
-void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n, float *dst);
+void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
+                       float *dst);
 
 /* One row of a panel of NF4_FLAT weights: dst in F32, rounded to BF16 first where asked, or in BF16. */
 void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, bool round_bf16, float *dst);

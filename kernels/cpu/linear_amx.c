@@ -1,6 +1,6 @@
 /* linear on the tiles of AMX-BF16 (Intel, Sapphire Rapids and later). The machine this was written on has no AMX: what
- * was run there is linear_amx_emulated.c, the same code on emulated tiles; on hardware only the sketch that this follows
- * was (31 … 37 G weights/s from NF4 at M = 1 on two cores, 43 % of the tile peak at M = 512). */
+ * was run there is linear_amx_emulated.c, the same code on emulated tiles; on hardware only the sketch that this
+ * follows was (31 … 37 G weights/s from NF4 at M = 1 on two cores, 43 % of the tile peak at M = 512). */
 #include <immintrin.h>
 #include <stdbool.h>
 

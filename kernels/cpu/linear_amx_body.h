@@ -1,10 +1,10 @@
 /* linear on AMX tiles, for x in BF16. Included by linear_amx.c, whose tiles are the processor's, and by
  * linear_amx_emulated.c, whose tiles are arrays, so that this code runs and is tested on processors without AMX too.
  *
- * The weights are the first source, 16 rows by 32 k, row-major as fetch leaves them; x is the second, packed once a call
- * into tiles of 16 rows: [n_k / 2 pairs of k][16][2]. The sums then are [weight row][row of x]. TDPBF16PS adds the 32
- * products of a pair of rows in an order of its own and the result to C, and C is carried from one K block to the next
- * unchanged: the order depends on K alone.
+ * The weights are the first source, 16 rows by 32 k, row-major as fetch leaves them; x is the second, packed once a
+ * call into tiles of 16 rows: [n_k / 2 pairs of k][16][2]. The sums then are [weight row][row of x]. TDPBF16PS adds the
+ * 32 products of a pair of rows in an order of its own and the result to C, and C is carried from one K block to the
+ * next unchanged: the order depends on K alone.
  *
  * The includer defines tiles_state, tiles_begin(state, n_cols), tiles_end(state), and, with constant tile numbers,
  * tiles_zero(state, t), tiles_load(state, t, base, stride), tiles_store(state, t, base, stride), strides in bytes, and

@@ -1,6 +1,6 @@
 /* linear_amx_body.h on tiles emulated in plain C, for tests. The arithmetic is that of TDPBF16PS (Intel SDM, volume 2):
- * for each element of C, two chains of fused multiply-adds, over the even and over the odd k, each from zero; their sum is
- * added to C; subnormal sources count as zero and subnormal results become zero. */
+ * for each element of C, two chains of fused multiply-adds, over the even and over the odd k, each from zero; their sum
+ * is added to C; subnormal sources count as zero and subnormal results become zero. */
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>

@@ -28,8 +28,8 @@ enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144 };
 /* Rows of the group that are in work at once: with n_x rows of x, 16 accumulators (12 for three). */
 static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x == 2 ? 8 : 4; }
 
-/* 128 (or the last 64) columns of n_rows rows of a group times n_x rows of x: 16 accumulators stay in registers, a row's
- * codes become values and meet x without touching memory. */
+/* 128 (or the last 64) columns of n_rows rows of a group times n_x rows of x: 16 accumulators stay in registers, a
+ * row's codes become values and meet x without touching memory. */
 static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes,
                                                              const float *scales, const uint16_t *x, int64_t x_stride,
                                                              const int n_x, const bool half) {
@@ -46,7 +46,8 @@ static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_A
         for (int step = 0; step < n_steps; step++) {
 #pragma GCC unroll 4
             for (int i = 0; i < n_x; i++) {
-                acc[r * n_x + i] = tile_dot(acc[r * n_x + i], (__m512bh)v[step], tile_load(x + i * x_stride + 32 * step));
+                acc[r * n_x + i] =
+                    tile_dot(acc[r * n_x + i], (__m512bh)v[step], tile_load(x + i * x_stride + 32 * step));
             }
         }
     }
@@ -54,14 +55,16 @@ static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_A
 
 /* absmax of the n_k / 64 blocks of each of n_rows rows from column k0 on, K_BLOCK / 64 floats a row. Nested scales of a
  * whole K block are looked up in one gather: one by one they took a quarter of the time of a row. */
-static inline __attribute__((always_inline)) void decode_scales(const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k,
-                                                                const int n_rows, float *scales) {
+static inline __attribute__((always_inline)) void decode_scales(const qr_cpu_panel *p, int64_t row, int64_t k0,
+                                                                int64_t n_k, const int n_rows, float *scales) {
     enum { N = K_BLOCK / 64 };
     const qr_weight *weight = p->weight;
     const bool whole = weight->desc.format == QR_WEIGHT_NF4_DQ && weight->desc.block == 64 && n_k == K_BLOCK &&
                        weight->desc.cols % K_BLOCK == 0 && row + n_rows <= weight->desc.rows;
     if (!whole) {
-        for (int r = 0; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, k0, n_k / 64, scales + r * N); }
+        for (int r = 0; r < n_rows; r++) {
+            qr_cpu_nf4_scales(weight, p->layout, row + r, k0, n_k / 64, scales + r * N);
+        }
         return;
     }
     const unsigned char *data = weight->data;
@@ -90,14 +93,17 @@ static inline __attribute__((always_inline)) void decode_block(const qr_cpu_pane
     decode_scales(p, row, k0, n_k, n_rows, scales);
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride, n_x, false);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
+                   n_x, false);
     }
     if (k < n_k) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride, n_x, true);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
+                   n_x, true);
     }
     for (int i = 0; i < n_x; i++) {
         for (int r = 0; r < n_rows; r += 4) {
-            const __m512 four[4] = {acc[r * n_x + i], acc[(r + 1) * n_x + i], acc[(r + 2) * n_x + i], acc[(r + 3) * n_x + i]};
+            const __m512 four[4] = {acc[r * n_x + i], acc[(r + 1) * n_x + i], acc[(r + 2) * n_x + i],
+                                    acc[(r + 3) * n_x + i]};
             lanes_reduce(four, product->sums + i * product->sum_stride + (row - p->row) + r, k0 == 0);
         }
     }
@@ -113,7 +119,8 @@ static inline __attribute__((always_inline)) void decode_rows(const qr_cpu_panel
 /* 32 INT8 codes as BF16, which is exact. */
 static inline __m512bh int8_values(const int8_t *src) {
     const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)));
-    const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + 16))));
+    const __m512 high =
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + 16))));
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
@@ -122,7 +129,8 @@ enum { INT8_TILE = 4 };
 /* One K block of four rows of INT8 codes. */
 static inline __attribute__((always_inline)) void decode_int8_tile(const int8_t *const rows[INT8_TILE], int64_t ahead,
                                                                    const uint16_t *x, int64_t x_stride, const int n_x,
-                                                                   int64_t n_k, float *sums, int64_t sum_stride, bool first) {
+                                                                   int64_t n_k, float *sums, int64_t sum_stride,
+                                                                   bool first) {
     __m512 acc[QR_CPU_DECODE_ROWS][INT8_TILE];
 #pragma GCC unroll 4
     for (int i = 0; i < n_x; i++) {

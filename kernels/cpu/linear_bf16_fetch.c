@@ -50,7 +50,8 @@ static void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, 
         fetch_nf4_run(codes + offset, next + offset, scales + k / 64, MAX_SCALES, n_rows, dst + k, p->dst_stride);
     }
     if (k < p->n_k) {
-        fetch_nf4_half_run(qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k), scales + k / 64, MAX_SCALES, n_rows, dst + k, p->dst_stride);
+        fetch_nf4_half_run(qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k), scales + k / 64, MAX_SCALES, n_rows,
+                           dst + k, p->dst_stride);
     }
 }
 
@@ -64,7 +65,8 @@ static __m512i element_vector(qr_weight_format format, const unsigned char *src,
         return bf16_from_f32(_mm512_loadu_ps(src), n_left > 16 ? _mm512_loadu_ps(src + 64) : _mm512_setzero_ps());
     case QR_WEIGHT_F16: {
         const __m512i f16 = _mm512_loadu_si512(src);
-        return bf16_from_f32(_mm512_cvtph_ps(_mm512_castsi512_si256(f16)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(f16, 1)));
+        return bf16_from_f32(_mm512_cvtph_ps(_mm512_castsi512_si256(f16)),
+                             _mm512_cvtph_ps(_mm512_extracti64x4_epi64(f16, 1)));
     }
     case QR_WEIGHT_INT8: {
         const __m256i i8 = _mm256_loadu_si256((const __m256i *)(const void *)src);

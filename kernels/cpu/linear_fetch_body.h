@@ -59,7 +59,8 @@ static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu
                                                                     float *dst) {
     enum { ROWS_AHEAD = 4 };
     const qr_weight_format format = p->weight->desc.format;
-    const bool rounds = round_bf16 && (format == QR_WEIGHT_F32 || format == QR_WEIGHT_F16); /* others are exact in BF16 */
+    const bool rounds =
+        round_bf16 && (format == QR_WEIGHT_F32 || format == QR_WEIGHT_F16); /* others are exact in BF16 */
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     int64_t next_row, next_k;
     qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);

@@ -1,8 +1,8 @@
 /* The lora op: t = A x in F32, then y += scale · B t, for rows of several adapters.
  *
- * Rows are sorted by adapter first, so that each adapter's rows are one product. A x is a product of linear's F32 kernel;
- * B t has a short inner dimension, so its lanes run along the outputs instead, over a transposed panel of B: every output
- * adds its `rank` products in order. */
+ * Rows are sorted by adapter first, so that each adapter's rows are one product. A x is a product of linear's F32
+ * kernel; B t has a short inner dimension, so its lanes run along the outputs instead, over a transposed panel of B:
+ * every output adds its `rank` products in order. */
 #include <string.h>
 
 #include "base/half.h"

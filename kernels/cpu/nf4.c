@@ -18,7 +18,8 @@ static void block_scales(const qr_weight *weight, const qr_cpu_layout *layout, i
                   weight->nested_offset, first, n, dst);
 }
 
-void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n, float *dst) {
+void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
+                       float *dst) {
     if (row >= weight->desc.rows) {
         memset(dst, 0, (size_t)n * sizeof(float));
         return;

@@ -1,5 +1,5 @@
-/* quantize: one pass from the file's type to canonical codes, bit-equal to quant/. A block, or a row, is read twice, the
- * second time from the first-level cache. */
+/* quantize: one pass from the file's type to canonical codes, bit-equal to quant/. A block, or a row, is read twice,
+ * the second time from the first-level cache. */
 #include "kernels/cpu/vec_math.h"
 #include "kernels/cpu/vec_nf4.h"
 #include "kernels/cpu/vec_units.h"

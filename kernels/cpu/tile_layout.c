@@ -15,8 +15,10 @@ static void transpose_4x4(const unsigned char *src, int64_t src_bytes, unsigned 
     store4(dst + 3 * dst_bytes, d);
 }
 
-/* dst[c, r] = src[r, c] for 32-bit elements, rows src_bytes and dst_bytes apart. Elements are moved, not computed with. */
-static void transpose(const void *src, int64_t src_bytes, int64_t n_rows, int64_t n_cols, void *dst, int64_t dst_bytes) {
+/* dst[c, r] = src[r, c] for 32-bit elements, rows src_bytes and dst_bytes apart. Elements are moved, not computed with.
+ */
+static void transpose(const void *src, int64_t src_bytes, int64_t n_rows, int64_t n_cols, void *dst,
+                      int64_t dst_bytes) {
     for (int64_t r = 0; r < n_rows; r += 4) {
         for (int64_t c = 0; c < n_cols; c += 4) {
             const unsigned char *from = (const unsigned char *)src + r * src_bytes + c * 4;

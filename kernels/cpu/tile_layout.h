@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* n_rows of x as a tile of tile_cols rows: dst [n_k_padded / 2][tile_cols][2]; rows and k that are missing are zeros. */
+/* n_rows of x as a tile of tile_cols rows: dst [n_k_padded / 2][tile_cols][2]; rows and k that are missing are zeros.
+ */
 void qr_cpu_tile_pack(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
                       int64_t n_k_padded, uint16_t *dst);
 

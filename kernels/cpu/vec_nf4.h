@@ -1,5 +1,5 @@
-/* NF4 codes of the lanes of vectors, bit-equal to quant/nf4.h: a binary search among its midpoints by `>`, so that a tie
- * and NaN go down. Elements come as two vectors, the even ones (high halves of bytes) and the odd ones.
+/* NF4 codes of the lanes of vectors, bit-equal to quant/nf4.h: a binary search among its midpoints by `>`, so that a
+ * tie and NaN go down. Elements come as two vectors, the even ones (high halves of bytes) and the odd ones.
  *
  *   qr_vec_split(a, b, odd)   returns the even elements of a followed by b, and puts the odd ones in *odd
  *   qr_vec_store_nf4          writes QR_VEC bytes */

@@ -39,8 +39,10 @@ static void check_rendering(const qr_jinja_template *parsed, const qr_json *cont
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char json[] =
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"a <b> \"}, {\"role\": \"user\", \"content\": \"h\u00e9\"},"
-        "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5]}}]}],"
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"a <b> \"}, {\"role\": \"user\", \"content\": "
+        "\"h\u00e9\"},"
+        "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"x\": [1, "
+        "2.5]}}]}],"
         "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}}]}";
     if (size > 4096) { return 0; }
     qr_alloc_stats before, after;

@@ -21,8 +21,8 @@ typedef struct write_case {
 } write_case;
 
 /* Writes tokens [first, first + n) to `pages`, which already hold `initial`. */
-static void write_pages(qr_backend *backend, const write_case *c, int64_t first, int64_t n, const unsigned char *initial,
-                        unsigned char *pages) {
+static void write_pages(qr_backend *backend, const write_case *c, int64_t first, int64_t n,
+                        const unsigned char *initial, unsigned char *pages) {
     op_run run = {.backend = backend, .label = "kv_write"};
     const int64_t row = (int64_t)c->layout.n_kv_heads * c->layout.head_dim;
     const size_t pages_bytes = (size_t)c->n_pages * c->page_stride;
@@ -86,8 +86,8 @@ static void check_kv_write(qr_kv_layout layout, int64_t n_tokens) {
                           .token_page = token_page, .position = position,
                           .page_stride = qr_kv_layer_bytes(&layout) + 128};
     char label[120];
-    snprintf(label, sizeof label, "kv_write %s, %d heads of %d, %lld tokens", kv_names[layout.format], layout.n_kv_heads,
-             layout.head_dim, (long long)n_tokens);
+    snprintf(label, sizeof label, "kv_write %s, %d heads of %d, %lld tokens", kv_names[layout.format],
+             layout.n_kv_heads, layout.head_dim, (long long)n_tokens);
     check_writes(&c, label);
     qr_free(k);
     qr_free(v);
@@ -240,11 +240,12 @@ static void exec_attention(op_run *run, const void *data, int64_t first, int64_t
     op_run_end(run); /* before the inputs on this stack go */
 }
 
-/* Score j errs by (d + 4) u |scale| Σ|q||k|, under a soft-cap also by 4 u · cap; the exponent of its difference from the
- * largest by u of both. With E the largest such error, a softmax weight errs by 2 E of itself, by a few u for exp, and
- * by at most 3 n u through n sums and as many changes of the running maximum; numerator and denominator both. */
+/* Score j errs by (d + 4) u |scale| Σ|q||k|, under a soft-cap also by 4 u · cap; the exponent of its difference from
+ * the largest by u of both. With E the largest such error, a softmax weight errs by 2 E of itself, by a few u for exp,
+ * and by at most 3 n u through n sums and as many changes of the running maximum; numerator and denominator both. */
 static void attention_bound_of(const attention_case *c, int s, int64_t t, int64_t h, double *bound) {
-    const int64_t d = c->layout.head_dim, kv_row = c->layout.n_kv_heads * d, position = c->n_past[s] + t - c->q_start[s];
+    const int64_t d = c->layout.head_dim, kv_row = c->layout.n_kv_heads * d,
+                  position = c->n_past[s] + t - c->q_start[s];
     const int64_t begin = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
     const int64_t kv_at = h / (c->n_heads / c->layout.n_kv_heads) * d;
     const float *q = c->q + t * (c->n_heads * d + GAP) + h * d;
@@ -276,7 +277,9 @@ static void attention_bound(const attention_case *c, double *bound) {
     const int64_t d = c->layout.head_dim;
     for (int s = 0; s < c->n_seqs; s++) {
         for (int64_t t = c->q_start[s]; t < c->q_start[s + 1]; t++) {
-            for (int64_t h = 0; h < c->n_heads; h++) { attention_bound_of(c, s, t, h, bound + (t * c->n_heads + h) * d); }
+            for (int64_t h = 0; h < c->n_heads; h++) {
+                attention_bound_of(c, s, t, h, bound + (t * c->n_heads + h) * d);
+            }
         }
     }
 }
@@ -347,7 +350,8 @@ void test_op_attention(void) {
     }
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
-            check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, MAX_SEQS);
+            check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F,
+                            MAX_SEQS);
         }
     }
 }

@@ -19,7 +19,8 @@ typedef struct act_case {
 double op_act_value(qr_act_fn fn, double x) {
     switch (fn) {
     case QR_ACT_SILU: return x / (1.0 + exp(-x));
-    case QR_ACT_GELU_TANH: return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case QR_ACT_GELU_TANH:
+        return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
     case QR_ACT_GELU_ERF: return 0.5 * x * erfc(-x * sqrt(0.5));
     }
     return NAN;
@@ -70,7 +71,8 @@ static void exec_gate(op_run *run, const void *data, int64_t first, int64_t n_ro
 
 /* Normal numbers, and in every fifth place one that takes exp, tanh and erf to their ends. */
 float *op_act_inputs(int64_t n, uint64_t stream) {
-    static const float ends[] = {0.0F, -0.0F, 20.0F, -20.0F, 88.5F, -88.5F, 1e4F, -1e4F, 1e-20F, -6.0F, 3.4e38F, -3.4e38F};
+    static const float ends[] = {0.0F, -0.0F, 20.0F,  -20.0F, 88.5F,   -88.5F,
+                                 1e4F, -1e4F, 1e-20F, -6.0F,  3.4e38F, -3.4e38F};
     float *x = op_normals(n, stream, 3.0);
     for (int64_t i = 0; i < n; i += 5) { x[i] = ends[i / 5 % (int64_t)QR_COUNT_OF(ends)]; }
     return x;
@@ -81,7 +83,8 @@ static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
     float *x = op_act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
     double *bound = op_doubles(N_ROWS * dim);
     const act_case data = {.fn = fn, .dim = dim, .x = x, .u = u};
-    op_case c = {.n_rows = N_ROWS, .row = dim, .exec = gated ? exec_gate : exec_activation, .data = &data, .bound = bound};
+    op_case c = {
+        .n_rows = N_ROWS, .row = dim, .exec = gated ? exec_gate : exec_activation, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "%s fn %d dim %lld", gated ? "gate" : "activation", (int)fn, (long long)dim);
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const int64_t at = i / dim * stride + i % dim;
@@ -98,7 +101,9 @@ static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
 static const int64_t dims[] = {1, 3, 15, 16, 31, 64, 172, 321};
 
 void test_op_activation(void) {
-    for (size_t i = 0; i < N_FNS * QR_COUNT_OF(dims); i++) { check_act((qr_act_fn)(i % N_FNS), dims[i / N_FNS], false); }
+    for (size_t i = 0; i < N_FNS * QR_COUNT_OF(dims); i++) {
+        check_act((qr_act_fn)(i % N_FNS), dims[i / N_FNS], false);
+    }
 }
 
 void test_op_gate(void) {

@@ -214,7 +214,8 @@ static void check_buffer(const op_run *run, const op_buffer *buffer, int index) 
 void op_run_end(op_run *run) {
     for (int i = 0; i < run->n_buffers; i++) {
         check_buffer(run, &run->buffers[i], i);
-        run->backend->memory_destroy(run->backend, QR_MEMORY_DEVICE, run->buffers[i].memory, run->buffers[i].total_bytes);
+        run->backend->memory_destroy(run->backend, QR_MEMORY_DEVICE, run->buffers[i].memory,
+                                     run->buffers[i].total_bytes);
     }
     run->n_buffers = 0;
 }
@@ -252,11 +253,11 @@ static void compare_with_ref(const op_case *c, const char *label, const float *r
                                                  value <= round_to_dtype(expected + bound, dtype);
         if (!right && n_wrong++ == 0) { first_wrong = i; }
     }
-    CHECK_MSG(n_wrong == 0, "%s: %s, %s: %lld of %lld elements are wrong; row %lld element %lld is %.9g, ref %.9g +- %.3g",
-              label, c->label, qr_dtype_name(dtype), (long long)n_wrong, (long long)(c->n_rows * c->row),
-              (long long)(first_wrong / c->row), (long long)(first_wrong % c->row),
-              op_from_dtype(out, dtype, first_wrong), (double)ref[first_wrong],
-              c->bound != NULL ? c->bound[first_wrong] : 0.0);
+    CHECK_MSG(
+        n_wrong == 0, "%s: %s, %s: %lld of %lld elements are wrong; row %lld element %lld is %.9g, ref %.9g +- %.3g",
+        label, c->label, qr_dtype_name(dtype), (long long)n_wrong, (long long)(c->n_rows * c->row),
+        (long long)(first_wrong / c->row), (long long)(first_wrong % c->row), op_from_dtype(out, dtype, first_wrong),
+        (double)ref[first_wrong], c->bound != NULL ? c->bound[first_wrong] : 0.0);
 }
 
 /* A test that an output of zeros passes is no test. */

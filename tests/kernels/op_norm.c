@@ -31,7 +31,9 @@ static void exec_rms_norm(op_run *run, const void *data, int64_t first, int64_t 
     };
     if (c->in_place && dtype == QR_DTYPE_F32) {
         float *packed = qr_alloc((size_t)(n_rows * row) * sizeof(float));
-        for (int64_t i = 0; i < n_rows; i++) { memcpy(packed + i * row, src + i * src_stride, (size_t)row * sizeof(float)); }
+        for (int64_t i = 0; i < n_rows; i++) {
+            memcpy(packed + i * row, src + i * src_stride, (size_t)row * sizeof(float));
+        }
         args.dst = op_output(run, packed, n_rows, (size_t)row * sizeof(float), (size_t)src_stride * sizeof(float));
         args.src = args.dst;
         args.dst_stride = src_stride;

@@ -58,10 +58,13 @@ void test_op_rope_table(void) {
         for (int64_t i = 0; i < N_SLOTS * half; i++) {
             inv_freq[i] = (float)pow(i < half ? 10000.0 : 5e5, -(double)(i % half) / (double)half);
         }
-        const table_case data = {.half = half, .inv_freq = inv_freq, .factor = factor, .slot = slot, .position = position};
+        const table_case data = {
+            .half = half, .inv_freq = inv_freq, .factor = factor, .slot = slot, .position = position};
         op_case c = {.n_rows = N_TOKENS, .row = 2 * half, .exec = exec_rope_table, .data = &data, .bound = bound};
         snprintf(c.label, sizeof c.label, "rope_table half %lld", (long long)half);
-        for (int64_t i = 0; i < N_TOKENS * 2 * half; i++) { bound[i] = 4.0 * OP_U * (double)factor[slot[i / (2 * half)]]; }
+        for (int64_t i = 0; i < N_TOKENS * 2 * half; i++) {
+            bound[i] = 4.0 * OP_U * (double)factor[slot[i / (2 * half)]];
+        }
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(inv_freq);
         qr_free(bound);
@@ -79,7 +82,8 @@ static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_to
     const int64_t row = c->n_heads * c->head_dim;
     const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
     const qr_rope_args args = {
-        .x = op_output(run, c->x + first * row, n_tokens, (size_t)row * sizeof(float), (size_t)(row + GAP) * sizeof(float)),
+        .x = op_output(run, c->x + first * row, n_tokens, (size_t)row * sizeof(float),
+                       (size_t)(row + GAP) * sizeof(float)),
         .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
         .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
         .n_tokens = n_tokens,

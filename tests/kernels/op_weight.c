@@ -101,8 +101,8 @@ const qr_weight *op_run_weight(op_run *run, const op_weight *weight) {
     const size_t n_bytes = run->backend->weight_bytes(run->backend, &weight->desc);
     CHECK(n_bytes % 64 == 0);
     void *data = op_output(run, NULL, 1, n_bytes, n_bytes);
-    CHECK_MSG(op_weight_put(run->backend, weight, data, &run->weight, &err), "%s: %s: %s", run->backend->isa, run->label,
-              err.message);
+    CHECK_MSG(op_weight_put(run->backend, weight, data, &run->weight, &err), "%s: %s: %s", run->backend->isa,
+              run->label, err.message);
     return &run->weight;
 }
 
@@ -110,7 +110,8 @@ static void check_same(const char *label, const char *what, const void *a, const
     CHECK_MSG(memcmp(a, b, n_bytes) == 0, "%s: %s came back different", label, what);
 }
 
-static void check_scales_back(qr_backend *backend, const op_weight *weight, const qr_weight *stored, const char *label) {
+static void check_scales_back(qr_backend *backend, const op_weight *weight, const qr_weight *stored,
+                              const char *label) {
     const size_t n_blocks = (size_t)qr_weight_blocks(&weight->desc), rows = (size_t)weight->desc.rows;
     const size_t n_nested = (n_blocks + QR_NESTED_BLOCK - 1) / QR_NESTED_BLOCK;
     float *row_absmax = qr_alloc_array_zeroed(rows, sizeof(float));
@@ -126,7 +127,9 @@ static void check_scales_back(qr_backend *backend, const op_weight *weight, cons
     if (scales->row_absmax != NULL) { check_same(label, "row_absmax", row_absmax, scales->row_absmax, rows * 4); }
     if (scales->absmax != NULL) { check_same(label, "absmax", absmax, scales->absmax, n_blocks * 4); }
     if (scales->absmax_codes != NULL) { check_same(label, "absmax_codes", codes, scales->absmax_codes, n_blocks); }
-    if (scales->nested_absmax != NULL) { check_same(label, "nested_absmax", nested, scales->nested_absmax, n_nested * 4); }
+    if (scales->nested_absmax != NULL) {
+        check_same(label, "nested_absmax", nested, scales->nested_absmax, n_nested * 4);
+    }
     CHECK(stored->nested_offset == scales->nested_offset);
     qr_free(row_absmax);
     qr_free(absmax);
@@ -224,7 +227,8 @@ void test_memory_is_counted_and_zeroed(void) {
         memset(bytes, 7, sizeof bytes);
         CHECK_INT(backend->copy_in(backend, a, bytes, sizeof bytes, NULL), QRUN_OK);
         CHECK_INT(backend->fill_zero(backend, a, 500, NULL), QRUN_OK);
-        CHECK_INT(backend->copy_within(backend, (unsigned char *)a + 300, (unsigned char *)a + 500, 100, NULL), QRUN_OK);
+        CHECK_INT(backend->copy_within(backend, (unsigned char *)a + 300, (unsigned char *)a + 500, 100, NULL),
+                  QRUN_OK);
         CHECK_INT(backend->copy_out(backend, bytes, a, sizeof bytes, NULL), QRUN_OK);
         CHECK(bytes[299] == 0 && bytes[300] == 7 && bytes[399] == 7 && bytes[400] == 0 && bytes[999] == 7);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, a, 1000);

@@ -1,6 +1,6 @@
-/* linear and lora of the CPU backend, for every instruction set of this machine: weights survive packing, products agree
- * with float64 sums over the dequantised weights, and a row's bits depend on nothing but the row: not on how many rows
- * there are, on their order, nor on the number of threads. */
+/* linear and lora of the CPU backend, for every instruction set of this machine: weights survive packing, products
+ * agree with float64 sums over the dequantised weights, and a row's bits depend on nothing but the row: not on how many
+ * rows there are, on their order, nor on the number of threads. */
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/random.h"
@@ -201,24 +201,36 @@ static void check_matrix(qr_backend *const backends[2], const matrix *m, qr_dtyp
     float *alone = qr_alloc_array((size_t)(MAX_ROWS * rows), sizeof(float));
     float *y = qr_alloc_array((size_t)(MAX_ROWS * y_stride), sizeof(float));
     for (int64_t i = 0; i < MAX_ROWS; i++) {
-        run_linear(backends[0], &(qr_linear_args){.weight = &weight, .x = x_row(&x, i), .x_dtype = dtype,
-                                                  .y = alone + i * rows, .n_rows = 1, .x_stride = x.stride, .y_stride = rows});
+        run_linear(backends[0], &(qr_linear_args){.weight = &weight,
+                                                  .x = x_row(&x, i),
+                                                  .x_dtype = dtype,
+                                                  .y = alone + i * rows,
+                                                  .n_rows = 1,
+                                                  .x_stride = x.stride,
+                                                  .y_stride = rows});
     }
     check_values(m, &x, alone, backends[0]->isa);
     int n_different = 0;
     for (size_t c = 0; c < QR_COUNT_OF(row_counts); c++) {
         const int64_t n = row_counts[c], first = MAX_ROWS - n;
         for (int64_t j = 0; j < MAX_ROWS * y_stride; j++) { y[j] = -77.0F; }
-        run_linear(backends[c % 2], &(qr_linear_args){.weight = &weight, .x = x_row(&x, first), .x_dtype = dtype, .y = y,
-                                                      .n_rows = n, .x_stride = x.stride, .y_stride = y_stride});
+        run_linear(backends[c % 2], &(qr_linear_args){.weight = &weight,
+                                                      .x = x_row(&x, first),
+                                                      .x_dtype = dtype,
+                                                      .y = y,
+                                                      .n_rows = n,
+                                                      .x_stride = x.stride,
+                                                      .y_stride = y_stride});
         for (int64_t i = 0; i < n; i++) {
             n_different += memcmp(y + i * y_stride, alone + (first + i) * rows, (size_t)rows * sizeof(float)) != 0;
             for (int64_t o = rows; o < y_stride; o++) { n_different += y[i * y_stride + o] != -77.0F; }
         }
     }
     CHECK_MSG(n_different == 0, "%s %s block %d x %s K %lld: %d rows differ in a batch", backends[0]->isa,
-              qr_weight_format_name(m->desc.format), m->desc.block, qr_dtype_name(dtype), (long long)m->desc.cols, n_different);
-    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data, backends[0]->weight_bytes(backends[0], &m->desc));
+              qr_weight_format_name(m->desc.format), m->desc.block, qr_dtype_name(dtype), (long long)m->desc.cols,
+              n_different);
+    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data,
+                                backends[0]->weight_bytes(backends[0], &m->desc));
     qr_free(alone);
     qr_free(y);
     qr_free(x.data);
@@ -309,7 +321,8 @@ static void bias_and_accumulate(qr_backend *const backends[2]) {
         n_different += with_both[i] != sum + random_value(301, i);
     }
     CHECK_INT(n_different, 0);
-    backends[1]->memory_destroy(backends[1], QR_MEMORY_DEVICE, weight.data, backends[1]->weight_bytes(backends[1], &m.desc));
+    backends[1]->memory_destroy(backends[1], QR_MEMORY_DEVICE, weight.data,
+                                backends[1]->weight_bytes(backends[1], &m.desc));
     qr_free(x.data);
     matrix_destroy(&m);
 }
@@ -341,8 +354,8 @@ static void run_lora(qr_backend *backend, const qr_lora_args *args) {
 }
 
 /* y0 + scale · B A x in float64, and the sum of the magnitudes that went into it. */
-static double lora_value(const qr_lora_factor *factor, const activations *x, int64_t i, int64_t in, int64_t o, double y0,
-                         double *magnitude) {
+static double lora_value(const qr_lora_factor *factor, const activations *x, int64_t i, int64_t in, int64_t o,
+                         double y0, double *magnitude) {
     double sum = 0.0;
     *magnitude = fabs(y0);
     for (int32_t r = 0; r < factor->rank; r++) {
@@ -365,13 +378,22 @@ static void check_lora(qr_backend *const backends[2], qr_dtype dtype, int64_t in
     activations x;
     activations_create(&x, dtype, in);
     int32_t adapters[MAX_ROWS];
-    float *alone = qr_alloc_array(MAX_ROWS * LORA_OUT, sizeof(float)), *y = qr_alloc_array(MAX_ROWS * LORA_OUT, sizeof(float));
+    float *alone = qr_alloc_array(MAX_ROWS * LORA_OUT, sizeof(float)),
+          *y = qr_alloc_array(MAX_ROWS * LORA_OUT, sizeof(float));
     for (int i = 0; i < MAX_ROWS * LORA_OUT; i++) { alone[i] = random_value(600, i); }
     for (int i = 0; i < MAX_ROWS; i++) {
         adapters[i] = i % (LORA_ADAPTERS + 1) - 1;
-        run_lora(backends[0], &(qr_lora_args){.factors = factors, .row_adapter = adapters + i, .x = x_row(&x, i), .x_dtype = dtype,
-                                              .y = alone + i * LORA_OUT, .n_rows = 1, .in = in, .out = LORA_OUT,
-                                              .x_stride = x.stride, .y_stride = LORA_OUT, .n_adapters = LORA_ADAPTERS,
+        run_lora(backends[0], &(qr_lora_args){.factors = factors,
+                                              .row_adapter = adapters + i,
+                                              .x = x_row(&x, i),
+                                              .x_dtype = dtype,
+                                              .y = alone + i * LORA_OUT,
+                                              .n_rows = 1,
+                                              .in = in,
+                                              .out = LORA_OUT,
+                                              .x_stride = x.stride,
+                                              .y_stride = LORA_OUT,
+                                              .n_adapters = LORA_ADAPTERS,
                                               .max_rank = LORA_MAX_RANK});
     }
     int n_wrong = 0, n_different = 0;
@@ -387,13 +409,22 @@ static void check_lora(qr_backend *const backends[2], qr_dtype dtype, int64_t in
     }
     for (int t = 0; t < 2; t++) {
         for (int i = 0; i < MAX_ROWS * LORA_OUT; i++) { y[i] = random_value(600, i); }
-        run_lora(backends[t], &(qr_lora_args){.factors = factors, .row_adapter = adapters, .x = x.data, .x_dtype = dtype,
-                                              .y = y, .n_rows = MAX_ROWS, .in = in, .out = LORA_OUT, .x_stride = x.stride,
-                                              .y_stride = LORA_OUT, .n_adapters = LORA_ADAPTERS, .max_rank = LORA_MAX_RANK});
+        run_lora(backends[t], &(qr_lora_args){.factors = factors,
+                                              .row_adapter = adapters,
+                                              .x = x.data,
+                                              .x_dtype = dtype,
+                                              .y = y,
+                                              .n_rows = MAX_ROWS,
+                                              .in = in,
+                                              .out = LORA_OUT,
+                                              .x_stride = x.stride,
+                                              .y_stride = LORA_OUT,
+                                              .n_adapters = LORA_ADAPTERS,
+                                              .max_rank = LORA_MAX_RANK});
         n_different += memcmp(y, alone, MAX_ROWS * LORA_OUT * sizeof(float)) != 0;
     }
-    CHECK_MSG(n_wrong == 0 && n_different == 0, "%s lora x %s in %lld: %d values wrong, %d batches differ", backends[0]->isa,
-              qr_dtype_name(dtype), (long long)in, n_wrong, n_different);
+    CHECK_MSG(n_wrong == 0 && n_different == 0, "%s lora x %s in %lld: %d values wrong, %d batches differ",
+              backends[0]->isa, qr_dtype_name(dtype), (long long)in, n_wrong, n_different);
     for (int a = 0; a < LORA_ADAPTERS; a++) {
         qr_free((void *)(uintptr_t)factors[a].a);
         qr_free((void *)(uintptr_t)factors[a].b);

@@ -1,6 +1,7 @@
-/* What the CPU backend's own ops promise beyond agreement with the reference, for every instruction set of this machine:
- * the accuracy of the vector functions over their whole range, bit-equality of the quantisers for awkward input, and
- * attention whose bits do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on threads. */
+/* What the CPU backend's own ops promise beyond agreement with the reference, for every instruction set of this
+ * machine: the accuracy of the vector functions over their whole range, bit-equality of the quantisers for awkward
+ * input, and attention whose bits do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on
+ * threads. */
 #include <float.h>
 
 #include "base/alloc.h"
@@ -40,7 +41,9 @@ static double ulps(float actual, double exact) {
 
 static double exact_tanh(double x) { return tanh(x); }
 static double exact_silu(double x) { return x / (1.0 + exp(-x)); }
-static double exact_gelu_tanh(double x) { return x / (1.0 + exp(-2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double exact_gelu_tanh(double x) {
+    return x / (1.0 + exp(-2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 static double exact_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2.0)); }
 
 typedef void (*apply_fn)(float *x, int64_t n, int which);
@@ -104,8 +107,8 @@ static void test_functions_at_the_ends(void) {
 static const float awkward[] = {0.0F, -0.0F, NAN, INFINITY, -INFINITY, 1e-45F, -3e-39F, 1.2e-38F, FLT_MAX, -FLT_MAX,
                                 65504.0F, 65520.0F, 1e-7F, 6e-8F, 3e-8F, 1.0F, -1.0F};
 
-/* kind 0: normal numbers; 1: with awkward ones among them; 2: exact midpoints and their neighbours, scaled by 1; 3: zeros;
- * 4: very small ones. */
+/* kind 0: normal numbers; 1: with awkward ones among them; 2: exact midpoints and their neighbours, scaled by 1; 3:
+ * zeros; 4: very small ones. */
 static float source_value(int kind, uint64_t i) {
     const uint64_t pick = (uint64_t)(qr_random_uniform(SEED, 50, i) * 1000.0);
     switch (kind) {
@@ -158,18 +161,26 @@ static void check_quantize(qr_weight_format format, int block, qr_dtype dtype, i
     float *values = memory((size_t)n * sizeof *values);
     uint8_t *codes = malloc(code_bytes), *expected = malloc(code_bytes);
     float *absmax = malloc(n_scales * sizeof *absmax), *expected_absmax = malloc(n_scales * sizeof *absmax);
-    REQUIRE(aligned != NULL && src != NULL && codes != NULL && expected != NULL && absmax != NULL && expected_absmax != NULL);
+    REQUIRE(aligned != NULL && src != NULL && codes != NULL && expected != NULL && absmax != NULL &&
+            expected_absmax != NULL);
     for (int64_t i = 0; i < n; i++) {
         put_source(aligned, dtype, i, source_value(kind, (uint64_t)i));
         values[i] = get_source(aligned, dtype, i);
     }
     memcpy(src + 1, aligned, src_bytes);
-    const qr_quantize_args args = {.format = format, .block = block, .src_dtype = dtype, .src = src + 1, .n_rows = n_rows,
-                                   .cols = cols, .codes = codes, .absmax = absmax};
+    const qr_quantize_args args = {.format = format,
+                                   .block = block,
+                                   .src_dtype = dtype,
+                                   .src = src + 1,
+                                   .n_rows = n_rows,
+                                   .cols = cols,
+                                   .codes = codes,
+                                   .absmax = absmax};
     expect_quantized(&args, values, expected, expected_absmax);
     qr_error err = {0};
     CHECK_MSG(qr_quantize(backend, &args, NULL, &err) == QRUN_OK, "%s", err.message);
-    CHECK_MSG(memcmp(codes, expected, code_bytes) == 0 && memcmp(absmax, expected_absmax, n_scales * sizeof *absmax) == 0,
+    CHECK_MSG(memcmp(codes, expected, code_bytes) == 0 &&
+                  memcmp(absmax, expected_absmax, n_scales * sizeof *absmax) == 0,
               "%s: %s block %d from %s, %lld × %lld, kind %d", backend->isa, qr_weight_format_name(format), block,
               qr_dtype_name(dtype), (long long)n_rows, (long long)cols, kind);
     free(aligned), free(src), free(values), free(codes), free(expected), free(absmax), free(expected_absmax);
@@ -264,19 +275,33 @@ static void attend(qr_backend *on, const world *w, const int32_t *begin, const i
     const int64_t n = q_start[w->n_seqs];
     float *q = memory((size_t)(n * w->row) * sizeof *q), *out = memory((size_t)(n * w->row) * sizeof *out);
     for (int32_t s = 0; s < w->n_seqs; s++) {
-        memcpy(q + q_start[s] * w->row, w->q[s] + begin[s] * w->row, (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
+        memcpy(q + q_start[s] * w->row, w->q[s] + begin[s] * w->row,
+               (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
     }
-    const qr_attention_args args = {
-        .layout = w->layout, .q = q, .dst = out, .dst_dtype = QR_DTYPE_F32, .n_tokens = n, .q_stride = w->row,
-        .n_heads = w->n_heads, .n_seqs = w->n_seqs, .q_start = q_start, .first_position = begin, .block_table = w->table,
-        .table_stride = w->table_stride, .pages = w->pages, .page_stride_bytes = w->page_stride,
-        .scale = 1.0F / sqrtf((float)w->layout.head_dim), .softcap = w->softcap, .window = w->window};
+    const qr_attention_args args = {.layout = w->layout,
+                                    .q = q,
+                                    .dst = out,
+                                    .dst_dtype = QR_DTYPE_F32,
+                                    .n_tokens = n,
+                                    .q_stride = w->row,
+                                    .n_heads = w->n_heads,
+                                    .n_seqs = w->n_seqs,
+                                    .q_start = q_start,
+                                    .first_position = begin,
+                                    .block_table = w->table,
+                                    .table_stride = w->table_stride,
+                                    .pages = w->pages,
+                                    .page_stride_bytes = w->page_stride,
+                                    .scale = 1.0F / sqrtf((float)w->layout.head_dim),
+                                    .softcap = w->softcap,
+                                    .window = w->window};
     qr_error err = {0};
     REQUIRE(qr_supports_attention(on, &args, &err));
     void *workspace = memory(qr_attention_workspace(on, &args));
     CHECK(qr_attention(on, &args, workspace, &err) == QRUN_OK);
     for (int32_t s = 0; s < w->n_seqs; s++) {
-        memcpy(dst[s] + begin[s] * w->row, out + q_start[s] * w->row, (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
+        memcpy(dst[s] + begin[s] * w->row, out + q_start[s] * w->row,
+               (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
     }
     free(q), free(out), free(workspace);
 }
@@ -298,8 +323,8 @@ static void outputs_free(outputs *out) {
 static void check_same(const world *w, const outputs *a, const outputs *b, const char *what) {
     for (int32_t s = 0; s < w->n_seqs; s++) {
         CHECK_MSG(memcmp(a->rows[s], b->rows[s], (size_t)(w->length[s] * w->row) * sizeof(float)) == 0,
-                  "%s: %s: sequence %d (format %d, %d/%d heads of %d, window %d)", backend->isa, what, s, w->layout.format,
-                  w->n_heads, w->layout.n_kv_heads, w->layout.head_dim, w->window);
+                  "%s: %s: sequence %d (format %d, %d/%d heads of %d, window %d)", backend->isa, what, s,
+                  w->layout.format, w->n_heads, w->layout.n_kv_heads, w->layout.head_dim, w->window);
     }
 }
 
@@ -353,11 +378,14 @@ static void check_attention(world w) {
 static void test_attention_bits_and_values(void) {
     check_attention((world){.layout = {QR_KV_BF16, 2, 64}, .n_heads = 8, .n_seqs = 3, .length = {150, 1, 67}});
     check_attention((world){.layout = {QR_KV_F32, 1, 8}, .n_heads = 1, .n_seqs = 1, .length = {1100}});
-    check_attention((world){.layout = {QR_KV_BF16, 1, 80}, .n_heads = 5, .n_seqs = 2, .length = {330, 97}, .window = 70});
-    check_attention((world){.layout = {QR_KV_INT8, 2, 72}, .n_heads = 6, .n_seqs = 2, .length = {90, 33}, .softcap = 20.0F});
+    check_attention(
+        (world){.layout = {QR_KV_BF16, 1, 80}, .n_heads = 5, .n_seqs = 2, .length = {330, 97}, .window = 70});
+    check_attention(
+        (world){.layout = {QR_KV_INT8, 2, 72}, .n_heads = 6, .n_seqs = 2, .length = {90, 33}, .softcap = 20.0F});
     check_attention((world){.layout = {QR_KV_INT8, 1, 33}, .n_heads = 3, .n_seqs = 1, .length = {600}, .window = 16});
     check_attention((world){.layout = {QR_KV_BF16, 1, 15}, .n_heads = 71, .n_seqs = 1, .length = {70}, .window = 1});
-    check_attention((world){.layout = {QR_KV_F32, 3, 256}, .n_heads = 3, .n_seqs = 1, .length = {70}, .softcap = 50.0F});
+    check_attention(
+        (world){.layout = {QR_KV_F32, 3, 256}, .n_heads = 3, .n_seqs = 1, .length = {70}, .softcap = 50.0F});
     check_attention((world){.layout = {QR_KV_BF16, 1, 24}, .n_heads = 2, .n_seqs = 1, .length = {1030}, .window = 600});
 }
 

@@ -194,8 +194,8 @@ static double exact_dk_of_first_key(const packed *p, const packed_data *d, int64
 }
 
 /* 4,096 tokens against what must hold of the exact gradients: as the probabilities of a query sum to 1, the sum of dv
- * over keys is that of dout over queries; the sums of dq · q and of dk · k are the same sum over pairs; and dk of one key
- * by its definition. */
+ * over keys is that of dout over queries; the sums of dq · q and of dk · k are the same sum over pairs; and dk of one
+ * key by its definition. */
 static void test_packed_long_sequence(void) {
     const packed p = {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .n_seqs = 1, .length = {4096}};
     packed_data d;

@@ -8,7 +8,8 @@
 static qr_backend *ref;
 
 #define NEAR(actual, expected) \
-    CHECK_MSG(fabs((double)(actual) - (expected)) <= 1e-6, "%s is %.9g, expected %.9g", #actual, (double)(actual), expected)
+    CHECK_MSG(fabs((double)(actual) - (expected)) <= 1e-6, "%s is %.9g, expected %.9g", #actual, (double)(actual), \
+              expected)
 
 #define RUN(op, ...)                                                                      \
     do {                                                                                  \
@@ -36,7 +37,8 @@ static void test_linear_rounds_weights_for_bf16(void) {
     const float x[1] = {1.0F};
     const qr_bf16 x_bf16[1] = {qr_f32_to_bf16(1.0F)};
     const qr_weight weight = {.desc = {.format = QR_WEIGHT_F32, .rows = 1, .cols = 1}, .data = w};
-    RUN(linear, {.weight = &weight, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = 1, .x_stride = 1, .y_stride = 1});
+    RUN(linear,
+        {.weight = &weight, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = 1, .x_stride = 1, .y_stride = 1});
     CHECK(y[0] == w[0]);
     RUN(linear, {.weight = &weight, .x = x_bf16, .x_dtype = QR_DTYPE_BF16, .y = y, .n_rows = 1, .x_stride = 1,
                  .y_stride = 1});
@@ -44,10 +46,19 @@ static void test_linear_rounds_weights_for_bf16(void) {
 }
 
 static void test_norms_by_hand(void) {
-    const float x[4] = {1.0F, -1.0F, 3.0F, 5.0F}, weight[4] = {1.0F, 2.0F, 0.0F, 1.0F}, bias[4] = {0.0F, 1.0F, 7.0F, 0.0F};
+    const float x[4] = {1.0F, -1.0F, 3.0F, 5.0F}, weight[4] = {1.0F, 2.0F, 0.0F, 1.0F},
+                bias[4] = {0.0F, 1.0F, 7.0F, 0.0F};
     float y[4];
-    RUN(rms_norm, {.src = x, .weight = weight, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .n_groups = 1, .dim = 4,
-                   .src_stride = 4, .dst_stride = 4, .weight_offset = 1.0F}); /* the root of 36 / 4 is 3 */
+    RUN(rms_norm, {.src = x,
+                   .weight = weight,
+                   .dst = y,
+                   .dst_dtype = QR_DTYPE_F32,
+                   .n_rows = 1,
+                   .n_groups = 1,
+                   .dim = 4,
+                   .src_stride = 4,
+                   .dst_stride = 4,
+                   .weight_offset = 1.0F}); /* the root of 36 / 4 is 3 */
     NEAR(y[0], 2.0 / 3.0);
     NEAR(y[1], -1.0);
     NEAR(y[2], 1.0);
@@ -70,7 +81,8 @@ static void test_rope_rotates_halves(void) {
 static void test_attention_by_hand(void) {
     const qr_kv_layout layout = {QR_KV_F32, 1, 2};
     static _Alignas(64) unsigned char pages[2 * 512];
-    const float k[4] = {0.0F, 5.0F, 1.0986123F, 5.0F}, v[4] = {4.0F, 0.0F, 8.0F, -4.0F}, q[4] = {1.0F, 0.0F, 2.0F, 0.0F};
+    const float k[4] = {0.0F, 5.0F, 1.0986123F, 5.0F}, v[4] = {4.0F, 0.0F, 8.0F, -4.0F},
+                q[4] = {1.0F, 0.0F, 2.0F, 0.0F};
     const int32_t page[2] = {1, 1}, position[2] = {0, 1}, q_start[2] = {0, 1}, first[1] = {1}, table[1] = {1};
     float y[4];
     RUN(kv_write, {.layout = layout, .k = k, .v = v, .n_tokens = 2, .k_stride = 2, .v_stride = 2, .token_page = page,
@@ -95,7 +107,8 @@ static void test_functions_by_hand(void) {
     const float x[2] = {1.0F, -2.0F}, logits[3] = {0.0F, 0.6931472F, 0.0F};
     const int32_t target[1] = {1};
     float y[2];
-    RUN(activation, {.fn = QR_ACT_SILU, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
+    RUN(activation,
+        {.fn = QR_ACT_SILU, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     NEAR(y[0], 0.731058579);
     NEAR(y[1], -0.238405844);
     RUN(activation, {.fn = QR_ACT_GELU_ERF, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2,

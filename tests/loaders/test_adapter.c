@@ -156,7 +156,7 @@ static void test_hostile_pattern_ends(void) {
     qr_adapter_config_free(&config);
 }
 
-/* ---- folders ---- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 #define Q "base_model.model.model.layers.0.self_attn.q_proj"
 

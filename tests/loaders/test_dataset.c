@@ -231,7 +231,7 @@ static void test_one_broken_line(void) {
     temporary_remove(&folder);
 }
 
-/* ---- the cache ---- */
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
 
 static int count_files(const char *path) {
     int n = 0;
@@ -382,7 +382,7 @@ static void test_failing_allocations(void) {
     temporary_remove(&folder);
 }
 
-/* ---- real data ---- */
+/* ---- real data --------------------------------------------------------------------------------------------------- */
 
 static void check_real(const char *name, qr_dataset_format format, int64_t n_examples) {
     const char *found = check_shared_data(name);

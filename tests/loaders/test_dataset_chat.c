@@ -196,7 +196,7 @@ static void test_user_text_like_a_template(void) {
            "<user>a<e><assistant>b<e><e><assistant>[qrunanswer<e>]<user>c<e><assistant><e>");
 }
 
-/* ---- real templates ---- */
+/* ---- real templates ---------------------------------------------------------------------------------------------- */
 
 static bool holds(const qr_marked_text *marked, qr_text_span span, const char *word) {
     const size_t n = strlen(word);

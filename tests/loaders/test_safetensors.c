@@ -143,7 +143,7 @@ static void test_short_files(void) {
     temporary_remove(&folder);
 }
 
-/* ---- shards ---- */
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 #define ONE_BYTE(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"
 
@@ -193,7 +193,7 @@ static void test_shards(void) {
     temporary_remove(&folder);
 }
 
-/* ---- writing ---- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static const qr_safetensors_spec specs[] = {
     {"b.half", QR_DTYPE_BF16, 1, {3}},
@@ -368,7 +368,7 @@ static void test_writer_leaves_nothing_behind(void) {
     temporary_remove(&folder);
 }
 
-/* ---- failing allocations ---- */
+/* ---- failing allocations ----------------------------------------------------------------------------------------- */
 
 static qrun_status attempt_open(void *context, qr_error *err) {
     qr_safetensors *file;
@@ -395,7 +395,7 @@ static void test_any_allocation_may_fail(void) {
     temporary_remove(&folder);
 }
 
-/* ---- real files ---- */
+/* ---- real files -------------------------------------------------------------------------------------------------- */
 
 static void test_public_malformed_files(void) {
     const char *found = check_shared_data("malformed/safetensors/expected.json");

@@ -85,7 +85,9 @@ static void test_nf4_block_sizes_and_odd_counts(void) {
             for (int64_t i = 0; i < n; i++) {
                 float largest = 0.0F;
                 const int64_t first = i / blocks[b] * blocks[b];
-                for (int64_t j = first; j < qr_min(first + blocks[b], n); j++) { largest = fmaxf(largest, fabsf(src[j])); }
+                for (int64_t j = first; j < qr_min(first + blocks[b], n); j++) {
+                    largest = fmaxf(largest, fabsf(src[j]));
+                }
                 REQUIRE(absmax[i / blocks[b]] == largest);
                 REQUIRE(code_at(codes, i) == qr_nf4_encode(src[i] * (1.0F / largest)));
             }

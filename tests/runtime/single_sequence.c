@@ -60,9 +60,17 @@ qrun_status single_sequence_feed(single_sequence *single, const int32_t *ids, in
         block_tables[g] = single->sequence.tables + (int64_t)g * single->sequence.n_blocks;
     }
     const int32_t q_start[2] = {0, (int32_t)n}, first_position = (int32_t)first;
-    const qr_batch batch = {.n_tokens = n, .n_sequences = 1, .ids = ids + first, .position = position, .rope_slot = slot,
-                            .row_adapter = adapter, .has_adapters = single->adapter >= 0, .q_start = q_start,
-                            .first_position = &first_position, .token_page = token_pages, .block_table = block_tables,
+    const qr_batch batch = {.n_tokens = n,
+                            .n_sequences = 1,
+                            .ids = ids + first,
+                            .position = position,
+                            .rope_slot = slot,
+                            .row_adapter = adapter,
+                            .has_adapters = single->adapter >= 0,
+                            .q_start = q_start,
+                            .first_position = &first_position,
+                            .token_page = token_pages,
+                            .block_table = block_tables,
                             .table_stride = single->sequence.n_blocks};
     const qrun_status status = qr_forward_run(single->forward, &batch, err);
     if (status == QRUN_OK) { qr_kv_commit(single->cache, &single->sequence, ids, n); }

@@ -202,8 +202,9 @@ static void test_config_text_is_kept(void) {
     check_config("{ }", 1, 1);
     check_config("{\n  \"b\": {\"c\": [1, {}]},\n  \"d\": \"}\"\n}", 34, 2);
     check_config("{\"quantization_config\": null}", 23, 1);
-    check_config("{\"x\": \"\\\",:{\", \"y\": [\"]\", {\"z\": 1}], \"quantization_config\" :null , \"w\": {\"q\": -1.50}}",
-                 60, 17);
+    check_config(
+        "{\"x\": \"\\\",:{\", \"y\": [\"]\", {\"z\": 1}], \"quantization_config\" :null , \"w\": {\"q\": -1.50}}", 60,
+        17);
     check_config("{\"quantization\\u005fconfig\": {\"a\": [1, 2]}, \"b\": 7}", 28, 10);
     qr_buffer out = {0};
     qr_error err = {0};

@@ -1,5 +1,5 @@
-/* A whole run through the public interface: the loss falls, the plan is what was taken, a run that was stopped ends as one
- * that was not, to the byte, and what is refused says why. Uses the model in examples/model. */
+/* A whole run through the public interface: the loss falls, the plan is what was taken, a run that was stopped ends as
+ * one that was not, to the byte, and what is refused says why. Uses the model in examples/model. */
 #include "check.h"
 
 #include <unistd.h>
@@ -24,8 +24,8 @@ static void write_data(const char *path, int n) {
     static const char *const sounds[] = {"yips", "hoots", "thumps", "digs", "hums"};
     FILE *file = fopen(path, "w");
     for (int i = 0; i < n; i++) {
-        fprintf(file, "{\"prompt\": \"The %s number %d says: \", \"completion\": \"it %s all day\"}\n", animals[i % 5], i,
-                sounds[i % 5]);
+        fprintf(file, "{\"prompt\": \"The %s number %d says: \", \"completion\": \"it %s all day\"}\n", animals[i % 5],
+                i, sounds[i % 5]);
     }
     fclose(file);
 }

@@ -17,7 +17,9 @@ static const char *text_of(const qr_json *object, const char *key) {
     return cJSON_IsString(value) ? value->valuestring : "";
 }
 
-static double number_of(const qr_json *object, const char *key) { return cJSON_GetNumberValue(qr_json_get(object, key)); }
+static double number_of(const qr_json *object, const char *key) {
+    return cJSON_GetNumberValue(qr_json_get(object, key));
+}
 
 static const qr_json *entry_named(const char *list, const char *name) {
     const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
@@ -102,7 +104,8 @@ static void test_first_gradients_equal_peft(void) {
     static training_batch batch;
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     int n_checked = 0;
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
+         entry = entry->next) {
         fixture f;
         if (!is_lora(entry) || !open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
         char path[512];
@@ -112,10 +115,11 @@ static void test_first_gradients_equal_peft(void) {
         snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "gradients"));
         REQUIRE(qr_safetensors_open(path, &golden, &err) == QRUN_OK);
         CHECK_INT(batch.n_targets, number_of(entry, "n_targets"));
-        CHECK_MSG(qr_train_pass_run(f.pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, &err) == QRUN_OK, "%s",
-                  err.message);
+        CHECK_MSG(qr_train_pass_run(f.pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, &err) == QRUN_OK,
+                  "%s", err.message);
         const double loss = sum / (double)batch.n_targets, expected = number_of(entry, "loss");
-        CHECK_MSG(fabs(loss - expected) <= 1e-5 * expected, "%s: loss %.7f, PEFT %.7f", text_of(entry, "name"), loss, expected);
+        CHECK_MSG(fabs(loss - expected) <= 1e-5 * expected, "%s: loss %.7f, PEFT %.7f", text_of(entry, "name"), loss,
+                  expected);
         const double worst = worst_gradient(&f, golden);
         CHECK_MSG(worst <= 1e-4, "%s: a gradient is off by %.3g relative", text_of(entry, "name"), worst);
         n_checked++;
@@ -125,8 +129,8 @@ static void test_first_gradients_equal_peft(void) {
     CHECK(n_checked >= 8);
 }
 
-static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch, int64_t *n,
-                         double *sum) {
+static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch,
+                         int64_t *n, double *sum) {
     fixture f;
     qr_error err = {0};
     if (!open_fixture(entry_named("gradients", name), dtype, policy, batch->batch.n_tokens, &f)) { return NULL; }
@@ -184,7 +188,7 @@ static void test_examples_alone_and_together(void) {
     close_fixture(&f);
 }
 
-/* ---- Loss curves ---------------------------------------------------------------------------------------------------------- */
+/* ---- Loss curves ------------------------------------------------------------------------------------------------- */
 
 static qrun_optimizer optimizer_of(const qr_json *entry) {
     const char *name = text_of(entry, "optimiser");
@@ -220,14 +224,17 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, d
         qr_update_result result;
         snprintf(name, sizeof name, "curve-%d", (int)((step - 1) % 3));
         training_batch_read(entry_named("batches", name), 0, -1, &batch);
-        QR_TRY(backend->fill_zero(backend, f->parameters.gradients, (size_t)f->parameters.n_floats * sizeof(float), err));
+        QR_TRY(
+            backend->fill_zero(backend, f->parameters.gradients, (size_t)f->parameters.n_floats * sizeof(float), err));
         QR_TRY(qr_train_pass_run(f->pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, err));
-        const double lr = number_of(entry, "base_lr") *
-                          qr_schedule_factor(schedule_of(entry), step, (int64_t)number_of(entry, "n_warmup"), CURVE_STEPS);
+        const double lr =
+            number_of(entry, "base_lr") *
+            qr_schedule_factor(schedule_of(entry), step, (int64_t)number_of(entry, "n_warmup"), CURVE_STEPS);
         const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
-        CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"), (int)step,
-                  lr, expected_lr);
-        QR_TRY(qr_update_run(&f->parameters, optimizer, step, lr, number_of(entry, "max_grad_norm"), scratch, &result, err));
+        CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"),
+                  (int)step, lr, expected_lr);
+        QR_TRY(qr_update_run(&f->parameters, optimizer, step, lr, number_of(entry, "max_grad_norm"), scratch, &result,
+                             err));
         losses[step - 1] = sum / (double)batch.n_targets;
         norms[step - 1] = result.grad_norm;
     }
@@ -249,7 +256,8 @@ static double worst_of(const qr_json *expected, const double *actual) {
 
 static void check_curves(qrun_dtype dtype) {
     int n_checked = 0;
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "curves")); entry != NULL; entry = entry->next) {
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "curves")); entry != NULL;
+         entry = entry->next) {
         fixture f;
         double losses[CURVE_STEPS], norms[CURVE_STEPS];
         qr_error err = {0};
@@ -282,10 +290,11 @@ static void test_schedules_equal_transformers(void) {
                                        : strcmp(name, "cosine") == 0 ? QRUN_SCHEDULE_COSINE
                                                                      : QRUN_SCHEDULE_CONSTANT;
         int64_t step = 1;
-        for (const qr_json *v = qr_json_first(qr_json_get(entry, "factors")); v != NULL; v = v->next, step++, n_checked++) {
+        for (const qr_json *v = qr_json_first(qr_json_get(entry, "factors")); v != NULL;
+             v = v->next, step++, n_checked++) {
             const double factor = qr_schedule_factor(schedule, step, n_warmup, n_steps);
-            CHECK_MSG(fabs(factor - v->valuedouble) <= 1e-12, "%s: step %d: %.15g, expected %.15g", name, (int)step, factor,
-                      v->valuedouble);
+            CHECK_MSG(fabs(factor - v->valuedouble) <= 1e-12, "%s: step %d: %.15g, expected %.15g", name, (int)step,
+                      factor, v->valuedouble);
         }
     }
     CHECK(n_checked >= 100);

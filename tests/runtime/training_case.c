@@ -15,7 +15,8 @@ static void add_example(const qr_json *example, training_batch *b) {
         b->target[first + n] = -1;
     }
     int64_t i = 0;
-    for (const qr_json *label = qr_json_first(qr_json_get(example, "labels")); label != NULL; label = label->next, i++) {
+    for (const qr_json *label = qr_json_first(qr_json_get(example, "labels")); label != NULL;
+         label = label->next, i++) {
         if (i == 0 || label->valuedouble < 0) { continue; }
         b->target[first + i - 1] = (int32_t)label->valuedouble;
         b->n_targets++;
@@ -28,7 +29,8 @@ void training_batch_read(const qr_json *entry, int64_t first, int64_t n, trainin
     *b = (training_batch){0};
     b->batch = (qr_train_batch){.ids = b->ids, .position = b->position, .target = b->target, .seq_start = b->seq_start};
     int64_t i = 0;
-    for (const qr_json *example = qr_json_first(qr_json_get(entry, "examples")); example != NULL; example = example->next) {
+    for (const qr_json *example = qr_json_first(qr_json_get(entry, "examples")); example != NULL;
+         example = example->next) {
         if (i >= first && (n < 0 || i < first + n)) { add_example(example, b); }
         i++;
     }

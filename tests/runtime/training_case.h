@@ -18,9 +18,11 @@ typedef struct training_batch {
 void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *batch);
 
 /* Parameters of the shape of a PEFT folder, with its values in them. */
-qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_lora_parameters *parameters, qr_error *err);
+qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_lora_parameters *parameters,
+                                     qr_error *err);
 
 /* Copies a factor's gradient (or value) to the host; n floats. */
-qrun_status training_read(const qr_lora_parameters *parameters, const float *device, int64_t n, float *host, qr_error *err);
+qrun_status training_read(const qr_lora_parameters *parameters, const float *device, int64_t n, float *host,
+                          qr_error *err);
 
 #endif

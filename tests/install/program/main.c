@@ -1,4 +1,5 @@
-/* What a program of somebody else does first: opens a context and asks what it runs on. Prints the library's version. */
+/* What a program of somebody else does first: opens a context and asks what it runs on. Prints the library's version.
+ */
 #include <qrun.h>
 #include <stdio.h>
 #include <string.h>
