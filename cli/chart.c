@@ -62,7 +62,7 @@ static void put_axes(const chart *c, const frame *f, text_buffer *out) {
         const double value = fabs(f->y.low + i * y_distance) < 1e-6 * y_distance ? 0 : f->y.low + i * y_distance;
         const double at = place_y(f, value);
         text_format(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, at, WIDTH - RIGHT);
-        text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT - 6, at + 4,
+        text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", LEFT - 6, at + 4,
                     value);
     }
     const double x_distance = fmax(1, tick_distance(f->x, 2 * TICKS));

@@ -7,8 +7,6 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 scripts/install-dependencies.sh clang libclang-rt-14-dev
-cmake --preset fuzz >/dev/null
-cmake --build --preset fuzz -- --quiet
 
 run_target() {
     local name=$1 seconds=$2 work
@@ -29,4 +27,6 @@ targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
     for source in tests/fuzz/fuzz_*.c; do targets+=("$(basename "$source" .c)"); done
 fi
+cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz --target "${targets[@]}" -- --quiet
 printf '%s\n' "${targets[@]}" | xargs -P 2 -I NAME bash -c 'run_target NAME '"$seconds"

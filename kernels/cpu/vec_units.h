@@ -104,14 +104,14 @@ QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
 QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     uint16_t elements[2 * QR_VEC];
     memcpy(elements, &v, sizeof v);
-    qr_vec result;
+    qr_vec result = v; /* every lane is written below; GCC does not see it in every build */
     for (int i = 0; i < QR_VEC; i++) { result[i] = qr_bf16_to_f32(elements[2 * i + k]); }
     return result;
 }
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     int8_t elements[4 * QR_VEC];
     memcpy(elements, &v, sizeof v);
-    qr_vec result;
+    qr_vec result = v; /* every lane is written below; GCC does not see it in every build */
     for (int i = 0; i < QR_VEC; i++) { result[i] = (float)elements[4 * i + k]; }
     return result;
 }
