@@ -147,7 +147,8 @@ static bool reserve(qr_jinja_run *run, void *array, size_t *capacity, size_t nee
 
 /* --- values --- */
 
-qr_jinja_value qr_jinja_absent(qr_jinja_run *run, int reason, const char *owner, qr_jinja_value key) {
+qr_jinja_value qr_jinja_absent(qr_jinja_run *run, qr_jinja_absence_reason reason, const char *owner,
+                               qr_jinja_value key) {
     qr_jinja_absence *absence = qr_jinja_take(run, sizeof *absence);
     if (absence == NULL) { return qr_jinja_undefined(); }
     absence->reason = reason;

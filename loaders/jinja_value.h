@@ -108,16 +108,18 @@ struct qr_jinja_dict {
     size_t n_slots; /* 0 or a power of two, more than n_entries */
 };
 
+typedef enum qr_jinja_absence_reason {
+    QR_JINJA_NO_NAME,
+    QR_JINJA_NO_ATTRIBUTE,
+    QR_JINJA_NO_ELEMENT,
+    QR_JINJA_NO_ARGUMENT,
+    QR_JINJA_EMPTY_SEQUENCE,
+    QR_JINJA_FORBIDDEN
+} qr_jinja_absence_reason;
+
 /* What a use of an undefined value says. */
 struct qr_jinja_absence {
-    enum {
-        QR_JINJA_NO_NAME,
-        QR_JINJA_NO_ATTRIBUTE,
-        QR_JINJA_NO_ELEMENT,
-        QR_JINJA_NO_ARGUMENT,
-        QR_JINJA_EMPTY_SEQUENCE,
-        QR_JINJA_FORBIDDEN
-    } reason;
+    qr_jinja_absence_reason reason;
     const char *owner; /* type name of the object it was sought in */
     qr_jinja_value key;
 };
@@ -153,7 +155,8 @@ static inline qr_jinja_value qr_jinja_from_list(qr_jinja_type type, qr_jinja_lis
 static inline qr_jinja_value qr_jinja_from_dict(qr_jinja_dict *dict) {
     return (qr_jinja_value){.type = QR_JINJA_DICT, .dict = dict};
 }
-qr_jinja_value qr_jinja_absent(qr_jinja_run *run, int reason, const char *owner, qr_jinja_value key);
+qr_jinja_value qr_jinja_absent(qr_jinja_run *run, qr_jinja_absence_reason reason, const char *owner,
+                               qr_jinja_value key);
 /* Lends the bytes: they must live as long as the arena or be constants. */
 qr_jinja_value qr_jinja_lend(qr_jinja_run *run, const char *data, size_t size);
 qr_jinja_value qr_jinja_text(qr_jinja_run *run, const char *text); /* lends a C string constant */
