@@ -206,6 +206,20 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     return QRUN_OK;
 }
 
+/* Norms backward, over rows and over heads. */
+static void norm_workspace(const qr_train_pass *pass, size_t *most) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_layer_norm_backward_args layer = {.n_rows = pass->n_tokens, .dim = s->hidden};
+    raise_to(most, qr_layer_norm_backward_workspace(pass->backend, &layer));
+    const qr_rms_norm_backward_args rows = {.n_rows = pass->n_tokens, .n_groups = 1, .dim = s->hidden,
+                                            .x_stride = s->hidden, .dy_stride = s->hidden, .dx_stride = s->hidden};
+    raise_to(most, qr_rms_norm_backward_workspace(pass->backend, &rows));
+    const int64_t stride = qr_qkv_columns(s);
+    const qr_rms_norm_backward_args heads = {.n_rows = pass->n_tokens, .n_groups = s->n_heads, .dim = s->head_dim,
+                                             .x_stride = stride, .dy_stride = stride, .dx_stride = stride};
+    raise_to(most, qr_rms_norm_backward_workspace(pass->backend, &heads));
+}
+
 static size_t workspace_bytes(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits) {
     qr_lora_parameters lent = *parameters;
     const qr_train_pass pass = {.model = model, .backend = model->context->backend, .parameters = &lent,
@@ -213,6 +227,7 @@ static size_t workspace_bytes(qrun_model *model, const qr_lora_parameters *param
                                 .n_sequences = limits->max_sequences, .longest = (int32_t)limits->max_tokens};
     workspace_visit visit = {&pass, 64};
     (void)qr_model_each_linear(model, visit_linear, &visit, NULL);
+    norm_workspace(&pass, &visit.most);
     const int64_t r = logit_rows(model, limits);
     const qr_linear_layer head = {.weight = model->head};
     weight_workspace(&pass, &head, r, &visit.most);
