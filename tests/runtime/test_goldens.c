@@ -9,23 +9,13 @@
 #include "loaders/safetensors.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
+#include "golden_index.h"
 #include "runtime/adapter.h"
 #include "session_run.h"
 #include "single_sequence.h"
 
-#define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
-
 static qr_json *golden_index;
 static qrun_context *context;
-
-static const char *text_of(const qr_json *object, const char *key) {
-    const qr_json *value = qr_json_get(object, key);
-    return cJSON_IsString(value) ? value->valuestring : "";
-}
-
-static double number_of(const qr_json *object, const char *key) {
-    return cJSON_GetNumberValue(qr_json_get(object, key));
-}
 
 static int64_t read_ids(const qr_json *array, int32_t *ids, int64_t capacity) {
     int64_t n = 0;

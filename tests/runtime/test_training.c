@@ -5,21 +5,11 @@
 #include "loaders/safetensors.h"
 #include "runtime/schedule.h"
 #include "runtime/update.h"
+#include "golden_index.h"
 #include "training_case.h"
-
-#define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
 
 static qr_json *golden_index;
 static qrun_context *context;
-
-static const char *text_of(const qr_json *object, const char *key) {
-    const qr_json *value = qr_json_get(object, key);
-    return cJSON_IsString(value) ? value->valuestring : "";
-}
-
-static double number_of(const qr_json *object, const char *key) {
-    return cJSON_GetNumberValue(qr_json_get(object, key));
-}
 
 static const qr_json *entry_named(const char *list, const char *name) {
     const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
