@@ -1,23 +1,12 @@
-/* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c makes it and steps;
- * train_checkpoint.c writes it down and takes it up again. */
+/* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c makes it, train_settings.c,
+ * train_epochs.c and train_plan.c settle its options, data and memory, train_step.c steps, train_checkpoint.c writes it
+ * down and takes it up again. */
 #ifndef QR_RUNTIME_TRAINER_H
 #define QR_RUNTIME_TRAINER_H
 
 #include "runtime/train_data.h"
+#include "runtime/train_settings.h"
 #include "runtime/update.h"
-
-/* What of qrun_train_params decides the run, with defaults filled in. */
-typedef struct qr_train_settings {
-    char *out, *targets;
-    qr_lora_options lora;
-    qr_optimizer_options optimizer;
-    qrun_schedule schedule;
-    double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
-    int64_t seq_tokens, batch_size, grad_accum, max_steps;
-    uint64_t seed;
-    int64_t save_every, keep;
-    int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
-} qr_train_settings;
 
 /* Where in the data a run stands: the next window of examples. */
 typedef struct qr_train_cursor {
@@ -52,6 +41,28 @@ struct qrun_trainer {
     bool counted_session; /* model->n_sessions counts this trainer */
     bool begins_anew;     /* checkpoints of an earlier run are in its folder until it saves its first one */
 };
+
+/* ---- train_settings.c -------------------------------------------------------------------------------------------- */
+
+/* What a checkpoint must agree with to be gone on from. Needs settings, data and total_steps. */
+qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+
+/* ---- train_epochs.c ---------------------------------------------------------------------------------------------- */
+
+/* Opens the data sets, counts the steps, and makes room for a micro-batch. Needs the settings. */
+qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle);
+/* Makes the plan of an epoch the current one. */
+qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
+
+/* ---- train_plan.c ------------------------------------------------------------------------------------------------ */
+
+/* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are. Needs data and the
+ * description of the parameters. */
+qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy);
+
+/* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 
 /* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);

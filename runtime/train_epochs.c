@@ -1,0 +1,89 @@
+/* The examples of a run: its data sets, what is set aside for evaluation, the plan of an epoch, and how many steps there
+ * are. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "runtime/trainer.h"
+
+static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *params, const char *path,
+                                qr_dataset **dataset, qr_error *err) {
+    const qrun_model *model = trainer->model;
+    char *cache = params->cache_folder != NULL ? qr_strdup(params->cache_folder)
+                                               : qr_path_join(trainer->settings.out, "tokens");
+    if (cache == NULL) { return qr_fail_memory(err, "a path", strlen(path)); }
+    const qr_dataset_options options = {.path = path, .cache_folder = cache, .model_folder = model->folder,
+                                        .seq_len = trainer->settings.seq_tokens, .skip_bad = params->skip_bad,
+                                        .now = trainer->settings.now,
+                                        .threads = model->context->threads};
+    const qrun_status status =
+        qr_dataset_open(&options, model->tokenizer->tokenizer, model->tokenizer->chat_template, dataset, err);
+    qr_free(cache);
+    return status;
+}
+
+qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle) {
+    const qr_train_settings *s = &trainer->settings;
+    return (qr_batch_options){.mode = QR_BATCH_PACK, .row_tokens = s->seq_tokens, .batch_rows = s->batch_size,
+                              .n_accumulate = s->grad_accum, .shuffle = shuffle, .seed = s->seed};
+}
+
+qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
+    if (trainer->epoch_plan != NULL && trainer->planned_epoch == epoch) { return QRUN_OK; }
+    qr_batch_plan_destroy(trainer->epoch_plan);
+    trainer->epoch_plan = NULL;
+    const qr_batch_options options = qr_trainer_batch_options(trainer, true);
+    trainer->planned_epoch = epoch;
+    return qr_batch_plan_create(&trainer->view, &options, epoch, &trainer->epoch_plan, err);
+}
+
+/* Steps in n_epochs; a fraction counts by its share of the last epoch's windows. */
+static qrun_status count_steps(qrun_trainer *trainer, double n_epochs, int64_t *n_steps, qr_error *err) {
+    const int64_t whole = (int64_t)n_epochs;
+    qrun_status status = QRUN_OK;
+    *n_steps = 0;
+    for (int64_t epoch = 0; epoch <= whole && status == QRUN_OK; epoch++) {
+        status = qr_trainer_plan_epoch(trainer, epoch, err);
+        if (status != QRUN_OK) { break; }
+        const int64_t windows = qr_batch_plan_windows(trainer->epoch_plan);
+        *n_steps += epoch < whole ? windows : (int64_t)((n_epochs - (double)whole) * (double)windows + 0.5);
+    }
+    *n_steps = qr_max(*n_steps, 1);
+    return status;
+}
+
+static qrun_status choose_views(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const double fraction = trainer->settings.eval_fraction;
+    trainer->view = qr_dataset_view_all(trainer->dataset);
+    if (params->eval_data == NULL) {
+        return fraction > 0 ? qr_dataset_split(trainer->dataset, fraction, trainer->settings.seed, &trainer->view,
+                                               &trainer->eval_view, err)
+                            : QRUN_OK;
+    }
+    const qrun_status status = open_dataset(trainer, params, params->eval_data, &trainer->eval_dataset, err);
+    if (status == QRUN_OK) { trainer->eval_view = qr_dataset_view_all(trainer->eval_dataset); }
+    return status;
+}
+
+qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    qrun_status status = QRUN_OK;
+    if (trainer->model->tokenizer == NULL) {
+        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot be trained on text",
+                       trainer->model->folder));
+    }
+    QR_TRY(qr_folder_create(s->out, err));
+    QR_TRY(open_dataset(trainer, params, params->data, &trainer->dataset, err));
+    QR_TRY(choose_views(trainer, params, err));
+    trainer->total_steps = s->max_steps;
+    if (s->max_steps == 0) { QR_TRY(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
+    trainer->warmup_steps =
+        s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
+    /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
+    const int64_t max_tokens = s->batch_size * s->seq_tokens;
+    QR_TRY(qr_train_data_create(max_tokens, max_tokens / 2 + 1, &trainer->data, err));
+out:
+    return status;
+}

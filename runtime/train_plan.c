@@ -1,0 +1,60 @@
+/* The memory of a run by category, and the checkpointing policy that fits into its budget. */
+#include <stdio.h>
+
+#include "base/sizes.h"
+#include "base/units.h"
+#include "runtime/machine.h"
+#include "runtime/trainer.h"
+
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy) {
+    return (qr_train_limits){trainer->data.max_tokens, trainer->data.max_sequences, *policy};
+}
+
+static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan, qr_error *err) {
+    const qr_train_limits limits = qr_trainer_limits(trainer, policy);
+    const qr_lora_parameters *p = &trainer->parameters;
+    qr_plan_init(plan);
+    plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
+    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)((size_t)p->n_floats * sizeof(float) + p->table_bytes);
+    plan->entries[QR_PLAN_GRADIENTS].bytes = p->n_floats * (int64_t)sizeof(float);
+    plan->entries[QR_PLAN_OPTIMIZER].bytes =
+        (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +
+                  qr_update_scratch_bytes(p, trainer->settings.optimizer.kind));
+    return qr_train_pass_plan(trainer->model, p, &limits, plan, err);
+}
+
+static void name_policy(qrun_trainer *trainer, const char *given) {
+    if (trainer->policy.kind == QR_CHECKPOINT_AUTO) {
+        const long long kept = trainer->policy.n, all = trainer->model->shape.n_layers;
+        (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "auto: %lld of %lld kept", kept, all);
+    } else {
+        (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "%.20s", given);
+    }
+}
+
+qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const char *given = params->checkpointing != NULL ? params->checkpointing : "auto";
+    const int64_t n_layers = trainer->model->shape.n_layers;
+    int64_t total, available;
+    qr_machine_memory(&total, &available);
+    const int64_t budget =
+        params->memory_bytes > 0 ? params->memory_bytes : available / 10 * 9 + (int64_t)trainer->model->weight_bytes;
+    qrun_status status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err);
+    if (status != QRUN_OK) { return status; }
+    trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
+    for (;;) {
+        status = plan_with(trainer, &trainer->policy, &trainer->plan, err);
+        if (status != QRUN_OK) { return status; }
+        if (qr_plan_total(&trainer->plan) <= budget) { break; }
+        if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
+            return qr_fail(err, QRUN_ERROR_MEMORY,
+                           "this run needs %s with checkpointing %s and the budget is %s; give more --memory, or use "
+                           "--checkpointing auto, a smaller --seq-len or --batch-size, or --quant nf4-dq",
+                           qr_format_bytes(qr_plan_total(&trainer->plan)).text,
+                           trainer->policy.kind == QR_CHECKPOINT_AUTO ? "full" : given, qr_format_bytes(budget).text);
+        }
+        trainer->policy.n--;
+    }
+    name_policy(trainer, given);
+    return QRUN_OK;
+}

@@ -1,0 +1,124 @@
+#include "runtime/train_settings.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/trainer.h"
+
+enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
+
+static qrun_status check_params(const qrun_train_params *params, qr_error *err) {
+    if (params->struct_size != sizeof *params) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_params has an unknown size; begin with QRUN_TRAIN_PARAMS_INIT");
+    }
+    if (params->data == NULL || params->out == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "fine-tuning needs data and a folder for the adapter (data, out)");
+    }
+    const struct {
+        const char *name;
+        double value, low, high;
+    } ranges[] = {
+        {"rank", params->rank, 0, QR_MAX_LORA_RANK},
+        {"alpha", (double)params->alpha, 0, 1e6},
+        {"the learning rate", params->learning_rate, 0, 100},
+        {"warm-up", params->warmup, 0, 1e9},
+        {"weight decay", params->weight_decay, 0, 1},
+        {"the sequence length", params->seq_tokens, 0, 1 << 20},
+        {"the batch size", params->batch_size, 0, 4096},
+        {"gradient accumulation", params->grad_accum, 0, 1 << 20},
+        {"epochs", params->epochs, 0, 1e6},
+        {"max_steps", (double)params->max_steps, 0, 1e12},
+        {"the share set aside for evaluation", params->eval_fraction, 0, 0.9},
+        {"save_every", (double)params->save_every, 0, 1e12},
+        {"keep", params->keep, 0, 1e6},
+        {"optimizer", (double)params->optimizer, 0, QRUN_OPTIMIZER_SGD},
+        {"schedule", (double)params->schedule, 0, QRUN_SCHEDULE_CONSTANT},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
+        if (ranges[i].value >= ranges[i].low && ranges[i].value <= ranges[i].high) { continue; }
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %g to %g, not %g", ranges[i].name, ranges[i].low,
+                       ranges[i].high, ranges[i].value);
+    }
+    return QRUN_OK;
+}
+
+static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
+
+qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
+                                   qr_error *err) {
+    *s = (qr_train_settings){0};
+    const qrun_status status = check_params(params, err);
+    if (status != QRUN_OK) { return status; }
+    const int32_t rank = (int32_t)or_default(params->rank, DEFAULT_RANK);
+    *s = (qr_train_settings){
+        .lora = {.rank = rank,
+                 .alpha = (float)or_default((double)params->alpha, 2.0 * rank),
+                 .rslora = params->rslora,
+                 .seed = params->seed},
+        .optimizer = {params->optimizer, (float)params->weight_decay},
+        .schedule = params->schedule,
+        .learning_rate = or_default(params->learning_rate, 2e-4),
+        .warmup = params->warmup,
+        .max_grad_norm = or_default(params->max_grad_norm, 1.0),
+        .epochs = or_default(params->epochs, 1.0),
+        .eval_fraction = params->eval_data == NULL ? params->eval_fraction : 0,
+        .seq_tokens =
+            (int64_t)or_default(params->seq_tokens, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens)),
+        .batch_size = (int64_t)or_default(params->batch_size, 1),
+        .grad_accum = (int64_t)or_default(params->grad_accum, 1),
+        .max_steps = params->max_steps,
+        .seed = params->seed,
+        .save_every = params->save_every,
+        .keep = (int64_t)or_default(params->keep, DEFAULT_KEEP),
+        .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
+    };
+    if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < 2) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a sequence length of %lld is not possible: this model is made for 2 to %lld",
+                       (long long)s->seq_tokens, (long long)model->shape.context_tokens);
+    }
+    s->out = qr_strdup(params->out);
+    s->targets = qr_strdup(params->targets != NULL ? params->targets : "all");
+    if (s->out == NULL || s->targets == NULL) { return qr_fail_memory(err, "the settings", strlen(params->out)); }
+    s->lora.targets = s->targets;
+    return QRUN_OK;
+}
+
+void qr_train_settings_free(qr_train_settings *settings) {
+    qr_free(settings->out);
+    qr_free(settings->targets);
+    *settings = (qr_train_settings){0};
+}
+
+/* Written so that a person can compare. */
+qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
+    const qr_model_shape *m = &trainer->model->shape;
+    qr_buffer text = {0};
+    qr_buffer_append_format(&text, "{\"family\":\"%s\",\"hidden\":%lld,\"layers\":%lld,\"vocab\":%lld,",
+                            trainer->model->family->name, (long long)m->hidden, (long long)m->n_layers,
+                            (long long)m->vocab);
+    qr_buffer_append_format(
+        &text, "\"weights\":\"%s\",\"compute\":\"%s\",\"examples\":%lld,\"tokens\":%lld,\"targets\":%lld,",
+        qr_weight_format_name(trainer->model->linear_format), qr_dtype_name(trainer->model->act_dtype),
+        (long long)data->n_examples, (long long)data->n_tokens, (long long)data->n_targets);
+    qr_buffer_append_text(&text, "\"lora_targets\":");
+    qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
+    qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,", s->lora.rank, (double)s->lora.alpha,
+                            s->lora.rslora ? "true" : "false");
+    qr_buffer_append_format(&text, "\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
+                            (int)s->optimizer.kind, (int)s->schedule, s->learning_rate, s->warmup);
+    qr_buffer_append_format(
+        &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
+        (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens, (long long)s->batch_size);
+    qr_buffer_append_format(
+        &text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\",\"now\":%lld}",
+        (long long)s->grad_accum, (long long)trainer->total_steps, params->eval_fraction, (unsigned long long)s->seed,
+        (long long)s->now);
+    trainer->fingerprint = qr_buffer_take(&text);
+    return trainer->fingerprint != NULL ? QRUN_OK : qr_fail_memory(err, "the settings", 512);
+}

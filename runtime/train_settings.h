@@ -1,0 +1,27 @@
+/* What of qrun_train_params decides a run. A field that decides it belongs into the run's fingerprint too
+ * (qr_trainer_make_fingerprint, in train_settings.c as well). */
+#ifndef QR_RUNTIME_TRAIN_SETTINGS_H
+#define QR_RUNTIME_TRAIN_SETTINGS_H
+
+#include "runtime/lora_parameters.h"
+#include "runtime/optimizer.h"
+
+/* With defaults filled in. */
+typedef struct qr_train_settings {
+    char *out, *targets;
+    qr_lora_options lora;
+    qr_optimizer_options optimizer;
+    qrun_schedule schedule;
+    double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
+    int64_t seq_tokens, batch_size, grad_accum, max_steps;
+    uint64_t seed;
+    int64_t save_every, keep;
+    int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
+} qr_train_settings;
+
+/* Checks params and fills the settings in; they are the caller's to free, also after an error. */
+qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params,
+                                   qr_train_settings *settings, qr_error *err);
+void qr_train_settings_free(qr_train_settings *settings); /* fine for a zeroed one */
+
+#endif

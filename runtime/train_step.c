@@ -1,0 +1,117 @@
+/* Steps over windows of examples, and evaluation. */
+#include <math.h>
+
+#include "base/sizes.h"
+#include "runtime/machine.h"
+#include "runtime/schedule.h"
+#include "runtime/trainer.h"
+
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
+                                   float loss_scale, bool backward, double *loss, qr_error *err) {
+    double sum = 0;
+    qr_train_data_fill(&trainer->data, dataset, micro);
+    const qrun_status status = qr_train_pass_run(trainer->pass, &trainer->data.batch, loss_scale, backward, &sum, err);
+    *loss += sum;
+    return status;
+}
+
+static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
+    qr_backend *backend = trainer->model->context->backend;
+    const qr_lora_parameters *p = &trainer->parameters;
+    const float loss_scale = 1.0F / (float)window->n_targets; /* once, over all micro-batches of the step */
+    qrun_status status = backend->fill_zero(backend, p->gradients, (size_t)p->n_floats * sizeof(float), err);
+    for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
+        const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, window->first + i);
+        status = run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);
+    }
+    return status;
+}
+
+static void advance(qrun_trainer *trainer) {
+    qr_train_cursor *cursor = &trainer->state.cursor;
+    trainer->state.step++;
+    cursor->window++;
+    if (cursor->window == qr_batch_plan_windows(trainer->epoch_plan)) {
+        *cursor = (qr_train_cursor){cursor->epoch + 1, 0};
+    }
+}
+
+static double epoch_of(const qrun_trainer *trainer) {
+    const qr_train_cursor *cursor = &trainer->state.cursor;
+    return (double)cursor->epoch + (double)cursor->window / (double)qr_batch_plan_windows(trainer->epoch_plan);
+}
+
+static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const double start = qr_now_seconds();
+    qrun_status status = QRUN_OK;
+    qr_update_result update = {0};
+    double loss = 0;
+    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
+    const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
+    QR_TRY(accumulate(trainer, &window, &loss, err));
+    const int64_t step = trainer->state.step + 1;
+    const double rate =
+        s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
+    update.skipped = !isfinite(loss);
+    if (!update.skipped) {
+        QR_TRY(qr_update_run(&trainer->parameters, trainer->optimizer, step, rate, s->max_grad_norm, trainer->scratch,
+                             &update, err));
+    }
+    advance(trainer);
+    *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
+                                    .step = step,
+                                    .epoch = epoch_of(trainer),
+                                    .loss = loss / (double)window.n_targets,
+                                    .learning_rate = rate,
+                                    .grad_norm = update.grad_norm,
+                                    .skipped = update.skipped,
+                                    .n_tokens = window.n_tokens,
+                                    .n_target_tokens = window.n_targets,
+                                    .seconds = qr_now_seconds() - start};
+out:
+    return status;
+}
+
+qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error) {
+    if (metrics->struct_size != sizeof *metrics) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
+    }
+    *done = trainer->state.step >= trainer->total_steps;
+    if (*done) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "all %lld steps are done", (long long)trainer->total_steps);
+    }
+    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    qrun_status status = run_step(trainer, metrics, error);
+    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    if (status != QRUN_OK) { return status; }
+    *done = trainer->state.step >= trainer->total_steps;
+    const int64_t every = trainer->settings.save_every;
+    if (every > 0 && trainer->state.step % every == 0 && !*done) { status = qrun_trainer_save(trainer, error); }
+    return status;
+}
+
+qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error) {
+    *loss = 0;
+    if (trainer->eval_view.n == 0) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "there are no examples to evaluate on; give --eval-data or --eval-split");
+    }
+    const qr_dataset *dataset = trainer->eval_view.dataset;
+    const qr_batch_options options = qr_trainer_batch_options(trainer, false);
+    qr_batch_plan *plan;
+    qrun_status status = qr_batch_plan_create(&trainer->eval_view, &options, 0, &plan, error);
+    if (status != QRUN_OK) { return status; }
+    int64_t n_targets = 0;
+    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    for (int64_t i = 0; i < qr_batch_plan_micro_batches(plan) && status == QRUN_OK; i++) {
+        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, i);
+        status = run_micro_batch(trainer, dataset, &micro, 0, false, loss, error);
+        n_targets += micro.n_targets;
+    }
+    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    qr_batch_plan_destroy(plan);
+    *loss /= (double)qr_max(n_targets, 1);
+    return status;
+}
