@@ -1,0 +1,116 @@
+#include "trainer_run.h"
+
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "check.h"
+
+qrun_context *trainer_context;
+static char folder[] = "/tmp/qrun-test-XXXXXX";
+
+char *trainer_path(const char *name) {
+    static char paths[8][512];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static bool write_data(const char *path, int n) {
+    static const char *const animals[] = {"fox", "owl", "hare", "mole", "newt"};
+    static const char *const sounds[] = {"yips", "hoots", "thumps", "digs", "hums"};
+    FILE *file = fopen(path, "w");
+    if (file == NULL) { return false; }
+    for (int i = 0; i < n; i++) {
+        fprintf(file, "{\"prompt\": \"The %s number %d says: \", \"completion\": \"it %s all day\"}\n", animals[i % 5],
+                i, sounds[i % 5]);
+    }
+    return fclose(file) == 0;
+}
+
+bool trainer_run_begin(int n_examples) {
+    return mkdtemp(folder) != NULL && qrun_context_create(NULL, &trainer_context, NULL) == QRUN_OK &&
+           write_data(trainer_path("data.jsonl"), n_examples);
+}
+
+void trainer_run_end(void) {
+    char command[600];
+    qrun_context_destroy(trainer_context);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) { printf("%s was not removed\n", folder); }
+}
+
+qrun_model *trainer_open_model(void) {
+    qrun_model *model = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = QRUN_SOURCE_DIR "/examples/model";
+    CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
+    return model;
+}
+
+qrun_train_params trainer_params(const char *out) {
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    params.data = trainer_path("data.jsonl");
+    params.cache_folder = trainer_path("tokens");
+    params.out = out;
+    params.rank = 4;
+    params.learning_rate = 5e-3;
+    params.seq_tokens = 64;
+    params.batch_size = 2;
+    params.grad_accum = 2;
+    params.max_steps = 12;
+    params.warmup = 2;
+    params.seed = 7;
+    return params;
+}
+
+qrun_trainer *trainer_create(qrun_model *model, const qrun_train_params *params) {
+    qrun_trainer *trainer = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(model != NULL && qrun_trainer_create(model, params, &trainer, &error) == QRUN_OK, "%s", error.message);
+    return trainer;
+}
+
+void trainer_run_steps(qrun_trainer *trainer, int64_t last, double *losses) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    for (bool done = false; !done && metrics.step < last;) {
+        const qrun_status status = qrun_trainer_step(trainer, &metrics, &done, &error);
+        CHECK_MSG(status == QRUN_OK, "%s", error.message);
+        if (status != QRUN_OK) { return; }
+        CHECK(!metrics.skipped && metrics.n_target_tokens > 0);
+        if (losses != NULL) { losses[metrics.step - 1] = metrics.loss; }
+    }
+}
+
+void trainer_expect_refusal(const qrun_train_params *params, qrun_status status, const char *why) {
+    qrun_model *model = trainer_open_model();
+    qrun_trainer *trainer = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(model != NULL);
+    const qrun_status got = qrun_trainer_create(model, params, &trainer, &error);
+    CHECK_MSG(got == status && strstr(error.message, why) != NULL, "%s: %s", qrun_status_name(got), error.message);
+    CHECK(trainer == NULL);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
+char *trainer_read_adapter(const char *out, size_t *n_bytes) {
+    char path[600];
+    char *bytes = NULL;
+    qr_error err = {0};
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", out);
+    CHECK_MSG(qr_file_read(path, 1 << 26, &bytes, n_bytes, &err) == QRUN_OK, "%s", err.message);
+    return bytes;
+}
+
+bool trainer_adapters_are_equal(const char *a, const char *b) {
+    size_t n_a = 0, n_b = 0;
+    char *of_a = trainer_read_adapter(a, &n_a), *of_b = trainer_read_adapter(b, &n_b);
+    const bool equal = of_a != NULL && of_b != NULL && n_a == n_b && memcmp(of_a, of_b, n_a) == 0;
+    qr_free(of_a);
+    qr_free(of_b);
+    return equal;
+}
