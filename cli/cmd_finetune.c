@@ -21,7 +21,7 @@ typedef struct finetune_options {
     bool rslora;
     option_int optimizer, schedule;
     option_number lr, warmup, weight_decay, max_grad_norm, epochs;
-    option_int seq_len, batch_size, grad_accum, max_steps;
+    option_int seq_len, batching, batch_size, batch_tokens, grad_accum, max_steps;
     option_seed seed;
     const char *checkpointing;
     option_int eval_every, save_every, keep;
@@ -32,6 +32,8 @@ typedef struct finetune_options {
 
 static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd", NULL}; /* by qrun_optimizer */
 static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
+
+static const char *const batching_names[] = {"pack", "group", NULL};                           /* by qrun_batching */
 
 static const option data_table[] = {
     {.name = "data", .letter = 'd', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(data),
@@ -72,9 +74,15 @@ static const option training_table[] = {
     {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", AT(seq_len), .low = 2, .high = 1 << 20,
      .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
              "length, and do not see each other. Default: 1024, or the model's context where that is less."},
+    {.name = "batching", .kind = OPTION_CHOICE, AT(batching), .choices = batching_names,
+     .help = "Which examples are computed together: packed into --batch-size rows as they come, or grouped by length, "
+             "as many as --batch-tokens has room for. Default: pack."},
     {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", AT(batch_size), .low = 1,
      .high = 4096,
      .help = "Rows computed at a time. Default: 1."},
+    {.name = "batch-tokens", .kind = OPTION_INT, .value_name = "N", AT(batch_tokens), .low = 2, .high = INT32_MAX,
+     .help = "With --batching group: the most tokens computed at a time; the number of examples follows from their "
+             "lengths. Default: --batch-size times --seq-len."},
     {.name = "grad-accum", .kind = OPTION_INT, .value_name = "N", AT(grad_accum), .low = 1, .high = 1 << 20,
      .help = "Batches that make one step: the memory of one, the gradient of all. Default: 1."},
     {.name = "seed", .kind = OPTION_SEED, .value_name = "N", AT(seed),
@@ -149,6 +157,12 @@ static int check_combination(const finetune_options *o) {
     if (o->eval_every.given && o->eval_data == NULL && o->eval_split.value <= 0) {
         return complain(EXIT_USAGE, "--eval-every needs --eval-data FILE.jsonl or --eval-split SHARE");
     }
+    if (o->batch_tokens.given && o->batching.value != QRUN_BATCHING_GROUP) {
+        return complain(EXIT_USAGE, "--batch-tokens needs --batching group");
+    }
+    if (o->batch_tokens.given && o->batch_size.given) {
+        return complain(EXIT_USAGE, "--batch-size and --batch-tokens exclude each other: the budget in tokens decides");
+    }
     return EXIT_OK;
 }
 
@@ -170,7 +184,9 @@ static qrun_train_params train_params(const finetune_options *o) {
     p.weight_decay = o->weight_decay.value;
     p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
     p.seq_tokens = (int32_t)o->seq_len.value;
+    p.batching = (qrun_batching)o->batching.value;
     p.batch_size = (int32_t)o->batch_size.value;
+    p.batch_tokens = o->batch_tokens.value;
     p.grad_accum = (int32_t)o->grad_accum.value;
     p.epochs = o->epochs.value;
     p.max_steps = o->max_steps.value;

@@ -438,6 +438,11 @@ typedef enum qrun_schedule {
     QRUN_SCHEDULE_CONSTANT = 2
 } qrun_schedule;
 
+typedef enum qrun_batching {
+    QRUN_BATCHING_PACK = 0, /* rows of seq_tokens with several examples in each; batch_size rows at a time */
+    QRUN_BATCHING_GROUP = 1 /* examples of like length together, as many as batch_tokens has room for */
+} qrun_batching;
+
 typedef struct qrun_train_params {
     size_t struct_size;
     const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, or text */
@@ -457,7 +462,9 @@ typedef struct qrun_train_params {
     double weight_decay;
     double max_grad_norm;    /* 0: 1.0; negative: no clipping */
     int32_t seq_tokens;      /* longest example; 0: 1,024, or the model's context where that is less */
+    qrun_batching batching;  /* how examples share a micro-batch; none ever sees another */
     int32_t batch_size;      /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
+    int64_t batch_tokens;    /* GROUP: the most tokens of a micro-batch; 0: batch_size × seq_tokens */
     int32_t grad_accum;      /* micro-batches of a step; 0: 1 */
     double epochs;           /* 0: 1; max_steps wins */
     int64_t max_steps;       /* 0: by epochs */

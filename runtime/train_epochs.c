@@ -26,8 +26,9 @@ static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *
 
 qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle) {
     const qr_train_settings *s = &trainer->settings;
-    return (qr_batch_options){.mode = QR_BATCH_PACK, .row_tokens = s->seq_tokens, .batch_rows = s->batch_size,
-                              .n_accumulate = s->grad_accum, .shuffle = shuffle, .seed = s->seed};
+    return (qr_batch_options){.mode = s->batching, .row_tokens = s->seq_tokens, .batch_rows = s->batch_size,
+                              .batch_tokens = s->batch_tokens, .n_accumulate = s->grad_accum, .shuffle = shuffle,
+                              .seed = s->seed};
 }
 
 qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
@@ -67,6 +68,16 @@ static qrun_status choose_views(qrun_trainer *trainer, const qrun_train_params *
     return status;
 }
 
+/* A micro-batch has room for every example. */
+static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dataset, qr_error *err) {
+    const int64_t longest = dataset != NULL ? qr_dataset_get_info(dataset)->longest_tokens : 0;
+    if (longest <= trainer->settings.batch_tokens) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "an example has %lld tokens and a batch %lld; give a larger "
+                   "--batch-tokens, or a --seq-len of at most %lld to cut examples",
+                   (long long)longest, (long long)trainer->settings.batch_tokens,
+                   (long long)trainer->settings.batch_tokens);
+}
+
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     qrun_status status = QRUN_OK;
@@ -77,13 +88,14 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
     QR_TRY(qr_folder_create(s->out, err));
     QR_TRY(open_dataset(trainer, params, params->data, &trainer->dataset, err));
     QR_TRY(choose_views(trainer, params, err));
+    QR_TRY(check_room(trainer, trainer->dataset, err));
+    QR_TRY(check_room(trainer, trainer->eval_dataset, err));
     trainer->total_steps = s->max_steps;
     if (s->max_steps == 0) { QR_TRY(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
     trainer->warmup_steps =
         s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
     /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
-    const int64_t max_tokens = s->batch_size * s->seq_tokens;
-    QR_TRY(qr_train_data_create(max_tokens, max_tokens / 2 + 1, &trainer->data, err));
+    QR_TRY(qr_train_data_create(s->batch_tokens, s->batch_tokens / 2 + 1, &trainer->data, err));
 out:
     return status;
 }

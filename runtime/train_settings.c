@@ -28,6 +28,8 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
         {"weight decay", params->weight_decay, 0, 1},
         {"the sequence length", params->seq_tokens, 0, 1 << 20},
         {"the batch size", params->batch_size, 0, 4096},
+        {"batching", (double)params->batching, 0, QRUN_BATCHING_GROUP},
+        {"batch_tokens", (double)params->batch_tokens, 0, INT32_MAX},
         {"gradient accumulation", params->grad_accum, 0, 1 << 20},
         {"epochs", params->epochs, 0, 1e6},
         {"max_steps", (double)params->max_steps, 0, 1e12},
@@ -68,6 +70,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .seq_tokens =
             (int64_t)or_default(params->seq_tokens, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens)),
         .batch_size = (int64_t)or_default(params->batch_size, 1),
+        .batching = params->batching == QRUN_BATCHING_GROUP ? QR_BATCH_GROUP : QR_BATCH_PACK,
         .grad_accum = (int64_t)or_default(params->grad_accum, 1),
         .max_steps = params->max_steps,
         .seed = params->seed,
@@ -80,6 +83,11 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                        "a sequence length of %lld is not possible: this model is made for 2 to %lld",
                        (long long)s->seq_tokens, (long long)model->shape.context_tokens);
     }
+    if (s->batching == QR_BATCH_PACK && params->batch_tokens != 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "--batch-tokens is for --batching group; packed rows have --seq-len "
+                       "tokens, and --batch-size says how many there are");
+    }
+    s->batch_tokens = params->batch_tokens != 0 ? params->batch_tokens : s->batch_size * s->seq_tokens;
     s->out = qr_strdup(params->out);
     s->targets = qr_strdup(params->targets != NULL ? params->targets : "all");
     if (s->out == NULL || s->targets == NULL) { return qr_fail_memory(err, "the settings", strlen(params->out)); }
@@ -115,6 +123,8 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
     qr_buffer_append_format(
         &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
         (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens, (long long)s->batch_size);
+    qr_buffer_append_format(&text, "\"batching\":\"%s\",\"batch_tokens\":%lld,",
+                            s->batching == QR_BATCH_GROUP ? "group" : "pack", (long long)s->batch_tokens);
     qr_buffer_append_format(
         &text, "\"grad_accum\":%lld,\"total_steps\":%lld,\"eval_fraction\":%.17g,\"seed\":\"%llu\",\"now\":%lld}",
         (long long)s->grad_accum, (long long)trainer->total_steps, params->eval_fraction, (unsigned long long)s->seed,

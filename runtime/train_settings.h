@@ -3,6 +3,7 @@
 #ifndef QR_RUNTIME_TRAIN_SETTINGS_H
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
+#include "loaders/dataset_batch.h"
 #include "runtime/lora_parameters.h"
 #include "runtime/optimizer.h"
 
@@ -14,6 +15,8 @@ typedef struct qr_train_settings {
     qrun_schedule schedule;
     double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
     int64_t seq_tokens, batch_size, grad_accum, max_steps;
+    qr_batch_mode batching;
+    int64_t batch_tokens; /* the most of a micro-batch, whatever the mode */
     uint64_t seed;
     int64_t save_every, keep;
     int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
