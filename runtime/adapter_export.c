@@ -9,10 +9,10 @@
 enum { MAX_TARGETS = QR_ROLE_COUNT, NAME_BYTES = 256 };
 
 static qrun_status read_factor(void *user, size_t i, bool is_b, float *values, qr_error *err) {
-    const qr_lora_parameters *p = user;
-    const qr_lora_pair *pair = &p->pairs[i];
+    const qr_parameters *p = user;
+    const qr_lora_pair *pair = &p->lora.pairs[i];
     qr_backend *backend = p->model->context->backend;
-    const int64_t n = p->rank * (is_b ? pair->out : pair->in);
+    const int64_t n = p->lora.rank * (is_b ? pair->out : pair->in);
     return backend->copy_out(backend, values, p->values + (is_b ? pair->b_offset : pair->a_offset),
                              (size_t)n * sizeof *values, err);
 }
@@ -37,11 +37,11 @@ static const char *target_of(const qr_family *family, qr_tensor_role role) {
     return name;
 }
 
-static size_t list_targets(const qr_lora_parameters *p, const char *targets[MAX_TARGETS]) {
+static size_t list_targets(const qr_parameters *p, const char *targets[MAX_TARGETS]) {
     bool seen[QR_ROLE_COUNT] = {false};
     size_t n = 0;
-    for (int64_t i = 0; i < p->n_pairs; i++) {
-        const qr_tensor_role role = p->pairs[i].role;
+    for (int64_t i = 0; i < p->lora.n_pairs; i++) {
+        const qr_tensor_role role = p->lora.pairs[i].role;
         if (!seen[role]) { targets[n++] = target_of(p->model->family, role); }
         seen[role] = true;
     }
@@ -49,29 +49,30 @@ static size_t list_targets(const qr_lora_parameters *p, const char *targets[MAX_
 }
 
 qrun_status qr_adapter_export(qrun_trainer *trainer, const char *folder, qr_error *err) {
-    qr_lora_parameters *p = &trainer->parameters;
+    qr_parameters *p = &trainer->parameters;
+    const qr_lora_layers *lora = &p->lora;
     const char *targets[MAX_TARGETS];
-    qr_adapter_factor_spec *factors = qr_alloc_array((size_t)p->n_pairs, sizeof *factors);
-    char *names = qr_alloc_array((size_t)p->n_pairs, NAME_BYTES);
+    qr_adapter_factor_spec *factors = qr_alloc_array((size_t)lora->n_pairs, sizeof *factors);
+    char *names = qr_alloc_array((size_t)lora->n_pairs, NAME_BYTES);
     qrun_status status = QRUN_OK;
     if (factors == NULL || names == NULL) {
-        QR_TRY(qr_fail_memory(err, "an adapter", (size_t)p->n_pairs * NAME_BYTES));
+        QR_TRY(qr_fail_memory(err, "an adapter", (size_t)lora->n_pairs * NAME_BYTES));
     }
-    for (int64_t i = 0; i < p->n_pairs; i++) {
+    for (int64_t i = 0; i < lora->n_pairs; i++) {
         char *name = names + i * NAME_BYTES;
-        qr_lora_pair_name(p, &p->pairs[i], name, NAME_BYTES);
-        factors[i] = (qr_adapter_factor_spec){name, p->pairs[i].in, p->pairs[i].out};
+        qr_parameters_module_name(p, lora->pairs[i].role, lora->pairs[i].layer, name, NAME_BYTES);
+        factors[i] = (qr_adapter_factor_spec){name, lora->pairs[i].in, lora->pairs[i].out};
     }
     const qr_adapter_spec spec = {
         .base_model = trainer->model->folder,
         .targets = targets,
         .n_targets = list_targets(p, targets),
-        .rank = p->rank,
+        .rank = lora->rank,
         .alpha = (double)trainer->settings.lora.alpha,
         .rslora = trainer->settings.lora.rslora,
         .fan_in_fan_out = trainer->model->family->transposed,
         .factors = factors,
-        .n_factors = (size_t)p->n_pairs,
+        .n_factors = (size_t)lora->n_pairs,
         .read = read_factor,
         .user = p,
     };

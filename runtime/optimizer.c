@@ -10,24 +10,24 @@ enum { STATE_BLOCK = 256, SMALLEST_8BIT = 4096 };
 static const float BETA1 = 0.9F, BETA2 = 0.999F, ADAM_EPS = 1e-8F, SGD_MOMENTUM = 0.9F;
 static const float ADAFACTOR_EPS = 1e-30F, ADAFACTOR_CLIP = 1.0F, ADAFACTOR_DECAY = -0.8F;
 
-/* The states of one factor (A or B of a pair); which are used depends on the optimiser. */
-typedef struct factor_state {
+/* The states of one tensor; which are used depends on the optimiser. */
+typedef struct tensor_state {
     int64_t offset, rows, cols; /* in the parameter arena */
     float *m, *v;               /* AdamW, SGD (m), small tensors of 8-bit AdamW; Adafactor: row and column moments */
     uint8_t *m_codes, *v_codes; /* 8-bit AdamW */
     float *m_absmax, *v_absmax;
-} factor_state;
+} tensor_state;
 
 struct qr_optimizer {
-    qr_lora_parameters *parameters;
+    qr_parameters *parameters;
     qr_optimizer_options options;
-    factor_state *factors; /* [2 · n_pairs] */
-    float *update;         /* Adafactor's scratch, the largest factor */
+    tensor_state *states; /* [parameters->n] */
+    float *update;         /* Adafactor's scratch, the largest tensor */
     void *memory;
     size_t n_bytes;
 };
 
-static void place_adam8bit(qr_layout *layout, int64_t n, factor_state *f) {
+static void place_adam8bit(qr_layout *layout, int64_t n, tensor_state *f) {
     if (n < SMALLEST_8BIT) {
         f->m = qr_layout_take(layout, n, sizeof(float));
         f->v = qr_layout_take(layout, n, sizeof(float));
@@ -40,7 +40,7 @@ static void place_adam8bit(qr_layout *layout, int64_t n, factor_state *f) {
     f->v_absmax = qr_layout_take(layout, n_blocks, sizeof(float));
 }
 
-static void place_factor(qr_layout *layout, qrun_optimizer kind, factor_state *f) {
+static void place_tensor(qr_layout *layout, qrun_optimizer kind, tensor_state *f) {
     const int64_t n = f->rows * f->cols;
     switch (kind) {
         case QRUN_OPTIMIZER_ADAMW8BIT: place_adam8bit(layout, n, f); break;
@@ -55,18 +55,16 @@ static void place_factor(qr_layout *layout, qrun_optimizer kind, factor_state *f
     }
 }
 
-/* Fills factors [2 · n_pairs] with places in memory (NULL: only counts). */
-static size_t place(const qr_lora_parameters *p, qrun_optimizer kind, void *memory, factor_state *factors,
+/* Fills states [p->n] with places in memory (NULL: only counts). */
+static size_t place(const qr_parameters *p, qrun_optimizer kind, void *memory, tensor_state *states,
                     float **update) {
     qr_layout layout = {memory, 0};
     int64_t largest = 0;
-    for (int64_t i = 0; i < 2 * p->n_pairs; i++) {
-        const qr_lora_pair *pair = &p->pairs[i / 2];
-        factor_state f = {.offset = i % 2 == 0 ? pair->a_offset : pair->b_offset,
-                          .rows = i % 2 == 0 ? p->rank : pair->out, .cols = i % 2 == 0 ? pair->in : p->rank};
-        place_factor(&layout, kind, &f);
+    for (int64_t i = 0; i < p->n; i++) {
+        tensor_state f = {.offset = p->list[i].offset, .rows = p->list[i].rows, .cols = p->list[i].cols};
+        place_tensor(&layout, kind, &f);
         largest = qr_max(largest, f.rows * f.cols);
-        if (factors != NULL) { factors[i] = f; }
+        if (states != NULL) { states[i] = f; }
     }
     if (kind == QRUN_OPTIMIZER_ADAFACTOR) {
         float *scratch = qr_layout_take(&layout, largest, sizeof(float));
@@ -75,25 +73,25 @@ static size_t place(const qr_lora_parameters *p, qrun_optimizer kind, void *memo
     return layout.offset;
 }
 
-size_t qr_optimizer_bytes(const qr_lora_parameters *parameters, qrun_optimizer kind) {
+size_t qr_optimizer_bytes(const qr_parameters *parameters, qrun_optimizer kind) {
     return place(parameters, kind, NULL, NULL, NULL);
 }
 
-qrun_status qr_optimizer_create(qr_lora_parameters *parameters, const qr_optimizer_options *options,
+qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_options *options,
                                 qr_optimizer **optimizer, qr_error *err) {
     *optimizer = NULL;
     qr_optimizer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the optimiser", sizeof *made); }
     made->parameters = parameters;
     made->options = *options;
-    made->factors = qr_alloc_array((size_t)(2 * parameters->n_pairs), sizeof *made->factors);
+    made->states = qr_alloc_array((size_t)parameters->n, sizeof *made->states);
     qr_backend *backend = parameters->model->context->backend;
     qrun_status status = QRUN_OK;
-    if (made->factors == NULL) { QR_TRY(qr_fail_memory(err, "the optimiser", sizeof *made->factors)); }
+    if (made->states == NULL) { QR_TRY(qr_fail_memory(err, "the optimiser", sizeof *made->states)); }
     const size_t n_bytes = qr_optimizer_bytes(parameters, options->kind);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
     made->n_bytes = n_bytes;
-    (void)place(parameters, options->kind, made->memory, made->factors, &made->update);
+    (void)place(parameters, options->kind, made->memory, made->states, &made->update);
 out:
     if (status == QRUN_OK) {
         *optimizer = made;
@@ -107,7 +105,7 @@ void qr_optimizer_destroy(qr_optimizer *optimizer) {
     if (optimizer == NULL) { return; }
     qr_backend *backend = optimizer->parameters->model->context->backend;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, optimizer->memory, optimizer->n_bytes);
-    qr_free(optimizer->factors);
+    qr_free(optimizer->states);
     qr_free(optimizer);
 }
 
@@ -121,13 +119,13 @@ typedef struct step_numbers {
     const float *g;
 } step_numbers;
 
-static qr_adamw_args adamw_args(const factor_state *f, const step_numbers *s) {
+static qr_adamw_args adamw_args(const tensor_state *f, const step_numbers *s) {
     return (qr_adamw_args){.p = s->p, .g = s->g, .m = f->m, .v = f->v, .n = f->rows * f->cols, .step = s->step,
                            .grad_scale = s->grad_scale, .lr = s->lr, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS,
                            .weight_decay = s->weight_decay};
 }
 
-static qr_adamw8bit_args adamw8bit_args(const factor_state *f, const step_numbers *s) {
+static qr_adamw8bit_args adamw8bit_args(const tensor_state *f, const step_numbers *s) {
     return (qr_adamw8bit_args){.p = s->p,
                                .g = s->g,
                                .m = f->m_codes,
@@ -144,24 +142,24 @@ static qr_adamw8bit_args adamw8bit_args(const factor_state *f, const step_number
                                .weight_decay = s->weight_decay};
 }
 
-static qr_adafactor_args adafactor_args(const factor_state *f, const step_numbers *s, float *update) {
+static qr_adafactor_args adafactor_args(const tensor_state *f, const step_numbers *s, float *update) {
     return (qr_adafactor_args){.p = s->p, .g = s->g, .row_moment = f->m, .col_moment = f->v, .update = update,
                                .rows = f->rows, .cols = f->cols, .step = s->step, .grad_scale = s->grad_scale,
                                .lr = s->lr, .eps1 = ADAFACTOR_EPS, .clip_threshold = ADAFACTOR_CLIP,
                                .decay_rate = ADAFACTOR_DECAY, .weight_decay = s->weight_decay};
 }
 
-static qr_sgd_args sgd_args(const factor_state *f, const step_numbers *s) {
+static qr_sgd_args sgd_args(const tensor_state *f, const step_numbers *s) {
     return (qr_sgd_args){.p = s->p, .g = s->g, .m = f->m, .n = f->rows * f->cols, .step = s->step,
                          .grad_scale = s->grad_scale, .lr = s->lr, .momentum = SGD_MOMENTUM,
                          .weight_decay = s->weight_decay};
 }
 
-static bool is_8bit(qrun_optimizer kind, const factor_state *f) {
+static bool is_8bit(qrun_optimizer kind, const tensor_state *f) {
     return kind == QRUN_OPTIMIZER_ADAMW8BIT && f->rows * f->cols >= SMALLEST_8BIT;
 }
 
-static size_t factor_workspace(const qr_backend *backend, qrun_optimizer kind, const factor_state *f) {
+static size_t tensor_workspace(const qr_backend *backend, qrun_optimizer kind, const tensor_state *f) {
     const step_numbers sizes = {.step = 1};
     if (is_8bit(kind, f)) {
         const qr_adamw8bit_args args = adamw8bit_args(f, &sizes);
@@ -179,12 +177,11 @@ static size_t factor_workspace(const qr_backend *backend, qrun_optimizer kind, c
     return qr_adamw_workspace(backend, &args);
 }
 
-size_t qr_optimizer_workspace(const qr_lora_parameters *p, qrun_optimizer kind) {
+size_t qr_optimizer_workspace(const qr_parameters *p, qrun_optimizer kind) {
     size_t most = 0;
-    for (int64_t i = 0; i < 2 * p->n_pairs; i++) {
-        const qr_lora_pair *pair = &p->pairs[i / 2];
-        const factor_state f = {.rows = i % 2 == 0 ? p->rank : pair->out, .cols = i % 2 == 0 ? pair->in : p->rank};
-        const size_t n_bytes = factor_workspace(p->model->context->backend, kind, &f);
+    for (int64_t i = 0; i < p->n; i++) {
+        const tensor_state f = {.rows = p->list[i].rows, .cols = p->list[i].cols};
+        const size_t n_bytes = tensor_workspace(p->model->context->backend, kind, &f);
         most = n_bytes > most ? n_bytes : most;
     }
     return most;
@@ -192,7 +189,7 @@ size_t qr_optimizer_workspace(const qr_lora_parameters *p, qrun_optimizer kind) 
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-static qrun_status step_factor(qr_optimizer *o, const factor_state *f, const step_numbers *s, void *workspace,
+static qrun_status step_tensor(qr_optimizer *o, const tensor_state *f, const step_numbers *s, void *workspace,
                                qr_error *err) {
     qr_backend *backend = o->parameters->model->context->backend;
     if (is_8bit(o->options.kind, f)) {
@@ -213,13 +210,13 @@ static qrun_status step_factor(qr_optimizer *o, const factor_state *f, const ste
 
 qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale, void *workspace,
                               qr_error *err) {
-    const qr_lora_parameters *p = o->parameters;
+    const qr_parameters *p = o->parameters;
     qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < 2 * p->n_pairs && status == QRUN_OK; i++) {
-        const factor_state *f = &o->factors[i];
+    for (int64_t i = 0; i < p->n && status == QRUN_OK; i++) {
+        const tensor_state *f = &o->states[i];
         const step_numbers numbers = {step, learning_rate, grad_scale, o->options.weight_decay, p->values + f->offset,
                                       p->gradients + f->offset};
-        status = step_factor(o, f, &numbers, workspace, err);
+        status = step_tensor(o, f, &numbers, workspace, err);
     }
     return status;
 }

@@ -94,7 +94,7 @@ static qrun_status write_state(qrun_trainer *trainer, const char *folder, qr_err
     for (const qr_safetensors_spec *spec; (spec = qr_safetensors_writer_next(writer)) != NULL;) {
         const bool parameters = spec == &specs[0];
         QR_TRY(write_device(trainer, writer, parameters ? (const void *)trainer->parameters.values : optimizer,
-                            parameters ? (size_t)trainer->parameters.n_floats * sizeof(float) : n_optimizer, staging,
+                            parameters ? qr_parameters_bytes(&trainer->parameters) : n_optimizer, staging,
                             err));
     }
     status = qr_safetensors_writer_commit(writer, err);

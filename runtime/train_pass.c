@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "runtime/layout.h"
+#include "runtime/lora_parameters.h"
 #include "runtime/rope.h"
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
@@ -34,7 +35,7 @@ typedef struct pass_buffers {
 struct qr_train_pass {
     qrun_model *model;
     qr_backend *backend;
-    qr_lora_parameters *parameters;
+    qr_parameters *parameters;
     qr_train_limits limits;
     pass_buffers b;
     qr_activations activations;
@@ -117,7 +118,8 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
 /* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
 
 static qr_layer_adapters adapters_of(const qr_train_pass *pass) {
-    return (qr_layer_adapters){.table = pass->parameters->table, .n_adapters = 1, .max_rank = pass->parameters->rank,
+    return (qr_layer_adapters){.table = pass->parameters->lora.table, .n_adapters = 1,
+                               .max_rank = pass->parameters->lora.rank,
                                .row_adapter = pass->b.row_adapter};
 }
 
@@ -161,14 +163,14 @@ static qr_linear_backward_args linear_backward_args(const qrun_model *model, con
 
 static qr_lora_backward_args lora_backward_args(const qr_train_pass *pass, const qr_lora_pair *pair, const void *x,
                                                 const float *dy, int64_t dy_stride, float *dx) {
-    const qr_lora_parameters *p = pass->parameters;
+    const qr_parameters *p = pass->parameters;
     const bool placed = p->values != NULL;
     return (qr_lora_backward_args){
         .a = placed ? p->values + pair->a_offset : NULL, .b = placed ? p->values + pair->b_offset : NULL,
         .da = placed ? p->gradients + pair->a_offset : NULL, .db = placed ? p->gradients + pair->b_offset : NULL,
         .x = x, .x_dtype = pass->model->act_dtype, .dy = dy, .dx = dx, .n_rows = pass->n_tokens, .in = pair->in,
-        .out = pair->out, .x_stride = pair->in, .dy_stride = dy_stride, .dx_stride = pair->in, .rank = p->rank,
-        .scale = p->scale};
+        .out = pair->out, .x_stride = pair->in, .dy_stride = dy_stride, .dx_stride = pair->in, .rank = p->lora.rank,
+        .scale = p->lora.scale};
 }
 
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
@@ -194,14 +196,14 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     workspace_visit *visit = arg;
     const qr_train_pass *pass = visit->pass;
     weight_workspace(pass, linear, pass->n_tokens, &visit->most);
-    const int64_t pair = pass->parameters->pair_of_slot[linear->slot];
+    const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
     const qr_layer_adapters adapters = adapters_of(pass);
     const qr_lora_args forward = qr_layer_lora_args(&adapters, pass->model->act_dtype, linear, NULL, NULL,
                                                     linear->weight.desc.rows, pass->n_tokens);
     raise_to(&visit->most, qr_lora_workspace(pass->backend, &forward));
-    if (pair < 0) { return QRUN_OK; }
+    if (pair == NULL) { return QRUN_OK; }
     const qr_lora_backward_args backward =
-        lora_backward_args(pass, &pass->parameters->pairs[pair], NULL, NULL, linear->weight.desc.rows, NULL);
+        lora_backward_args(pass, pair, NULL, NULL, linear->weight.desc.rows, NULL);
     raise_to(&visit->most, qr_lora_backward_workspace(pass->backend, &backward));
     return QRUN_OK;
 }
@@ -220,8 +222,8 @@ static void norm_workspace(const qr_train_pass *pass, size_t *most) {
     raise_to(most, qr_rms_norm_backward_workspace(pass->backend, &heads));
 }
 
-static size_t workspace_bytes(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits) {
-    qr_lora_parameters lent = *parameters;
+static size_t workspace_bytes(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits) {
+    qr_parameters lent = *parameters;
     const qr_train_pass pass = {.model = model, .backend = model->context->backend, .parameters = &lent,
                                 .limits = *limits, .n_tokens = limits->max_tokens,
                                 .n_sequences = limits->max_sequences, .longest = (int32_t)limits->max_tokens};
@@ -246,7 +248,7 @@ static size_t workspace_bytes(qrun_model *model, const qr_lora_parameters *param
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_train_pass_plan(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits,
+qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
                                qr_plan *plan, qr_error *err) {
     pass_buffers b = {0};
     qr_activations activations;
@@ -309,7 +311,7 @@ out:
     return status;
 }
 
-qrun_status qr_train_pass_create(qrun_model *model, qr_lora_parameters *parameters, const qr_train_limits *limits,
+qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
                                  qr_train_pass **pass, qr_error *err) {
     *pass = NULL;
     qr_train_pass *made = qr_alloc_zeroed(sizeof *made);
@@ -518,10 +520,9 @@ static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *l
     const qr_linear_backward_args args =
         linear_backward_args(model, &linear->weight, rounded, stride, dx, pass->n_tokens, accumulate);
     QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
-    const int64_t pair = pass->parameters->pair_of_slot[linear->slot];
-    if (pair >= 0) {
-        const qr_lora_backward_args lora =
-            lora_backward_args(pass, &pass->parameters->pairs[pair], x, dy, dy_stride, dx);
+    const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
+    if (pair != NULL) {
+        const qr_lora_backward_args lora = lora_backward_args(pass, pair, x, dy, dy_stride, dx);
         QR_TRY(qr_lora_backward(pass->backend, &lora, pass->workspace, err));
     }
 out:

@@ -1,11 +1,11 @@
-/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trainable factor.
+/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trained tensor.
  * Explicit backward, no tape. Batches are ragged: sequences side by side, each its own attention (packed rows and
  * batches of rows are the same thing). */
 #ifndef QR_RUNTIME_TRAIN_PASS_H
 #define QR_RUNTIME_TRAIN_PASS_H
 
 #include "runtime/activations.h"
-#include "runtime/lora_parameters.h"
+#include "runtime/parameters.h"
 
 /* Host arrays; T tokens. */
 typedef struct qr_train_batch {
@@ -23,9 +23,9 @@ typedef struct qr_train_limits {
 typedef struct qr_train_pass qr_train_pass;
 
 /* Adds what a pass takes to the plan: activations, workspace, tables, logits. */
-qrun_status qr_train_pass_plan(qrun_model *model, const qr_lora_parameters *parameters, const qr_train_limits *limits,
+qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
                                qr_plan *plan, qr_error *err);
-qrun_status qr_train_pass_create(qrun_model *model, qr_lora_parameters *parameters, const qr_train_limits *limits,
+qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
                                  qr_train_pass **pass, qr_error *err);
 void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
 

@@ -12,11 +12,11 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoi
 
 static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan, qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer, policy);
-    const qr_lora_parameters *p = &trainer->parameters;
+    const qr_parameters *p = &trainer->parameters;
     qr_plan_init(plan);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
-    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)((size_t)p->n_floats * sizeof(float) + p->table_bytes);
-    plan->entries[QR_PLAN_GRADIENTS].bytes = p->n_floats * (int64_t)sizeof(float);
+    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes);
+    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
     plan->entries[QR_PLAN_OPTIMIZER].bytes =
         (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +
                   qr_update_scratch_bytes(p, trainer->settings.optimizer.kind));

@@ -17,9 +17,9 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_dataset *data
 
 static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
-    const qr_lora_parameters *p = &trainer->parameters;
+    const qr_parameters *p = &trainer->parameters;
     const float loss_scale = 1.0F / (float)window->n_targets; /* once, over all micro-batches of the step */
-    qrun_status status = backend->fill_zero(backend, p->gradients, (size_t)p->n_floats * sizeof(float), err);
+    qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
     for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
         const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, window->first + i);
         status = run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);

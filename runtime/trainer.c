@@ -18,6 +18,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_train_limits limits = qr_trainer_limits(trainer, &trainer->policy);
     qrun_status status = QRUN_OK;
+    QR_TRY(qr_parameters_create(&trainer->parameters, err));
     QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
     QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
     const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, trainer->settings.optimizer.kind);
@@ -39,7 +40,8 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(claim_model(made, error));
     if (!params->restart) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
-    QR_TRY(qr_lora_parameters_describe(model, &made->settings.lora, &made->parameters, error));
+    made->parameters.model = model;
+    QR_TRY(qr_lora_parameters_describe(&made->parameters, &made->settings.lora, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
     QR_TRY(qr_trainer_make_fingerprint(made, params, error));
     QR_TRY(make_memory(made, error));
@@ -61,7 +63,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_train_pass_destroy(trainer->pass);
     qr_optimizer_destroy(trainer->optimizer);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch, trainer->scratch_bytes);
-    qr_lora_parameters_destroy(&trainer->parameters);
+    qr_parameters_destroy(&trainer->parameters);
     qr_train_data_destroy(&trainer->data);
     qr_batch_plan_destroy(trainer->epoch_plan);
     qr_dataset_close(trainer->dataset);
@@ -84,12 +86,9 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
                        "qrun_train_info has an unknown size; begin with QRUN_TRAIN_INFO_INIT");
     }
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
-    const qr_lora_parameters *p = &trainer->parameters;
     const qr_backend *backend = trainer->model->context->backend;
     size_t now, peak;
     backend->memory_held(backend, &now, &peak);
-    int64_t n_trainable = 0;
-    for (int64_t i = 0; i < p->n_pairs; i++) { n_trainable += p->rank * (p->pairs[i].in + p->pairs[i].out); }
     *info = (qrun_train_info){
         .struct_size = sizeof *info,
         .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
@@ -100,7 +99,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .n_bad_lines = data->n_bad,
         .n_tokens = data->n_tokens,
         .n_target_tokens = data->n_targets,
-        .n_trainable = n_trainable,
+        .n_trainable = qr_parameters_count(&trainer->parameters),
         .total_steps = trainer->total_steps,
         .first_step = trainer->first_step,
         .checkpointing = trainer->policy_name,

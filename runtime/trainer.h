@@ -4,6 +4,7 @@
 #ifndef QR_RUNTIME_TRAINER_H
 #define QR_RUNTIME_TRAINER_H
 
+#include "runtime/lora_parameters.h"
 #include "runtime/train_data.h"
 #include "runtime/train_settings.h"
 #include "runtime/update.h"
@@ -28,7 +29,7 @@ struct qrun_trainer {
     qr_batch_plan *epoch_plan; /* of epoch `planned_epoch` */
     int64_t planned_epoch;
     qr_train_data data;
-    qr_lora_parameters parameters;
+    qr_parameters parameters;
     qr_optimizer *optimizer;
     qr_train_pass *pass;
     qr_checkpoint_policy policy;

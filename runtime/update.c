@@ -4,20 +4,20 @@
 
 enum { RESULT_BYTES = 64 }; /* the sum and the count, before the ops' workspace */
 
-static qr_sum_squares_args norm_args(const qr_lora_parameters *parameters, void *scratch) {
+static qr_sum_squares_args norm_args(const qr_parameters *parameters, void *scratch) {
     double *sum = scratch;
     return (qr_sum_squares_args){parameters->gradients, parameters->n_floats, sum,
                                  sum != NULL ? (int64_t *)(sum + 1) : NULL};
 }
 
-size_t qr_update_scratch_bytes(const qr_lora_parameters *parameters, qrun_optimizer kind) {
+size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer kind) {
     const qr_sum_squares_args args = norm_args(parameters, NULL);
     const size_t norm = qr_sum_squares_workspace(parameters->model->context->backend, &args);
     const size_t step = qr_optimizer_workspace(parameters, kind);
     return RESULT_BYTES + (norm > step ? norm : step);
 }
 
-qrun_status qr_update_run(qr_lora_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
                           double max_grad_norm, void *scratch, qr_update_result *result, qr_error *err) {
     qr_backend *backend = parameters->model->context->backend;
     struct {

@@ -10,11 +10,11 @@ typedef struct qr_update_result {
 } qr_update_result;
 
 /* Device memory that an update needs beside parameters and states. */
-size_t qr_update_scratch_bytes(const qr_lora_parameters *parameters, qrun_optimizer kind);
+size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer kind);
 
 /* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
  * qr_update_scratch_bytes. The gradients stay as they are. */
-qrun_status qr_update_run(qr_lora_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
                           double max_grad_norm, void *scratch, qr_update_result *result, qr_error *err);
 
 #endif

@@ -19,13 +19,13 @@ static const qr_json *entry_named(const char *list, const char *name) {
 
 typedef struct fixture {
     qrun_model *model;
-    qr_lora_parameters parameters;
+    qr_parameters parameters;
     qr_train_pass *pass;
 } fixture;
 
 static void close_fixture(fixture *f) {
     qr_train_pass_destroy(f->pass);
-    qr_lora_parameters_destroy(&f->parameters);
+    qr_parameters_destroy(&f->parameters);
     qrun_model_destroy(f->model);
     *f = (fixture){0};
 }
@@ -72,16 +72,15 @@ static double relative_error(const float *a, const float *b, int64_t n) {
 static double worst_gradient(const fixture *f, const qr_safetensors *golden) {
     double worst = 0;
     qr_error err = {0};
-    for (int64_t i = 0; i < 2 * f->parameters.n_pairs; i++) {
-        const qr_lora_pair *pair = &f->parameters.pairs[i / 2];
-        char module[256], name[400];
-        qr_lora_pair_name(&f->parameters, pair, module, sizeof module);
-        snprintf(name, sizeof name, "base_model.model.%s.lora_%c.weight.grad", module, i % 2 == 0 ? 'A' : 'B');
-        const int64_t n = f->parameters.rank * (i % 2 == 0 ? pair->in : pair->out);
+    for (int64_t i = 0; i < f->parameters.n; i++) {
+        const qr_parameter *parameter = &f->parameters.list[i];
+        char tensor[256], name[400];
+        qr_parameter_name(&f->parameters, parameter, tensor, sizeof tensor);
+        snprintf(name, sizeof name, "base_model.model.%s.grad", tensor);
+        const int64_t n = parameter->rows * parameter->cols;
         const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
         float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
-        CHECK(training_read(&f->parameters, f->parameters.gradients + (i % 2 == 0 ? pair->a_offset : pair->b_offset), n,
-                            gradient, &err) == QRUN_OK);
+        CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
         const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
         const double error = relative_error(gradient, reference, n);
         if (!(error <= worst)) { worst = error; }
@@ -215,7 +214,7 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, d
         snprintf(name, sizeof name, "curve-%d", (int)((step - 1) % 3));
         training_batch_read(entry_named("batches", name), 0, -1, &batch);
         QR_TRY(
-            backend->fill_zero(backend, f->parameters.gradients, (size_t)f->parameters.n_floats * sizeof(float), err));
+            backend->fill_zero(backend, f->parameters.gradients, qr_parameters_bytes(&f->parameters), err));
         QR_TRY(qr_train_pass_run(f->pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, err));
         const double lr =
             number_of(entry, "base_lr") *

@@ -36,7 +36,7 @@ void training_batch_read(const qr_json *entry, int64_t first, int64_t n, trainin
     }
 }
 
-static qrun_status put(const qr_lora_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
+static qrun_status put(const qr_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
                        qr_error *err) {
     float *values = malloc((size_t)n * sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, "a factor", 0); }
@@ -47,29 +47,31 @@ static qrun_status put(const qr_lora_parameters *p, int64_t offset, const qr_saf
     return status;
 }
 
-qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_lora_parameters *p, qr_error *err) {
+qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_parameters *p, qr_error *err) {
     qr_adapter *adapter = NULL;
     qrun_status status = QRUN_OK;
-    *p = (qr_lora_parameters){0};
+    *p = (qr_parameters){.model = model};
     QR_TRY(qr_adapter_open(folder, &adapter, err));
     const qr_lora_options options = {.targets = "all", .rank = (int32_t)adapter->modules[0].rank,
                                      .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank)};
-    QR_TRY(qr_lora_parameters_describe(model, &options, p, err));
+    QR_TRY(qr_lora_parameters_describe(p, &options, err));
+    QR_TRY(qr_parameters_create(p, err));
     QR_TRY(qr_lora_parameters_create(p, 1, err));
-    for (int64_t i = 0; i < p->n_pairs; i++) {
+    for (int64_t i = 0; i < p->lora.n_pairs; i++) {
+        const qr_lora_pair *pair = &p->lora.pairs[i];
         char name[256];
-        qr_lora_pair_name(p, &p->pairs[i], name, sizeof name);
+        qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
         const qr_adapter_module *module = qr_adapter_find(adapter, name);
         if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
-        QR_TRY(put(p, p->pairs[i].a_offset, module->a, p->rank * p->pairs[i].in, err));
-        QR_TRY(put(p, p->pairs[i].b_offset, module->b, p->rank * p->pairs[i].out, err));
+        QR_TRY(put(p, pair->a_offset, module->a, p->lora.rank * pair->in, err));
+        QR_TRY(put(p, pair->b_offset, module->b, p->lora.rank * pair->out, err));
     }
 out:
     qr_adapter_close(adapter);
     return status;
 }
 
-qrun_status training_read(const qr_lora_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
+qrun_status training_read(const qr_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
     qr_backend *backend = p->model->context->backend;
     return backend->copy_out(backend, host, device, (size_t)n * sizeof *host, err);
 }

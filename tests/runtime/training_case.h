@@ -3,6 +3,7 @@
 #define QR_TESTS_TRAINING_CASE_H
 
 #include "loaders/json.h"
+#include "runtime/lora_parameters.h"
 #include "runtime/train_pass.h"
 
 enum { TRAINING_MAX_TOKENS = 1024, TRAINING_MAX_SEQUENCES = 64 };
@@ -18,11 +19,11 @@ typedef struct training_batch {
 void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *batch);
 
 /* Parameters of the shape of a PEFT folder, with its values in them. */
-qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_lora_parameters *parameters,
+qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_parameters *parameters,
                                      qr_error *err);
 
 /* Copies a factor's gradient (or value) to the host; n floats. */
-qrun_status training_read(const qr_lora_parameters *parameters, const float *device, int64_t n, float *host,
+qrun_status training_read(const qr_parameters *parameters, const float *device, int64_t n, float *host,
                           qr_error *err);
 
 #endif

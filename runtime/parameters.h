@@ -1,0 +1,69 @@
+/* The trainable tensors of a run: one arena of F32 values, one of gradients of the same layout, and the table of what
+ * stands where in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for; what
+ * fills it is lora_parameters.h. */
+#ifndef QR_RUNTIME_PARAMETERS_H
+#define QR_RUNTIME_PARAMETERS_H
+
+#include "runtime/layer.h"
+
+typedef enum qr_parameter_kind {
+    QR_PARAMETER_LORA_A, /* [rank, in] */
+    QR_PARAMETER_LORA_B  /* [out, rank] */
+} qr_parameter_kind;
+
+typedef struct qr_parameter {
+    qr_parameter_kind kind;
+    qr_tensor_role role; /* of the module that it belongs to */
+    int64_t layer;
+    int64_t rows, cols;  /* a vector has one row */
+    int64_t offset;      /* floats, in both arenas */
+} qr_parameter;
+
+/* LoRA on one linear layer. */
+typedef struct qr_lora_pair {
+    const qr_linear_layer *linear;
+    int64_t layer;
+    qr_tensor_role role;
+    int64_t a_offset, b_offset; /* floats: A [rank, in], B [out, rank] */
+    int64_t in, out;
+} qr_lora_pair;
+
+/* The LoRA of a run; zeroed: none. */
+typedef struct qr_lora_layers {
+    int32_t rank;
+    float scale;
+    qr_lora_pair *pairs;   /* [n_pairs] in slot order */
+    int64_t n_pairs;
+    int64_t *pair_of_slot; /* [n_slots], −1: not adapted */
+    qr_lora_factor *table; /* device, [n_slots]: what the lora op reads */
+    size_t table_bytes;
+} qr_lora_layers;
+
+typedef struct qr_parameters {
+    qrun_model *model;
+    qr_parameter *list;         /* [n] */
+    int64_t n, capacity;
+    int64_t n_floats;           /* of each arena; every tensor begins at a multiple of 16 */
+    float *values, *gradients;  /* device, [n_floats]; NULL until they are made */
+    qr_lora_layers lora;
+} qr_parameters;
+
+/* Begin from {.model = model}. Appends a tensor, giving it its place in the arenas (*offset, in floats). */
+qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
+
+/* Makes both arenas, zeroed. */
+qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
+void qr_parameters_destroy(qr_parameters *parameters); /* fine for a zeroed one */
+
+/* Bytes of one arena, and numbers in the tensors themselves. */
+size_t qr_parameters_bytes(const qr_parameters *parameters);
+int64_t qr_parameters_count(const qr_parameters *parameters);
+
+/* The tensor as its file will name it: "model.layers.0.self_attn.q_proj.lora_A.weight". */
+void qr_parameter_name(const qr_parameters *parameters, const qr_parameter *parameter, char *name, size_t name_bytes);
+
+/* Its module, as the model object of transformers and PEFT has it: "model.layers.0.self_attn.q_proj". */
+void qr_parameters_module_name(const qr_parameters *parameters, qr_tensor_role role, int64_t layer, char *name,
+                               size_t name_bytes);
+
+#endif
