@@ -9,7 +9,7 @@ finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --see
 
 # ---- What is refused ----
 
-for wrong in "needs --batching group|--batch-tokens 100" "one of: pack|--batching grouped" \
+for wrong in "needs --batching group|--batch-tokens 100" "did you mean 'group'|--batching grouped" \
     "exclude each other|--batching group --batch-size 2 --batch-tokens 100"; do
     # shellcheck disable=SC2086 # words of the list
     run finetune --model "$model" --data x --out y ${wrong#*|}
