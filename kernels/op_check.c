@@ -353,6 +353,14 @@ bool qr_check_round_act(const void *args, qr_error *err) {
            check_view("round_act", "src", a->n_rows, a->dim, a->src_stride, err);
 }
 
+bool qr_check_store_weight(const void *args, qr_error *err) {
+    const qr_store_weight_args *a = args;
+    if (!check_weight("store_weight", a->weight, err)) { return false; }
+    REQUIRE(a->weight->desc.format <= QR_WEIGHT_BF16, "store_weight", "the weight is %s; it must be F32, F16 or BF16",
+            qr_weight_format_name(a->weight->desc.format));
+    return true;
+}
+
 bool qr_check_sum_squares(const void *args, qr_error *err) {
     const qr_sum_squares_args *a = args;
     return check_view("sum_squares", "x", 1, a->n, a->n, err);

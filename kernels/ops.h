@@ -57,6 +57,7 @@
     X(scatter_rows)                \
     X(dropout)                     \
     X(round_act)                   \
+    X(store_weight)                \
     X(sum_squares)                 \
     X(adamw)                       \
     X(adamw8bit)                   \

@@ -168,6 +168,13 @@ typedef struct qr_round_act_args {
     int64_t n_rows, dim, src_stride;
 } qr_round_act_args;
 
+/* store_weight: every element of a weight of a plain format (F32, F16, BF16) from F32, rounded to nearest even: a
+ * trained matrix after its master values have changed. */
+typedef struct qr_store_weight_args {
+    const float *src;        /* [rows, cols] contiguous */
+    const qr_weight *weight; /* [rows, cols]: its data are written */
+} qr_store_weight_args;
+
 /* sum_squares: *dst = sum of x², F64, in a fixed order, infinities and NaN included; *n_nonfinite counts those. */
 typedef struct qr_sum_squares_args {
     const float *x; /* [n] */

@@ -78,6 +78,7 @@ static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
 #define workspace_scatter_rows workspace_none
 #define workspace_dropout workspace_none
 #define workspace_round_act workspace_none
+#define workspace_store_weight workspace_none
 #define workspace_adamw workspace_none
 #define workspace_adamw8bit workspace_none
 #define workspace_sgd workspace_none

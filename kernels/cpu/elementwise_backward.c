@@ -1,5 +1,6 @@
-/* activation_backward, gate_backward, dropout, round_act. */
+/* activation_backward, gate_backward, dropout, round_act, store_weight. */
 #include "base/random.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec_slopes.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -78,6 +79,30 @@ static void round_act_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+struct store_weight {
+    const qr_store_weight_args *args;
+    qr_cpu_layout layout;
+};
+
+/* What fills a row up to its stride stays zero: products run over it. */
+static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
+    const struct store_weight *s = args;
+    const qr_weight_desc *desc = &s->args->weight->desc;
+    for (int64_t i = begin; i < end; i++) {
+        unsigned char *row = (unsigned char *)s->args->weight->data + (size_t)i * s->layout.row_bytes;
+        const float *src = s->args->src + i * desc->cols;
+        memset(row + s->layout.row_bytes - 64, 0, 64);
+        for (int64_t j = 0; j < desc->cols; j += QR_VEC) {
+            const qr_vec x = qr_vec_load_n(src + j, desc->cols - j);
+            switch (desc->format) {
+            case QR_WEIGHT_F16: qr_vec_store_f16_n((uint16_t *)(void *)row + j, x, desc->cols - j); break;
+            case QR_WEIGHT_BF16: qr_vec_store_bf16_n((uint16_t *)(void *)row + j, x, desc->cols - j); break;
+            default: qr_vec_store_n((float *)(void *)row + j, x, desc->cols - j); break;
+            }
+        }
+    }
+}
+
 void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args,
                                         void *workspace) {
     (void)workspace;
@@ -97,4 +122,11 @@ void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *ar
 void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args, void *workspace) {
     (void)workspace;
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, round_act_rows, args);
+}
+
+void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args, void *workspace) {
+    (void)workspace;
+    struct store_weight s = {.args = args};
+    qr_cpu_layout_of(&args->weight->desc, &s.layout);
+    qr_cpu_run_ranges(backend, args->weight->desc.rows, args->weight->desc.cols, store_weight_rows, &s);
 }

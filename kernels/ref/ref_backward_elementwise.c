@@ -1,4 +1,4 @@
-/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout and round_act. */
+/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout, round_act and store_weight. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -19,6 +19,7 @@ NO_WORKSPACE(embedding_backward)
 NO_WORKSPACE(scatter_rows)
 NO_WORKSPACE(dropout)
 NO_WORKSPACE(round_act)
+NO_WORKSPACE(store_weight)
 
 /* The transpose of what rope multiplies with, the attention factor in the tables included. */
 void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
@@ -123,5 +124,16 @@ void qr_ref_round_act(const qr_round_act_args *args, void *workspace) {
         for (int64_t j = 0; j < args->dim; j++) {
             qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, (double)args->src[i * args->src_stride + j]);
         }
+    }
+}
+
+void qr_ref_store_weight(const qr_store_weight_args *args, void *workspace) {
+    (void)workspace;
+    const qr_weight_desc *desc = &args->weight->desc;
+    const qr_dtype dtype = desc->format == QR_WEIGHT_F32   ? QR_DTYPE_F32
+                           : desc->format == QR_WEIGHT_F16 ? QR_DTYPE_F16
+                                                           : QR_DTYPE_BF16;
+    for (int64_t i = 0; i < desc->rows * desc->cols; i++) {
+        qr_ref_store(args->weight->data, dtype, i, (double)args->src[i]);
     }
 }

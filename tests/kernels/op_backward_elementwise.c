@@ -1,4 +1,5 @@
-/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout and round_act. */
+/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout, round_act and
+ * store_weight. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -418,6 +419,43 @@ void test_op_round_act(void) {
         snprintf(c.label, sizeof c.label, "round_act %lld", (long long)dims[i]);
         op_check_case(&c, QR_DTYPE_F32);
         op_check_case(&c, QR_DTYPE_BF16);
+        qr_free(src);
+    }
+}
+
+/* --- store_weight --- */
+
+static qr_weight_format format_of(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F32 ? QR_WEIGHT_F32 : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
+}
+
+static void exec_store_weight(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
+    const round_case *c = data;
+    qr_error err = {0};
+    qr_weight weight = {.desc = {.format = format_of(dtype), .rows = n_rows, .cols = c->dim}};
+    const size_t n_bytes = run->backend->weight_bytes(run->backend, &weight.desc);
+    weight.data = op_output(run, NULL, 1, n_bytes, n_bytes);
+    const qr_store_weight_args args = {
+        .src = op_input(run, c->src + first * c->dim, (size_t)(n_rows * c->dim) * sizeof(float)),
+        .weight = &weight,
+    };
+    op_call(run, QR_OP_store_weight, &args);
+    CHECK_MSG(run->backend->weight_get_rows(run->backend, &weight, 0, n_rows, out, &err) == QRUN_OK, "%s", err.message);
+}
+
+/* What get_rows gives back is what half.h makes of the numbers. */
+void test_op_store_weight(void) {
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 1.00390625F, 65519.0F, 3.4e38F, 1e-40F, -0.0F, 3e-8F};
+    for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
+        const int64_t n = N_ROWS * dims[i];
+        float *src = op_normals(n, 23, 1.0);
+        for (int64_t j = 0; j < n; j += 7) { src[j] = odd[j / 7 % (int64_t)QR_COUNT_OF(odd)]; }
+        const round_case data = {.dim = dims[i], .src = src};
+        op_case c = {.n_rows = N_ROWS, .row = dims[i], .exec = exec_store_weight, .data = &data};
+        snprintf(c.label, sizeof c.label, "store_weight %lld", (long long)dims[i]);
+        op_check_case(&c, QR_DTYPE_F32);
+        op_check_case(&c, QR_DTYPE_BF16);
+        op_check_case(&c, QR_DTYPE_F16);
         qr_free(src);
     }
 }

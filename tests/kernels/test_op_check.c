@@ -154,6 +154,9 @@ static void test_loss_and_optimizers(void) {
     REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1,
                                 .dst_stride = 1});
     REFUSED(round_act, "dst is F16", {.dst_dtype = QR_DTYPE_F16, .n_rows = 1, .dim = 1, .src_stride = 1});
+    const qr_weight quantised = {.desc = {.format = QR_WEIGHT_INT8, .rows = 2, .cols = 3}};
+    REFUSED(store_weight, "no weight", {.src = NULL});
+    REFUSED(store_weight, "the weight is int8", {.weight = &quantised});
     REFUSED(sum_squares, "row is 0", {.n = 0});
     REFUSED(adamw, "step is 0", {.n = 1, .lr = 1.0F, .grad_scale = 1.0F});
     REFUSED(adamw, "beta2 is 1", {.n = 1, .step = 1, .beta2 = 1.0F});
