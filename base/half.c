@@ -36,3 +36,15 @@ void qr_elements_to_f32(qr_dtype dtype, const void *src, int64_t first, int64_t 
         dst[i] = dtype == QR_DTYPE_F16 ? qr_f16_to_f32(half) : qr_bf16_to_f32(half);
     }
 }
+
+void qr_elements_from_f32(qr_dtype dtype, const float *src, int64_t n, void *dst) {
+    if (dtype == QR_DTYPE_F32) {
+        memcpy(dst, src, (size_t)n * sizeof *src);
+        return;
+    }
+    unsigned char *bytes = dst;
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t half = dtype == QR_DTYPE_F16 ? qr_f32_to_f16(src[i]) : qr_f32_to_bf16(src[i]);
+        memcpy(bytes + i * 2, &half, sizeof half);
+    }
+}

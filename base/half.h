@@ -36,5 +36,7 @@ qr_f16 qr_f32_to_f16(float value);
 
 /* dst[i] = element first + i of src, an array of F32, F16 or BF16 at any alignment (a mapped file). */
 void qr_elements_to_f32(qr_dtype dtype, const void *src, int64_t first, int64_t n, float *dst);
+/* The inverse: n elements of dtype from src, rounded to nearest even, to dst at any alignment. */
+void qr_elements_from_f32(qr_dtype dtype, const float *src, int64_t n, void *dst);
 
 #endif

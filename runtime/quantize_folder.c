@@ -3,23 +3,17 @@
  * The format wants every tensor's size at the head of a file, and large elements before small ones. So a matrix is
  * quantised twice: for its scales, and again when its codes are due. That costs time and no memory: no more than one
  * quantised matrix is ever held (and, double-quantised, one number per 16,384 weights). */
-#include <dirent.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/bnb_tensors.h"
 #include "loaders/quantized_config.h"
-#include "loaders/suffix.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
-#include "runtime/model_open.h"
+#include "runtime/folder_copy.h"
 #include "runtime/weight_writer.h"
-
-enum { MAX_CONFIG_BYTES = 1 << 24, COPY_BYTES = 1 << 23 };
 
 /* A linear layer's matrix. */
 typedef struct linear_matrix {
@@ -42,26 +36,14 @@ typedef struct planned_tensor {
 typedef struct folder_job {
     const qrun_quantize_params *params;
     qr_weight_format format;
-    qrun_model model;
-    qr_safetensors *source;
+    qr_folder_copy copy;
     linear_matrix *matrices; /* [model.n_slots], in slot order */
     planned_tensor *outputs;
     qr_safetensors_spec *specs; /* [n_outputs], beside outputs */
     size_t n_outputs;
     qr_host_weight host; /* of host_matrix */
     const linear_matrix *host_matrix;
-    qr_folder_writer folder;
-    int64_t done_bytes, total_bytes;
 } folder_job;
-
-static qrun_status advance(folder_job *job, int64_t n_bytes, qr_error *err) {
-    job->done_bytes += n_bytes;
-    const qrun_quantize_params *params = job->params;
-    if (params->progress == NULL || params->progress(params->progress_user, job->done_bytes, job->total_bytes)) {
-        return QRUN_OK;
-    }
-    return qr_fail(err, QRUN_ERROR_CANCELLED, "quantising %s was cancelled", job->model.folder);
-}
 
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
 
@@ -70,13 +52,8 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "qrun_quantize_params has an unknown size; begin with QRUN_QUANTIZE_PARAMS_INIT");
     }
-    if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
-    if (params->out == NULL || params->out[0] == '\0') {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "no folder to write was given");
-    }
-    if (params->max_shard_bytes < 0) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a shard of %lld bytes cannot be", (long long)params->max_shard_bytes);
-    }
+    const qrun_status status = qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err);
+    if (status != QRUN_OK) { return status; }
     switch (params->quant) {
         case QRUN_QUANT_AUTO:
         case QRUN_QUANT_NF4_DQ: *format = QR_WEIGHT_NF4_DQ; return QRUN_OK;
@@ -91,7 +68,7 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "%s: is quantised already; use it as it is, or quantise the original model instead",
-                   job->model.folder);
+                   job->copy.model.folder);
 }
 
 static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
@@ -99,7 +76,8 @@ static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t la
     folder_job *job = arg;
     const qr_weight_desc *shape = &linear->weight.desc;
     qr_stored_weight stored;
-    const qrun_status status = qr_model_find_stored(&job->model, job->source, role, layer, shape, &stored, err);
+    const qr_folder_copy *copy = &job->copy;
+    const qrun_status status = qr_model_find_stored(&copy->model, copy->source, role, layer, shape, &stored, err);
     if (status != QRUN_OK) { return status; }
     if (stored.desc.format >= QR_WEIGHT_INT8) { return refuse_quantised(job, err); }
     linear_matrix *matrix = &job->matrices[linear->slot];
@@ -110,7 +88,7 @@ static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t la
 }
 
 static linear_matrix *find_matrix(const folder_job *job, const qr_safetensors_tensor *source) {
-    for (int32_t i = 0; i < job->model.n_slots; i++) {
+    for (int32_t i = 0; i < job->copy.model.n_slots; i++) {
         if (job->matrices[i].source == source) { return &job->matrices[i]; }
     }
     return NULL;
@@ -148,20 +126,20 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
 
 /* The matrices and, in the order of the old files, every tensor of the new folder. */
 static qrun_status plan_outputs(folder_job *job, qr_error *err) {
-    const size_t n_sources = qr_safetensors_count(job->source);
-    const size_t most = n_sources + (size_t)job->model.n_slots * QR_BNB_PART_COUNT;
-    job->matrices = qr_alloc_array_zeroed((size_t)job->model.n_slots, sizeof *job->matrices);
+    const size_t n_sources = qr_safetensors_count(job->copy.source);
+    const size_t most = n_sources + (size_t)job->copy.model.n_slots * QR_BNB_PART_COUNT;
+    job->matrices = qr_alloc_array_zeroed((size_t)job->copy.model.n_slots, sizeof *job->matrices);
     job->outputs = qr_alloc_array(most, sizeof *job->outputs);
     job->specs = qr_alloc_array(most, sizeof *job->specs);
     if (job->matrices == NULL || job->outputs == NULL || job->specs == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *job->outputs);
     }
-    qrun_status status = qr_model_each_linear(&job->model, collect_matrix, job, err);
+    qrun_status status = qr_model_each_linear(&job->copy.model, collect_matrix, job, err);
     const int64_t n_times = 2; /* a matrix is read for its scales and for its codes */
     for (size_t i = 0; i < n_sources && status == QRUN_OK; i++) {
-        const qr_safetensors_tensor *tensor = qr_safetensors_get(job->source, i);
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(job->copy.source, i);
         linear_matrix *matrix = find_matrix(job, tensor);
-        job->total_bytes += (int64_t)tensor->n_bytes * (matrix != NULL ? n_times : 1);
+        job->copy.total_bytes += (int64_t)tensor->n_bytes * (matrix != NULL ? n_times : 1);
         if (matrix != NULL) {
             status = add_matrix(job, matrix, err);
         } else {
@@ -190,9 +168,9 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     if (job->host_matrix == matrix) { return QRUN_OK; }
     job->host_matrix = NULL;
     qr_host_weight_free(&job->host);
-    qrun_context *context = job->model.context;
+    qrun_context *context = job->copy.model.context;
     const qr_row_source rows = {.src = matrix->source->data, .dtype = matrix->source->dtype,
-                                .transposed = job->model.family->transposed};
+                                .transposed = job->copy.model.family->transposed};
     pthread_mutex_lock(&context->compute_lock);
     qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, matrix->source->name, &job->host, err);
@@ -200,14 +178,14 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     if (status == QRUN_OK) { status = check_finite(matrix, &job->host, err); }
     if (status != QRUN_OK) { return status; }
     job->host_matrix = matrix;
-    qr_safetensors_drop(job->source, matrix->source);
-    return advance(job, (int64_t)matrix->source->n_bytes, err);
+    qr_safetensors_drop(job->copy.source, matrix->source);
+    return qr_folder_copy_advance(&job->copy, (int64_t)matrix->source->n_bytes, err);
 }
 
 /* The length of a state depends on the digits of the offset, so double-quantised matrices are read before anything is
  * written. */
 static qrun_status make_states(folder_job *job, qr_error *err) {
-    for (int32_t i = 0; i < job->model.n_slots && job->format != QR_WEIGHT_INT8; i++) {
+    for (int32_t i = 0; i < job->copy.model.n_slots && job->format != QR_WEIGHT_INT8; i++) {
         linear_matrix *matrix = &job->matrices[i];
         if (job->format == QR_WEIGHT_NF4_DQ) {
             const qrun_status status = quantize_matrix(job, matrix, err);
@@ -223,19 +201,6 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
 }
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
-
-static qrun_status write_kept(folder_job *job, qr_safetensors_writer *writer, const qr_safetensors_tensor *tensor,
-                              qr_error *err) {
-    for (size_t offset = 0; offset < tensor->n_bytes;) {
-        const size_t n_bytes = tensor->n_bytes - offset < COPY_BYTES ? tensor->n_bytes - offset : COPY_BYTES;
-        qrun_status status = qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err);
-        if (status == QRUN_OK) { status = advance(job, (int64_t)n_bytes, err); }
-        if (status != QRUN_OK) { return status; }
-        offset += n_bytes;
-    }
-    qr_safetensors_drop(job->source, tensor);
-    return QRUN_OK;
-}
 
 /* Whether a part comes from job->host: the others are known by now. */
 static bool is_in_host(qr_bnb_part part) {
@@ -273,121 +238,61 @@ static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, co
     return qr_safetensors_writer_write(writer, part_bytes(job, output), n_bytes, err);
 }
 
+static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
+    folder_job *job = arg;
+    const planned_tensor *output = &job->outputs[i];
+    return output->matrix != NULL ? write_part(job, writer, output, &job->specs[i], err)
+                                  : qr_folder_copy_tensor(&job->copy, writer, output->source, err);
+}
+
 static qrun_status write_tensors(folder_job *job, qr_error *err) {
     for (size_t i = 0; i < job->n_outputs; i++) { job->specs[i] = spec_of(&job->outputs[i]); }
     const int64_t asked = job->params->max_shard_bytes;
-    qr_safetensors_writer *writer = NULL;
-    qrun_status status = qr_safetensors_writer_create(job->folder.partial_path, "model", job->specs, job->n_outputs,
-                                                      asked > 0 ? asked : QR_SAFETENSORS_SHARD_BYTES, &writer, err);
-    if (status != QRUN_OK) { return status; }
-    const qr_safetensors_spec *spec;
-    while (status == QRUN_OK && (spec = qr_safetensors_writer_next(writer)) != NULL) {
-        const planned_tensor *output = &job->outputs[spec - job->specs];
-        status = output->matrix != NULL ? write_part(job, writer, output, spec, err)
-                                        : write_kept(job, writer, output->source, err);
-    }
-    if (status == QRUN_OK) { return qr_safetensors_writer_commit(writer, err); }
-    qr_safetensors_writer_abort(writer);
-    return status;
+    return qr_folder_copy_tensors(&job->copy, job->specs, job->n_outputs,
+                                  asked > 0 ? asked : QR_SAFETENSORS_SHARD_BYTES, write_output, job, err);
 }
-
-/* ---- The files beside the weights -------------------------------------------------------------------------------- */
 
 /* A Gemma 3 wrapper: what is not its text model stays as it is. Two spellings, for older and newer transformers. */
 static const char *const wrapper_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
                                             "model.multi_modal_projector"};
 
-static qrun_status write_config(folder_job *job, qr_error *err) {
-    char *path = qr_path_join(job->model.folder, "config.json");
-    char *out_path = qr_path_join(job->folder.partial_path, "config.json");
-    char *text = NULL;
-    size_t n_bytes;
-    qr_buffer config = {0};
-    qrun_status status = QRUN_OK;
-    if (path == NULL || out_path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(job->model.folder))); }
-    QR_TRY(qr_file_read(path, MAX_CONFIG_BYTES, &text, &n_bytes, err));
-    QR_TRY(qr_quantized_config_append(text, n_bytes, path, job->format, wrapper_skips,
-                                      job->model.config.is_multimodal ? QR_COUNT_OF(wrapper_skips) : 0, &config, err));
-    QR_TRY(qr_file_write(out_path, config.data, config.size, err));
-out:
-    qr_buffer_free(&config);
-    qr_free(text);
-    qr_free(path);
-    qr_free(out_path);
-    return status;
-}
-
-/* What describes the model beside config.json and the weights: tokenizer, template, generation defaults, picture
- * processor, licence. */
-static bool is_copied(const char *name) {
-    static const char *const names[] = {
-        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-        "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "preprocessor_config.json",
-        "processor_config.json", "NOTICE",
-    };
-    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
-        if (strcmp(name, names[i]) == 0) { return true; }
-    }
-    return strncmp(name, "chat_template", 13) == 0 || strncmp(name, "LICENSE", 7) == 0 || qr_ends_with(name, ".model");
-}
-
-static qrun_status copy_file(const folder_job *job, const char *name, qr_error *err) {
-    char *from = qr_path_join(job->model.folder, name), *to = qr_path_join(job->folder.partial_path, name);
-    qr_file_map map = {0};
-    qrun_status status = QRUN_OK;
-    if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
-    if (qr_file_is_folder(from)) { goto out; }
-    QR_TRY(qr_file_map_open(from, &map, err));
-    QR_TRY(qr_file_write(to, map.data, map.size, err));
-out:
-    qr_file_map_close(&map);
-    qr_free(from);
-    qr_free(to);
-    return status;
-}
-
-static qrun_status copy_files(const folder_job *job, qr_error *err) {
-    DIR *folder = opendir(job->model.folder);
-    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", job->model.folder); }
-    qrun_status status = QRUN_OK;
-    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
-        if (is_copied(entry->d_name)) { status = copy_file(job, entry->d_name, err); }
-    }
-    closedir(folder);
-    return status;
+static qrun_status edit_config(void *arg, const char *text, size_t n_bytes, const char *what, qr_buffer *out,
+                               qr_error *err) {
+    const folder_job *job = arg;
+    return qr_quantized_config_append(text, n_bytes, what, job->format, wrapper_skips,
+                                      job->copy.model.config.is_multimodal ? QR_COUNT_OF(wrapper_skips) : 0, out, err);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static void job_free(folder_job *job) {
     for (size_t i = 0; i < job->n_outputs; i++) { qr_free(job->outputs[i].name); }
-    const int32_t n_matrices = job->matrices != NULL ? job->model.n_slots : 0;
+    const int32_t n_matrices = job->matrices != NULL ? job->copy.model.n_slots : 0;
     for (int32_t i = 0; i < n_matrices; i++) { qr_free(job->matrices[i].nested_absmax); }
     qr_free(job->outputs);
     qr_free(job->specs);
     qr_free(job->matrices);
     qr_host_weight_free(&job->host);
-    qr_safetensors_close(job->source);
-    qr_model_release(&job->model);
-    qr_folder_writer_abort(&job->folder);
+    qr_folder_copy_release(&job->copy);
 }
 
 qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error) {
     folder_job job = {.params = params};
     qrun_status status = check_params(params, &job.format, error);
     if (status != QRUN_OK) { return status; }
-    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
-    model_params.path = params->path;
-    QR_TRY(qr_model_prepare(context, &model_params, &job.model, &job.source, error));
-    if (job.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
-    QR_TRY(qr_folder_writer_open(&job.folder, params->out, error));
+    job.copy = (qr_folder_copy){
+        .verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
+    QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
+    if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
+    QR_TRY(qr_folder_copy_begin(&job.copy, params->out, error));
     QR_TRY(plan_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));
-    QR_TRY(write_config(&job, error));
-    QR_TRY(copy_files(&job, error));
-    QR_TRY(advance(&job, job.total_bytes - job.done_bytes, error)); /* a matrix alone in a shard is read once */
-    QR_TRY(qr_folder_writer_commit(&job.folder, error));
+    QR_TRY(qr_folder_copy_config(&job.copy, edit_config, &job, error));
+    QR_TRY(qr_folder_copy_files(&job.copy, error));
+    /* A matrix alone in a shard is read once. */
+    QR_TRY(qr_folder_copy_advance(&job.copy, job.copy.total_bytes - job.copy.done_bytes, error));
+    QR_TRY(qr_folder_copy_commit(&job.copy, error));
 out:
     job_free(&job);
     return status;

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/json.h"
+#include "loaders/json_edit.h"
 #include "temporary.h"
 
 static qr_json *parse(const char *text, qr_error *err) {
@@ -276,6 +277,33 @@ static void test_conformance_suite(void) {
     qr_free(root);
 }
 
+static void check_edit(const char *text, const char *key, const char *value, const char *expected) {
+    qr_buffer out = {0};
+    qr_error err = {0};
+    CHECK_MSG(qr_json_edit_set(text, strlen(text), "t", key, value, &out, &err) == QRUN_OK, "%s: %s", text, err.message);
+    CHECK_STR(out.data, expected);
+    qr_buffer_free(&out);
+}
+
+static void test_editing_a_text(void) {
+    check_edit("{\n  \"a\": 1e-05,\n  \"b\": [2]\n}\n", "a", "7", "{\n  \"a\": 7,\n  \"b\": [2]\n}\n");
+    check_edit("{\n  \"a\": 1,\n  \"b\": {\"c\": 2}\n}\n", "b", "true", "{\n  \"a\": 1,\n  \"b\": true\n}\n");
+    check_edit("{\n  \"a\": 1\n}\n", "b", "\"x\"", "{\n  \"a\": 1,\n  \"b\": \"x\"\n}\n");
+    check_edit("{}", "b", "1", "{\n  \"b\": 1\n}");
+    check_edit("{\n  \"a\": 1,\n  \"b\": {\"a\": \"},\"},\n  \"c\": 3\n}\n", "b", NULL,
+               "{\n  \"a\": 1,\n  \"c\": 3\n}\n");
+    check_edit("{\n  \"a\": 1,\n  \"b\": 2\n}\n", "b", NULL, "{\n  \"a\": 1\n}\n");
+    check_edit("{\n  \"a\": 1,\n  \"b\": 2\n}\n", "a", NULL, "{\n  \"b\": 2\n}\n");
+    check_edit("{\"b\": 2}", "b", NULL, "{}");
+    check_edit("{\"b\": 2}", "c", NULL, "{\"b\": 2}");
+    size_t begin = 0, end = 0;
+    const char *text = "{\"a\": 1, \"b\" : {\"c\": [3]}}";
+    REQUIRE(qr_json_edit_find(text, strlen(text), "b", &begin, &end));
+    CHECK(end - begin == 11 && memcmp(text + begin, " {\"c\": [3]}", 11) == 0);
+    CHECK(!qr_json_edit_find(text, strlen(text), "c", &begin, &end));
+    CHECK(!qr_json_edit_find("[1]", 3, "c", &begin, &end));
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_values);
@@ -288,5 +316,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_any_allocation_may_fail);
     CHECK_RUN(test_read_names_the_file);
     CHECK_RUN(test_conformance_suite);
+    CHECK_RUN(test_editing_a_text);
     return check_end();
 }
