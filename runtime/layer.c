@@ -1,5 +1,7 @@
 #include "runtime/layer.h"
 
+#include "base/random.h"
+
 int64_t qr_qkv_columns(const qr_model_shape *shape) {
     return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
 }
@@ -56,15 +58,48 @@ qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dt
         .max_rank = adapters->max_rank};
 }
 
+qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
+                                      const void *x, void *dst, int64_t n_rows) {
+    const int64_t in = linear->weight.desc.cols;
+    return (qr_dropout_args){.x = x,
+                             .x_dtype = dtype,
+                             .dst = dst,
+                             .row_key = dropout->row_key,
+                             .key = qr_hash_mix(dropout->key + (uint64_t)linear->slot),
+                             .p = dropout->p,
+                             .n_rows = n_rows,
+                             .dim = in,
+                             .x_stride = in,
+                             .dst_stride = in};
+}
+
+static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
+                            int64_t y_stride, qr_error *err) {
+    const qrun_model *model = pass->model;
+    qr_backend *backend = model->context->backend;
+    qrun_status status = QRUN_OK;
+    if (pass->dropout.p > 0) {
+        const qr_dropout_args args = qr_layer_dropout_args(&pass->dropout, model->act_dtype, linear, x,
+                                                           pass->dropout.dropped, pass->n_tokens);
+        QR_TRY(qr_dropout(backend, &args, pass->workspace, err));
+        x = pass->dropout.dropped;
+    }
+    const qr_lora_args args =
+        qr_layer_lora_args(&pass->adapters, model->act_dtype, linear, x, y, y_stride, pass->n_tokens);
+    QR_TRY(qr_lora(backend, &args, pass->workspace, err));
+out:
+    return status;
+}
+
 static qrun_status run_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
                               int64_t y_stride, bool accumulate, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_linear_args args = qr_layer_linear_args(model, linear, x, y, y_stride, pass->n_tokens, accumulate);
     const qrun_status status = qr_linear(model->context->backend, &args, pass->workspace, err);
-    if (status != QRUN_OK || pass->adapters.table == NULL) { return status; }
-    const qr_lora_args lora =
-        qr_layer_lora_args(&pass->adapters, model->act_dtype, linear, x, y, y_stride, pass->n_tokens);
-    return qr_lora(model->context->backend, &lora, pass->workspace, err);
+    const bool adapted = pass->adapters.table != NULL && (pass->adapters.pair_of_slot == NULL ||
+                                                          pass->adapters.pair_of_slot[linear->slot] >= 0);
+    if (status != QRUN_OK || !adapted) { return status; }
+    return run_lora(pass, linear, x, y, y_stride, err);
 }
 
 /* x += linear(src), through the norm that some families put behind a block. */

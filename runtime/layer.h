@@ -24,7 +24,17 @@ typedef struct qr_layer_adapters {
     const qr_lora_factor *table; /* device, [n_slots][n_adapters]; NULL: no adapters */
     int32_t n_adapters, max_rank;
     const int32_t *row_adapter;  /* device, [T] */
+    const int64_t *pair_of_slot; /* host, [n_slots]: −1 where none of them adapts the layer; NULL: any may */
 } qr_layer_adapters;
+
+/* LoRA dropout of a pass: what enters an adapter (not the matrix beside it) is dropped out first. The draw of an element
+ * is a pure function of key, row_key, module and column. */
+typedef struct qr_layer_dropout {
+    float p;                /* 0: none */
+    uint64_t key;           /* of the run and the step */
+    const int64_t *row_key; /* device, [T]: of the example and the token in it */
+    void *dropped;          /* [T, widest input] act */
+} qr_layer_dropout;
 
 typedef struct qr_layer_pass qr_layer_pass;
 
@@ -41,6 +51,7 @@ struct qr_layer_pass {
     const float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     qr_layer_buffers buffers;
     qr_layer_adapters adapters;
+    qr_layer_dropout dropout;
     qr_attend_fn attend;
     void *attend_arg;
 };
@@ -64,5 +75,8 @@ qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_lay
                                     int64_t y_stride, int64_t n_rows, bool accumulate);
 qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
                                 const void *x, float *y, int64_t y_stride, int64_t n_rows);
+/* Of the input x of a layer, or of its gradient (F32); rows [n_rows, in] contiguous. dst may be x. */
+qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
+                                      const void *x, void *dst, int64_t n_rows);
 
 #endif

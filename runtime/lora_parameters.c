@@ -70,6 +70,7 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     const qrun_model *model = p->model;
     qr_lora_layers *lora = &p->lora;
     lora->rank = options->rank;
+    lora->dropout = (float)options->dropout;
     lora->scale = options->alpha / (options->rslora ? sqrtf((float)options->rank) : (float)options->rank);
     lora->pairs = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pairs);
     lora->pair_of_slot = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pair_of_slot);

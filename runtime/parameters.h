@@ -31,7 +31,7 @@ typedef struct qr_lora_pair {
 /* The LoRA of a run; zeroed: none. */
 typedef struct qr_lora_layers {
     int32_t rank;
-    float scale;
+    float scale, dropout;
     qr_lora_pair *pairs;   /* [n_pairs] in slot order */
     int64_t n_pairs;
     int64_t *pair_of_slot; /* [n_slots], −1: not adapted */

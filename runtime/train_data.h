@@ -9,6 +9,7 @@
 typedef struct qr_train_data {
     int64_t max_tokens, max_sequences;
     int32_t *ids, *position, *target, *seq_start;
+    int64_t *row_key;
     qr_train_batch batch; /* points into them */
 } qr_train_data;
 

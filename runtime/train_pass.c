@@ -26,6 +26,9 @@ typedef struct pass_buffers {
     float *dpicked;       /* [T, D] of all such rows, in order */
     int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
     int32_t *seq_start;   /* [S + 1] */
+    int64_t *row_key;     /* [T], with dropout */
+    void *dropped;        /* [T, widest input] act: what dropout leaves of an adapter's input */
+    float *ddropped;      /* [T, widest input] */
     float *inv_freq[2], *rope_factor[2]; /* [half], [1] */
     float *logits;        /* [R, V], then their gradient */
     void *dlogits;        /* [R, V] act */
@@ -50,6 +53,7 @@ struct qr_train_pass {
     int64_t n_tokens, n_sequences;
     int32_t longest;
     const qr_kept_layer *current; /* the layer whose blocks run */
+    qr_layer_dropout dropout;
 };
 
 static int64_t logit_rows(const qrun_model *model, const qr_train_limits *limits) {
@@ -62,7 +66,14 @@ static int64_t widest_output(const qrun_model *model) {
     return qr_max(model->shape.hidden, qr_max(qr_qkv_columns(&model->shape), qr_mlp_columns(model)));
 }
 
-static size_t lay_gradients(const qrun_model *model, const qr_train_limits *limits, void *base, pass_buffers *b) {
+static int64_t widest_adapted_input(const qr_parameters *parameters) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) { most = qr_max(most, parameters->lora.pairs[i].in); }
+    return most;
+}
+
+static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters,
+                            const qr_train_limits *limits, void *base, pass_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = logit_rows(model, limits);
     const size_t act = qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
@@ -84,10 +95,15 @@ static size_t lay_gradients(const qrun_model *model, const qr_train_limits *limi
     b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
     b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
     b->dpicked = qr_layout_take(&layout, t * s->hidden, f32);
+    if (parameters->lora.dropout > 0) {
+        b->dropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), act);
+        b->ddropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), f32);
+    }
     return layout.offset;
 }
 
-static size_t lay_tables(const qrun_model *model, const qr_train_limits *limits, void *base, pass_buffers *b) {
+static size_t lay_tables(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
+                         void *base, pass_buffers *b) {
     const int64_t t = limits->max_tokens;
     qr_layout layout = {base, 0};
     b->ids = qr_layout_take(&layout, t, sizeof(int32_t));
@@ -97,6 +113,7 @@ static size_t lay_tables(const qrun_model *model, const qr_train_limits *limits,
     b->target = qr_layout_take(&layout, t, sizeof(int32_t));
     b->rows = qr_layout_take(&layout, t, sizeof(int32_t));
     b->seq_start = qr_layout_take(&layout, limits->max_sequences + 1, sizeof(int32_t));
+    if (parameters->lora.dropout > 0) { b->row_key = qr_layout_take(&layout, t, sizeof(int64_t)); }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
         b->inv_freq[k] = qr_layout_take(&layout, model->shape.rope_half, sizeof(float));
         b->rope_factor[k] = qr_layout_take(&layout, 1, sizeof(float));
@@ -120,7 +137,8 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
 static qr_layer_adapters adapters_of(const qr_train_pass *pass) {
     return (qr_layer_adapters){.table = pass->parameters->lora.table, .n_adapters = 1,
                                .max_rank = pass->parameters->lora.rank,
-                               .row_adapter = pass->b.row_adapter};
+                               .row_adapter = pass->b.row_adapter,
+                               .pair_of_slot = pass->parameters->lora.pair_of_slot};
 }
 
 static qr_attention_packed_args attention_args(const qr_train_pass *pass, const qr_layer *layer) {
@@ -255,8 +273,8 @@ qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameter
     const qrun_status status =
         qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, &activations, err);
     if (status != QRUN_OK) { return status; }
-    plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)(lay_gradients(model, limits, NULL, &b) + activations.bytes);
-    plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, limits, NULL, &b);
+    plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)(lay_gradients(model, parameters, limits, NULL, &b) + activations.bytes);
+    plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, parameters, limits, NULL, &b);
     plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
     plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, parameters, limits);
     qr_activations_free(&activations);
@@ -276,8 +294,8 @@ static qrun_status make_memory(qr_train_pass *pass, qr_error *err) {
     if (status != QRUN_OK) { return status; }
     const qrun_model *model = pass->model;
     unsigned char *activations = pass->memory[QR_PLAN_ACTIVATIONS];
-    const size_t offset = lay_gradients(model, &pass->limits, activations, &pass->b);
-    (void)lay_tables(model, &pass->limits, pass->memory[QR_PLAN_TABLES], &pass->b);
+    const size_t offset = lay_gradients(model, pass->parameters, &pass->limits, activations, &pass->b);
+    (void)lay_tables(model, pass->parameters, &pass->limits, pass->memory[QR_PLAN_TABLES], &pass->b);
     (void)lay_logits(model, &pass->limits, pass->memory[QR_PLAN_LOGITS], &pass->b);
     pass->workspace = pass->memory[QR_PLAN_WORKSPACE];
     return qr_activations_lay_out(model, &pass->limits.policy, pass->limits.max_tokens, activations + offset,
@@ -362,7 +380,7 @@ static qr_layer_pass layer_pass(qr_train_pass *pass) {
                            .cos_table = {b->cos_table[0], b->cos_table[1]},
                            .sin_table = {b->sin_table[0], b->sin_table[1]},
                            .buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0},
-                           .adapters = adapters_of(pass), .attend = attend_packed, .attend_arg = pass};
+                           .adapters = adapters_of(pass), .dropout = pass->dropout, .attend = attend_packed, .attend_arg = pass};
 }
 
 static qrun_status copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err) {
@@ -388,9 +406,11 @@ static qrun_status copy_ints(qr_train_pass *pass, int32_t *device, const int32_t
     return pass->backend->copy_in(pass->backend, device, host, (size_t)n * sizeof *host, err);
 }
 
-static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err) {
+static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
     const qrun_model *model = pass->model;
     qrun_status status = QRUN_OK;
+    pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0, .key = batch->dropout_key,
+                                       .row_key = pass->b.row_key, .dropped = pass->b.dropped};
     pass->n_tokens = batch->n_tokens;
     pass->n_sequences = batch->n_sequences;
     pass->longest = 0;
@@ -402,6 +422,10 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, qr_er
     QR_TRY(copy_ints(pass, pass->b.ids, batch->ids, batch->n_tokens, err));
     QR_TRY(copy_ints(pass, pass->b.position, batch->position, batch->n_tokens, err));
     QR_TRY(copy_ints(pass, pass->b.seq_start, batch->seq_start, batch->n_sequences + 1, err));
+    if (pass->dropout.p > 0) {
+        const size_t n_bytes = (size_t)batch->n_tokens * sizeof *batch->row_key;
+        QR_TRY(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
+    }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
         const qr_rope_table_args args = {pass->b.inv_freq[k], pass->b.rope_factor[k], pass->b.slot, pass->b.position,
                                          pass->b.cos_table[k], pass->b.sin_table[k], batch->n_tokens,
@@ -503,6 +527,33 @@ out:
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
+/* dx += dy through the factors of a layer, behind dropout the way it came. */
+static qrun_status lora_backward(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                                 const void *x, const float *dy, int64_t dy_stride, float *dx, qr_error *err) {
+    qr_backend *backend = pass->backend;
+    const qr_layer_dropout *dropout = &pass->dropout;
+    const int64_t n_elements = pass->n_tokens * pair->in;
+    qrun_status status = QRUN_OK;
+    if (dropout->p <= 0) {
+        const qr_lora_backward_args args = lora_backward_args(pass, pair, x, dy, dy_stride, dx);
+        return qr_lora_backward(backend, &args, pass->workspace, err);
+    }
+    const qr_dropout_args again =
+        qr_layer_dropout_args(dropout, pass->model->act_dtype, linear, x, pass->b.dropped, pass->n_tokens);
+    QR_TRY(qr_dropout(backend, &again, pass->workspace, err));
+    QR_TRY(backend->fill_zero(backend, pass->b.ddropped, (size_t)n_elements * sizeof(float), err));
+    const qr_lora_backward_args args =
+        lora_backward_args(pass, pair, pass->b.dropped, dy, dy_stride, pass->b.ddropped);
+    QR_TRY(qr_lora_backward(backend, &args, pass->workspace, err));
+    const qr_dropout_args back =
+        qr_layer_dropout_args(dropout, QR_DTYPE_F32, linear, pass->b.ddropped, pass->b.ddropped, pass->n_tokens);
+    QR_TRY(qr_dropout(backend, &back, pass->workspace, err));
+    const qr_add_args add = {dx, pass->b.ddropped, n_elements};
+    QR_TRY(qr_add(backend, &add, pass->workspace, err));
+out:
+    return status;
+}
+
 /* dx (+)= dy through a frozen matrix and its factors; the factors' gradients grow. x is what the forward pass fed it.
  */
 static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
@@ -521,10 +572,7 @@ static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *l
         linear_backward_args(model, &linear->weight, rounded, stride, dx, pass->n_tokens, accumulate);
     QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
-    if (pair != NULL) {
-        const qr_lora_backward_args lora = lora_backward_args(pass, pair, x, dy, dy_stride, dx);
-        QR_TRY(qr_lora_backward(pass->backend, &lora, pass->workspace, err));
-    }
+    if (pair != NULL) { QR_TRY(lora_backward(pass, linear, pair, x, dy, dy_stride, dx, err)); }
 out:
     return status;
 }
@@ -661,7 +709,7 @@ out:
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
     qrun_status status = QRUN_OK;
-    QR_TRY(enter(pass, batch, err));
+    QR_TRY(enter(pass, batch, backward, err));
     for (int64_t l = 0; l < pass->model->shape.n_layers; l++) { QR_TRY(run_layer(pass, l, err)); }
     QR_TRY(run_loss(pass, batch, loss_scale, backward, loss_sum, err));
     for (int64_t i = pass->activations.n_segments; backward && i-- > 0;) {

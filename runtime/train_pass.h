@@ -13,6 +13,8 @@ typedef struct qr_train_batch {
     const int32_t *ids, *position;  /* [T]; positions begin anew with every sequence */
     const int32_t *target;          /* [T]: the id that follows, or −1 where the loss does not look */
     const int32_t *seq_start;       /* [n_sequences + 1] */
+    const int64_t *row_key;         /* [T]: example and place in it, which dropout draws by; unread without dropout */
+    uint64_t dropout_key;           /* of the run and the step */
 } qr_train_batch;
 
 typedef struct qr_train_limits {
