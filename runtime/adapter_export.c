@@ -69,6 +69,7 @@ qrun_status qr_adapter_export(qrun_trainer *trainer, const char *folder, qr_erro
         .n_targets = list_targets(p, targets),
         .rank = lora->rank,
         .alpha = (double)trainer->settings.lora.alpha,
+        .dropout = trainer->settings.lora.dropout,
         .rslora = trainer->settings.lora.rslora,
         .fan_in_fan_out = trainer->model->family->transposed,
         .factors = factors,

@@ -9,7 +9,7 @@ typedef struct qr_lora_options {
     int32_t rank;
     float alpha;
     bool rslora;         /* scale α / √r instead of α / r */
-    float dropout;       /* of the adapters' input while training; 0: none */
+    double dropout;      /* of the adapters' input while training; 0: none */
     uint64_t seed;
 } qr_lora_options;
 

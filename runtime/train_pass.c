@@ -273,7 +273,8 @@ qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameter
     const qrun_status status =
         qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, &activations, err);
     if (status != QRUN_OK) { return status; }
-    plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)(lay_gradients(model, parameters, limits, NULL, &b) + activations.bytes);
+    plan->entries[QR_PLAN_ACTIVATIONS].bytes +=
+        (int64_t)(lay_gradients(model, parameters, limits, NULL, &b) + activations.bytes);
     plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, parameters, limits, NULL, &b);
     plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
     plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, parameters, limits);
@@ -380,7 +381,8 @@ static qr_layer_pass layer_pass(qr_train_pass *pass) {
                            .cos_table = {b->cos_table[0], b->cos_table[1]},
                            .sin_table = {b->sin_table[0], b->sin_table[1]},
                            .buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0},
-                           .adapters = adapters_of(pass), .dropout = pass->dropout, .attend = attend_packed, .attend_arg = pass};
+                           .adapters = adapters_of(pass), .dropout = pass->dropout, .attend = attend_packed,
+                           .attend_arg = pass};
 }
 
 static qrun_status copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err) {

@@ -23,6 +23,7 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
     } ranges[] = {
         {"rank", params->rank, 0, QR_MAX_LORA_RANK},
         {"alpha", (double)params->alpha, 0, 1e6},
+        {"LoRA dropout", params->lora_dropout, 0, 0.99},
         {"the learning rate", params->learning_rate, 0, 100},
         {"warm-up", params->warmup, 0, 1e9},
         {"weight decay", params->weight_decay, 0, 1},
@@ -59,6 +60,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .lora = {.rank = rank,
                  .alpha = (float)or_default((double)params->alpha, 2.0 * rank),
                  .rslora = params->rslora,
+                 .dropout = params->lora_dropout,
                  .seed = params->seed},
         .optimizer = {params->optimizer, (float)params->weight_decay},
         .schedule = params->schedule,
@@ -116,8 +118,8 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
         (long long)data->n_examples, (long long)data->n_tokens, (long long)data->n_targets);
     qr_buffer_append_text(&text, "\"lora_targets\":");
     qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
-    qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,", s->lora.rank, (double)s->lora.alpha,
-                            s->lora.rslora ? "true" : "false");
+    qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dropout\":%.9g,", s->lora.rank,
+                            (double)s->lora.alpha, s->lora.rslora ? "true" : "false", s->lora.dropout);
     qr_buffer_append_format(&text, "\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
                             (int)s->optimizer.kind, (int)s->schedule, s->learning_rate, s->warmup);
     qr_buffer_append_format(

@@ -1,6 +1,7 @@
 /* Steps over windows of examples, and evaluation. */
 #include <math.h>
 
+#include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/machine.h"
 #include "runtime/schedule.h"
@@ -20,6 +21,7 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *wind
     const qr_parameters *p = &trainer->parameters;
     const float loss_scale = 1.0F / (float)window->n_targets; /* once, over all micro-batches of the step */
     qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
+    trainer->data.batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
         const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, window->first + i);
         status = run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);

@@ -21,6 +21,7 @@ for wrong in "no data|--out y" "--out DIR|--data x" \
     "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
     "needs --eval-data|--data x --out y --eval-every 5" "did you mean 'cosine'|--schedule cosin" \
     "one of: adamw|--optimizer lion" "number from|--lr 0" "number from|--rank 0" "number from|--eval-split 1" \
+    "number from|--lora-dropout 1" \
     "such as 6GiB|--memory lots" "whole number|--batch-size 1.5" "has no option '--dropout'|--dropout 0.1" \
     "has no option '--full'|--full"; do
     # shellcheck disable=SC2086 # words of the list

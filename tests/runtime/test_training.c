@@ -17,55 +17,18 @@ static const qr_json *entry_named(const char *list, const char *name) {
     return entry;
 }
 
-typedef struct fixture {
-    qrun_model *model;
-    qr_parameters parameters;
-    qr_train_pass *pass;
-} fixture;
+typedef training_fixture fixture;
 
-static void close_fixture(fixture *f) {
-    qr_train_pass_destroy(f->pass);
-    qr_parameters_destroy(&f->parameters);
-    qrun_model_destroy(f->model);
-    *f = (fixture){0};
-}
+static void close_fixture(fixture *f) { training_fixture_close(f); }
 
 static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *policy, int64_t max_tokens, fixture *f) {
-    char path[512];
-    qr_error err = {0};
-    *f = (fixture){0};
-    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "base_folder"));
-    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    params.path = path;
-    params.dtype = dtype;
-    const bool quantised = strstr(path, "nf4") != NULL;
-    params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
-    qrun_status status = qrun_model_open(context, &params, &f->model, &err);
-    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
-    if (status == QRUN_OK) { status = training_parameters_open(f->model, path, &f->parameters, &err); }
-    qr_train_limits limits = {.max_tokens = max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
-    if (status == QRUN_OK) {
-        status = qr_checkpoint_policy_parse(policy, f->model->shape.n_layers, &limits.policy, &err);
-    }
-    if (status == QRUN_OK) { status = qr_train_pass_create(f->model, &f->parameters, &limits, &f->pass, &err); }
-    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
-    if (status != QRUN_OK) { close_fixture(f); }
-    return status == QRUN_OK;
+    const training_options options = {.dtype = dtype, .policy = policy, .max_tokens = max_tokens};
+    return training_fixture_open(context, entry, &options, f);
 }
 
 static bool is_lora(const qr_json *entry) {
     return text_of(entry, "adapter_folder")[0] != '\0' && strstr(text_of(entry, "name"), "dora") == NULL &&
            strstr(text_of(entry, "name"), "head") == NULL;
-}
-
-/* ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero. */
-static double relative_error(const float *a, const float *b, int64_t n) {
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        size += (double)b[i] * (double)b[i];
-    }
-    return size > 0 ? sqrt(difference / size) : sqrt(difference);
 }
 
 /* The worst relative error of a factor's gradients against the golden file; factors it leaves out must be zero. */
@@ -82,7 +45,7 @@ static double worst_gradient(const fixture *f, const qr_safetensors *golden) {
         float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
         CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
         const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
-        const double error = relative_error(gradient, reference, n);
+        const double error = training_relative_error(gradient, reference, n);
         if (!(error <= worst)) { worst = error; }
         free(gradient), free(zeros);
     }
@@ -172,7 +135,8 @@ static void test_examples_alone_and_together(void) {
     }
     float *gradients = malloc((size_t)n * sizeof *gradients);
     CHECK(training_read(&f.parameters, f.parameters.gradients, n, gradients, &err) == QRUN_OK);
-    CHECK_MSG(relative_error(gradients, expected, n) <= 1e-6, "off by %.3g", relative_error(gradients, expected, n));
+    const double error = training_relative_error(gradients, expected, n);
+    CHECK_MSG(error <= 1e-6, "off by %.3g", error);
     free(gradients), free(expected);
     close_fixture(&f);
 }

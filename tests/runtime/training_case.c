@@ -1,17 +1,18 @@
 #include "training_case.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "check.h"
 
 #include "base/half.h"
+#include "golden_index.h"
 #include "loaders/adapter.h"
 
-static void add_example(const qr_json *example, training_batch *b) {
+static void add_example(const qr_json *example, int64_t number, training_batch *b) {
     const int64_t first = b->batch.n_tokens;
     int64_t n = 0;
     for (const qr_json *id = qr_json_first(qr_json_get(example, "ids")); id != NULL; id = id->next, n++) {
         b->ids[first + n] = (int32_t)id->valuedouble;
         b->position[first + n] = (int32_t)n;
+        b->row_key[first + n] = (number << 20) + n;
         b->target[first + n] = -1;
     }
     int64_t i = 0;
@@ -27,11 +28,12 @@ static void add_example(const qr_json *example, training_batch *b) {
 
 void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *b) {
     *b = (training_batch){0};
-    b->batch = (qr_train_batch){.ids = b->ids, .position = b->position, .target = b->target, .seq_start = b->seq_start};
+    b->batch = (qr_train_batch){.ids = b->ids, .position = b->position, .target = b->target, .seq_start = b->seq_start,
+                                .row_key = b->row_key, .dropout_key = 1};
     int64_t i = 0;
     for (const qr_json *example = qr_json_first(qr_json_get(entry, "examples")); example != NULL;
          example = example->next) {
-        if (i >= first && (n < 0 || i < first + n)) { add_example(example, b); }
+        if (i >= first && (n < 0 || i < first + n)) { add_example(example, i, b); }
         i++;
     }
 }
@@ -74,4 +76,45 @@ out:
 qrun_status training_read(const qr_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
     qr_backend *backend = p->model->context->backend;
     return backend->copy_out(backend, host, device, (size_t)n * sizeof *host, err);
+}
+
+void training_fixture_close(training_fixture *f) {
+    qr_train_pass_destroy(f->pass);
+    qr_parameters_destroy(&f->parameters);
+    qrun_model_destroy(f->model);
+    *f = (training_fixture){0};
+}
+
+bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
+                           training_fixture *f) {
+    char path[512];
+    qr_error err = {0};
+    *f = (training_fixture){0};
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "base_folder"));
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    params.dtype = options->dtype;
+    const bool quantised = strstr(path, "nf4") != NULL;
+    params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    qrun_status status = qrun_model_open(context, &params, &f->model, &err);
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
+    if (status == QRUN_OK) { status = training_parameters_open(f->model, path, &f->parameters, &err); }
+    f->parameters.lora.dropout = options->dropout;
+    qr_train_limits limits = {.max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
+    if (status == QRUN_OK) {
+        status = qr_checkpoint_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
+    }
+    if (status == QRUN_OK) { status = qr_train_pass_create(f->model, &f->parameters, &limits, &f->pass, &err); }
+    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
+    if (status != QRUN_OK) { training_fixture_close(f); }
+    return status == QRUN_OK;
+}
+
+double training_relative_error(const float *a, const float *b, int64_t n) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return size > 0 ? sqrt(difference / size) : sqrt(difference);
 }

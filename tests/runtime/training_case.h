@@ -13,6 +13,7 @@ typedef struct training_batch {
     int64_t n_targets;
     int32_t ids[TRAINING_MAX_TOKENS], position[TRAINING_MAX_TOKENS], target[TRAINING_MAX_TOKENS];
     int32_t seq_start[TRAINING_MAX_SEQUENCES + 1];
+    int64_t row_key[TRAINING_MAX_TOKENS];
 } training_batch;
 
 /* The examples [first, first + n) of a batch of the index, side by side; n −1: all. */
@@ -21,6 +22,28 @@ void training_batch_read(const qr_json *entry, int64_t first, int64_t n, trainin
 /* Parameters of the shape of a PEFT folder, with its values in them. */
 qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_parameters *parameters,
                                      qr_error *err);
+
+/* A base model of the index, the parameters of a PEFT folder, and a pass over them. */
+typedef struct training_fixture {
+    qrun_model *model;
+    qr_parameters parameters;
+    qr_train_pass *pass;
+} training_fixture;
+
+typedef struct training_options {
+    qrun_dtype dtype;
+    const char *policy; /* of checkpointing */
+    int64_t max_tokens;
+    float dropout;
+} training_options;
+
+/* Of an entry with base_folder and adapter_folder; false after a failed check. */
+bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
+                           training_fixture *fixture);
+void training_fixture_close(training_fixture *fixture); /* fine for a zeroed one */
+
+/* ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero. */
+double training_relative_error(const float *a, const float *b, int64_t n);
 
 /* Copies a factor's gradient (or value) to the host; n floats. */
 qrun_status training_read(const qr_parameters *parameters, const float *device, int64_t n, float *host,
