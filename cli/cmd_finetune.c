@@ -40,7 +40,8 @@ static const option data_table[] = {
     {.name = "data", .letter = 'd', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(data),
      .completion = COMPLETE_FILE,
      .help = "The examples: JSON Lines or one JSON array. Each is {\"messages\": [{\"role\", \"content\"}, …]}, "
-             "{\"prompt\", \"completion\"}, {\"instruction\", \"input\", \"output\"} (alpaca) or {\"text\"}; the first "
+             "{\"prompt\", \"completion\"}, {\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", "
+             "\"answer\"}, {\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first "
              "one decides. The loss counts what the assistant says (of a text, everything)."},
     {.name = "eval-data", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(eval_data), .completion = COMPLETE_FILE,
      .help = "Examples to evaluate on, never trained on."},
@@ -242,8 +243,8 @@ static int train(const finetune_options *o, const engine *e, training *t, text_b
         .batch_size = o->batch_size.given ? (int32_t)o->batch_size.value : 1};
     t->facts = (train_report_facts){.model = o->engine.model, .data = o->data, .out = o->out,
                                     .model_info = &e->info, .options_json = options->data};
-    t->chat = e->info.has_chat_template &&
-              (strcmp(t->info.data_format, "messages") == 0 || strcmp(t->info.data_format, "alpaca") == 0);
+    t->chat = e->info.has_chat_template && strcmp(t->info.data_format, "text") != 0 &&
+              strcmp(t->info.data_format, "prompt/completion") != 0;
     t->facts.plan = qrun_trainer_plan(t->trainer, &t->facts.n_plan);
     if (o->json) {
         finetune_print_start_json(t);

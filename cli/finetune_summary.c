@@ -18,7 +18,9 @@ static void print_data(const training *t) {
     if (info->n_truncated > 0) {
         printf("truncated   %lld examples longer than --seq-len\n", (long long)info->n_truncated);
     }
-    if (info->n_bad_lines > 0) { printf("bad lines   %lld passed over\n", (long long)info->n_bad_lines); }
+    if (info->n_bad_lines > 0) {
+        printf("bad lines   %lld passed over; the first: %s\n", (long long)info->n_bad_lines, info->first_bad);
+    }
     if (info->n_eval_examples > 0) { printf("evaluation  %lld examples\n", (long long)info->n_eval_examples); }
 }
 

@@ -445,7 +445,8 @@ typedef enum qrun_batching {
 
 typedef struct qrun_train_params {
     size_t struct_size;
-    const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, or text */
+    const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
+                                answer, ShareGPT conversations, or text */
     const char *eval_data;   /* NULL: none, or a part of data by eval_fraction */
     double eval_fraction;    /* of data, set aside for evaluation; 0: none */
     bool skip_bad;           /* pass over lines that are no example instead of refusing the file */
@@ -480,8 +481,9 @@ typedef struct qrun_train_params {
 
 typedef struct qrun_train_info {
     size_t struct_size;
-    const char *data_format;    /* "messages", "prompt-completion", "alpaca", "text" */
+    const char *data_format;    /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
+    const char *first_bad;      /* why the first of n_bad_lines was passed over, its place included; "": none was */
     int64_t n_tokens, n_target_tokens; /* of an epoch */
     int64_t n_trainable;        /* parameters */
     int64_t total_steps, first_step; /* first_step > 1 after a resume */

@@ -148,12 +148,13 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
     }
     if (b->n_out_of_reach > 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: what should be learned lies beyond the first "
-                       "%lld tokens of every example; take a longer sequence length", path,
+                       "%lld tokens of every example; take a longer --seq-len", path,
                        (long long)b->options->seq_len);
     }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: %s", path,
-                   info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""
-                                                       : "there is no text to learn in any example");
+    const char *reason = info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""
+                         : info->format == QR_DATASET_SHAREGPT ? "no conversation has an answer from \"gpt\""
+                                                               : "there is no text to learn in any example";
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: %s", path, reason);
 }
 
 /* Fills b->items; *found is false behind the last piece of the file. */

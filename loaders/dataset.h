@@ -10,6 +10,10 @@
  *   alpaca             {"instruction", "input" (optional), "output"}. With a chat template: one user message, the input
  *                      two line ends below the instruction, and the answer. Without: prompt/completion in the wording
  *                      of Stanford Alpaca.
+ *   question/answer    {"question", "answer"}, as GSM8K. With a chat template: one user message and the answer.
+ *                      Without: prompt/completion, "Question: …\nAnswer: …".
+ *   sharegpt           {"conversations": [{"from", "value"}, …], "system": text}, read as messages. With "role" and
+ *                      "content" in place of "from" and "value" they are messages by another name.
  *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS behind it.
  *
  * EOS is added where the tokenizer names one and the example does not end in it already; to messages only where the
@@ -38,10 +42,13 @@ typedef enum qr_dataset_format {
     QR_DATASET_PROMPT_COMPLETION,
     QR_DATASET_ALPACA,
     QR_DATASET_TEXT,
+    QR_DATASET_QUESTION_ANSWER,
+    QR_DATASET_SHAREGPT,
     QR_DATASET_FORMAT_COUNT
 } qr_dataset_format;
 
-const char *qr_dataset_format_name(qr_dataset_format format); /* "messages", "prompt/completion", "alpaca", "text" */
+/* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt". */
+const char *qr_dataset_format_name(qr_dataset_format format);
 
 typedef struct qr_dataset_options {
     const char *path;

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sizes.h"
 #include "loaders/dataset_chat.h"
+#include "loaders/dataset_sharegpt.h"
 
 /* The prompts that Stanford Alpaca was trained with. */
 static const char ALPACA_WITH_INPUT[] =
@@ -16,7 +18,8 @@ static const char ALPACA_INPUT[] = "\n\n### Input:\n";
 static const char ALPACA_RESPONSE[] = "\n\n### Response:\n";
 
 const char *qr_dataset_format_name(qr_dataset_format format) {
-    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages", "prompt/completion", "alpaca", "text"};
+    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages", "prompt/completion", "alpaca",
+                                                                "text", "question/answer", "sharegpt"};
     return names[format];
 }
 
@@ -81,18 +84,22 @@ void qr_encoded_example_free(qr_encoded_example *example) {
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status find_format(const qr_json *root, qr_dataset_format *format, qr_error *err) {
-    if (cJSON_IsObject(root)) {
-        if (qr_json_get(root, "messages") != NULL) { return *format = QR_DATASET_MESSAGES, QRUN_OK; }
-        if (qr_json_get(root, "prompt") != NULL && qr_json_get(root, "completion") != NULL) {
-            return *format = QR_DATASET_PROMPT_COMPLETION, QRUN_OK;
-        }
-        if (qr_json_get(root, "instruction") != NULL && qr_json_get(root, "output") != NULL) {
-            return *format = QR_DATASET_ALPACA, QRUN_OK;
-        }
-        if (qr_json_get(root, "text") != NULL) { return *format = QR_DATASET_TEXT, QRUN_OK; }
+    static const struct {
+        const char *key, *other_key; /* that an example of the format has */
+        qr_dataset_format format;
+    } formats[] = {
+        {"messages", NULL, QR_DATASET_MESSAGES},         {"prompt", "completion", QR_DATASET_PROMPT_COMPLETION},
+        {"instruction", "output", QR_DATASET_ALPACA},    {"conversations", NULL, QR_DATASET_SHAREGPT},
+        {"question", "answer", QR_DATASET_QUESTION_ANSWER}, {"text", NULL, QR_DATASET_TEXT},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
+        const bool fits = qr_json_get(root, formats[i].key) != NULL &&
+                          (formats[i].other_key == NULL || qr_json_get(root, formats[i].other_key) != NULL);
+        if (fits) { return *format = formats[i].format, QRUN_OK; }
     }
     return qr_fail(err, QRUN_ERROR_INPUT, "is of no known format; an example is an object with \"messages\", with "
-                   "\"prompt\" and \"completion\", with \"instruction\" and \"output\" (alpaca), or with \"text\"");
+                   "\"prompt\" and \"completion\", with \"instruction\" and \"output\" (alpaca), with \"question\" and "
+                   "\"answer\", with \"conversations\" (ShareGPT), or with \"text\"");
 }
 
 /* A member that has to be a text. */
@@ -235,6 +242,34 @@ static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_jso
     return encode_completion(encoder, output, example, err);
 }
 
+static qrun_status encode_question(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                   qr_error *err) {
+    const char *question, *answer;
+    qrun_status status = get_text(root, "question", &question, err);
+    if (status == QRUN_OK) { status = get_text(root, "answer", &answer, err); }
+    if (status != QRUN_OK) { return status; }
+    if (encoder->chat_template != NULL) { return encode_instruction(encoder, question, "", answer, example, err); }
+    qr_buffer *text = &example->marked.text;
+    qr_buffer_append_format(text, "Question: %s\nAnswer:", question);
+    const size_t n_question = text->size;
+    qr_buffer_append_format(text, " %s", answer);
+    status = qr_marked_text_add(&example->marked, n_question, text->size, err);
+    return status == QRUN_OK ? encode_document(encoder, example, err) : status;
+}
+
+static qrun_status encode_sharegpt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                   qr_error *err) {
+    const qr_json *conversations = qr_json_get(root, "conversations"), *tools = qr_json_get(root, "tools");
+    if (qr_json_get(qr_json_first(conversations), "role") != NULL) {
+        return encode_conversation(encoder, conversations, tools, example, err);
+    }
+    qr_json *messages;
+    qrun_status status = qr_sharegpt_to_messages(conversations, qr_json_get(root, "system"), &messages, err);
+    if (status == QRUN_OK) { status = encode_conversation(encoder, messages, tools, example, err); }
+    qr_json_free(messages);
+    return status;
+}
+
 static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example *example) {
     const size_t n = example->tokens.n;
     const size_t n_kept = n > (size_t)encoder->seq_len ? (size_t)encoder->seq_len : n;
@@ -260,6 +295,8 @@ qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *
             break;
         case QR_DATASET_PROMPT_COMPLETION: status = encode_prompt(encoder, root, example, err); break;
         case QR_DATASET_ALPACA: status = encode_alpaca(encoder, root, example, err); break;
+        case QR_DATASET_QUESTION_ANSWER: status = encode_question(encoder, root, example, err); break;
+        case QR_DATASET_SHAREGPT: status = encode_sharegpt(encoder, root, example, err); break;
         case QR_DATASET_TEXT:
         case QR_DATASET_FORMAT_COUNT: status = encode_text(encoder, root, example, err); break;
     }

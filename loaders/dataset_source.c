@@ -16,6 +16,28 @@ static void skip_space(qr_dataset_source *source) {
     }
 }
 
+/* What a file that is no text is by its first bytes, and what to do with it. */
+static const char *name_binary(const qr_file_map *map) {
+    static const struct {
+        const char *start, *name;
+    } kinds[] = {
+        {"PAR1", "is a Parquet file; write its rows as JSON Lines (datasets.Dataset.to_json in Python)"},
+        {"ARROW1", "is an Arrow file; write its rows as JSON Lines (datasets.Dataset.to_json in Python)"},
+        {"\x1F\x8B", "is compressed; unpack it with gunzip first"},
+        {"\x28\xB5\x2F\xFD", "is compressed; unpack it with unzstd first"},
+        {"\xFD" "7zXZ", "is compressed; unpack it with unxz first"},
+        {"BZh", "is compressed; unpack it with bunzip2 first"},
+        {"PK\x03\x04", "is an archive; unpack it with unzip first"},
+        {"\xFF\xFE", "is UTF-16; save it as UTF-8"},
+        {"\xFE\xFF", "is UTF-16; save it as UTF-8"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const size_t n = strlen(kinds[i].start);
+        if (map->size > n && memcmp(map->data, kinds[i].start, n) == 0) { return kinds[i].name; }
+    }
+    return "is no text: it holds zero bytes; JSON Lines or a JSON array in UTF-8 is wanted";
+}
+
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err) {
     enum { PROBE_BYTES = 1 << 16 };
     *source = (qr_dataset_source){.path = path, .line = 1};
@@ -24,8 +46,7 @@ qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, 
     const qr_file_map *map = &source->map;
     if (map->size >= 3 && memcmp(map->data, "\xEF\xBB\xBF", 3) == 0) { source->at = 3; }
     if (map->size > 0 && memchr(map->data, 0, map->size < PROBE_BYTES ? map->size : PROBE_BYTES) != NULL) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is no text: it holds zero bytes; JSON Lines or a JSON array in "
-                       "UTF-8 is wanted", path);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: %s", path, name_binary(map));
     }
     skip_space(source);
     if (source->at == map->size) {

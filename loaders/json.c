@@ -50,6 +50,7 @@ typedef struct parser {
     size_t block_left, block_bytes;
     key_entry *keys; /* a stack: the keys of every object that is open */
     size_t n_keys, keys_capacity;
+    bool is_line; /* what: of qr_json_parse_line */
     char *number; /* NUL-terminated copy for strtod */
     size_t number_capacity;
 } parser;
@@ -73,7 +74,11 @@ static qrun_status fail_at(const parser *p, size_t offset, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(detail, sizeof detail, fmt, args);
     va_end(args);
-    return qr_fail(p->err, QRUN_ERROR_INPUT, "%s:%zu:%zu: %s", p->what, line, column, detail);
+    if (!p->is_line) { return qr_fail(p->err, QRUN_ERROR_INPUT, "%s:%zu:%zu: %s", p->what, line, column, detail); }
+    if (memchr(p->text, '\n', p->n_bytes) == NULL) {
+        return qr_fail(p->err, QRUN_ERROR_INPUT, "%s, column %zu: %s", p->what, column, detail);
+    }
+    return qr_fail(p->err, QRUN_ERROR_INPUT, "%s, line %zu, column %zu: %s", p->what, line, column, detail);
 }
 
 static qrun_status fail_memory(const parser *p) { return qr_fail_memory(p->err, p->what, p->n_bytes); }
@@ -434,9 +439,11 @@ static qrun_status parse_text(parser *p) {
     return p->at == p->n_bytes ? QRUN_OK : fail_unexpected(p, "the end of the text");
 }
 
-qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
+static qrun_status parse(const char *text, size_t n_bytes, const char *what, bool is_line, qr_json **root,
+                         qr_error *err) {
     *root = NULL;
-    parser p = {.text = text, .n_bytes = n_bytes, .what = what, .err = err, .block_bytes = FIRST_BLOCK_BYTES};
+    parser p = {.text = text, .n_bytes = n_bytes, .what = what, .is_line = is_line, .err = err,
+                .block_bytes = FIRST_BLOCK_BYTES};
     /* strtod reads the decimal point of the thread's locale, which is the host program's business. */
     const locale_t numeric = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     p.tree = numeric != (locale_t)0 ? qr_alloc_zeroed(sizeof *p.tree) : NULL;
@@ -458,6 +465,14 @@ qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr
         qr_json_free(&p.tree->root);
     }
     return status;
+}
+
+qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
+    return parse(text, n_bytes, what, false, root, err);
+}
+
+qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
+    return parse(text, n_bytes, what, true, root, err);
 }
 
 qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err) {

@@ -224,7 +224,7 @@ qrun_status qrun_session_submit_json(qrun_session *session, const char *json, si
     qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
     if (defaults != NULL) { params = *defaults; }
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_json_parse(json, n_bytes, parsed.what, &parsed.root, error));
+    QR_TRY(qr_json_parse_line(json, n_bytes, parsed.what, &parsed.root, error));
     QR_TRY(check_keys(&parsed, error));
     QR_TRY(read_sampling(&parsed, &params, error));
     QR_TRY(read_stops(&parsed, &params, error));

@@ -97,7 +97,7 @@ bool qrun_tokenizer_has_chat_template(const qrun_tokenizer *tokenizer) { return 
 /* NULL stays NULL. */
 static qrun_status parse_optional(const char *text, const char *what, qr_json **json, qr_error *err) {
     *json = NULL;
-    return text == NULL ? QRUN_OK : qr_json_parse(text, strlen(text), what, json, err);
+    return text == NULL ? QRUN_OK : qr_json_parse_line(text, strlen(text), what, json, err);
 }
 
 qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json, const char *tools_json,

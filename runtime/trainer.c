@@ -97,6 +97,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .n_dropped = data->n_without_target,
         .n_truncated = data->n_truncated,
         .n_bad_lines = data->n_bad,
+        .first_bad = data->first_bad,
         .n_tokens = data->n_tokens,
         .n_target_tokens = data->n_targets,
         .n_trainable = qr_parameters_count(&trainer->parameters),

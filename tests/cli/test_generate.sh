@@ -99,6 +99,8 @@ expect_true "two answers" test "$(grep -c '"text":' "$work/out")" -eq 2
 expect_true "eleven errors" test "$(grep -c '"error":' "$work/out")" -eq 11
 for line in 2 3 4 6 7 8 9 10 11 12 13; do expect_out "line $line"; done
 expect_out "temprature"
+expect_true "places in words" sh -c "grep -q 'line [0-9]*, column [0-9]*: ' '$work/out'"
+expect_true "no bare numbers" sh -c "! grep -q 'line [0-9]*:[0-9]*:[0-9]*' '$work/out'"
 expect_true "stderr has one line" test "$(wc -l <"$work/err")" -eq 1
 expect_err "11 of 13 requests failed; the first: line 2"
 

@@ -69,6 +69,37 @@ static void test_alpaca(void) {
            ":1: has a \"history\"; give conversations as \"messages\"; --skip-bad leaves such examples out");
 }
 
+static void test_question_and_answer(void) {
+    expect("{'question':'1 + 1?','answer':'#### 2'}", true,
+           "<|bos|><|user|>1 + 1?<|end|><|assistant|>[#### 2<|end|>]\n");
+    expect("{'question':'1 + 1?','answer':'#### 2'}", false,
+           "<|bos|>Question: 1 + 1?\nAnswer:[ #### 2<|eos|>]\n");
+    expect("{'question':'1 + 1?','answer':2}", true,
+           ":1: \"answer\" should be a text; --skip-bad leaves such examples out");
+}
+
+static void test_sharegpt(void) {
+    static const char example[] = "<|bos|><|system|>Be brief.<|end|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]"
+                                  "<|user|>\"1\"<|end|><|assistant|>[2<|end|>]\n";
+    expect("{'conversations':[{'from':'system','value':'Be brief.'},{'from':'human','value':'Hi!'},"
+           "{'from':'gpt','value':'Hello!'},{'from':'human','value':'\\'1\\''},{'from':'gpt','value':'2'}]}", true,
+           example);
+    expect("{'system':'Be brief.','conversations':[{'from':'user','value':'Hi!'},"
+           "{'from':'chatgpt','value':'Hello!'},{'from':'user','value':'\\'1\\''},{'from':'model','value':'2'}]}", true,
+           example);
+    expect("{'conversations':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Hello!'}]}", true,
+           "<|bos|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]\n");
+    expect("{'conversations':[{'from':'human','value':'Hi!'},{'from':'observation','value':'Hello!'}]}", true,
+           ":1: \"from\" is \"observation\"; human, gpt and system are understood; give other conversations as "
+           "\"messages\"; --skip-bad leaves such examples out");
+    expect("{'conversations':[{'from':'human'}]}", true,
+           ":1: \"conversations\" should be a list of objects with the texts \"from\" and \"value\"; --skip-bad leaves "
+           "such examples out");
+    expect("{'conversations':7}", true, ":1: \"conversations\" should be a list; --skip-bad leaves such examples out");
+    expect("{'conversations':[{'from':'human','value':'Hi!'}]}", true,
+           ": no token is a target: no conversation has an answer from \"gpt\"");
+}
+
 /* Templates that do not end a turn by themselves: the answers are ended all the same, and nothing else is. */
 static void test_ends_of_turns(void) {
     static const struct {
@@ -122,7 +153,8 @@ static void test_bad_files(void) {
     expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; --skip-bad leaves such examples out");
     expect("{'text':'a'}\n{'question':'b'}\n", true,
            ":2: is of no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
-           "with \"instruction\" and \"output\" (alpaca), or with \"text\"; --skip-bad leaves such examples out");
+           "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" (ShareGPT), "
+           "or with \"text\"; --skip-bad leaves such examples out");
     expect("{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
            ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put them in "
            "files of their own; --skip-bad leaves such examples out");
@@ -146,6 +178,9 @@ static void test_binary_and_missing_files(void) {
     show_all(&folder, temporary_write(&folder, "b", "ab\0c", 4), 16, true, true, &shown, NULL);
     CHECK(shown.data != NULL && strstr(shown.data, "is no text: it holds zero bytes") != NULL);
     qr_buffer_clear(&shown);
+    show_all(&folder, temporary_write(&folder, "p", "PAR1\x15\0\x15", 7), 16, true, true, &shown, NULL);
+    CHECK(shown.data != NULL && strstr(shown.data, "is a Parquet file; write its rows as JSON Lines") != NULL);
+    qr_buffer_clear(&shown);
     show_all(&folder, "/nowhere/d.jsonl", 16, true, true, &shown, NULL);
     CHECK_STR(shown.data, "/nowhere/d.jsonl: cannot open: No such file or directory; check the path");
     qr_buffer_clear(&shown);
@@ -166,7 +201,7 @@ static void test_no_target(void) {
     expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
     expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
-                "a longer sequence length", NULL);
+                "a longer --seq-len", NULL);
     expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; --skip-bad leaves such examples out",
                 NULL);
 }
@@ -416,25 +451,14 @@ static void check_real(const char *name, qr_dataset_format format, int64_t n_exa
 static void test_alpaca_demo(void) { check_real("datasets/alpaca_en_demo.json", QR_DATASET_ALPACA, 999); }
 static void test_identity(void) { check_real("datasets/identity.json", QR_DATASET_ALPACA, 91); }
 
-/* Its lines are questions and answers: no format that is known, and said so. */
-static void test_gsm8k(void) {
-    const char *found = check_shared_data("datasets/gsm8k/train.jsonl");
-    if (found == NULL) {
-        check_skip("no shared data");
-        return;
-    }
-    const temporary_folder folder = temporary_create();
-    qr_buffer shown = {0};
-    show_all(&folder, found, 64, true, false, &shown, NULL);
-    CHECK(strstr(shown.data, "train.jsonl:1: is of no known format") != NULL);
-    qr_buffer_free(&shown);
-    temporary_remove(&folder);
-}
+static void test_gsm8k(void) { check_real("datasets/gsm8k/test.jsonl", QR_DATASET_QUESTION_ANSWER, 1319); }
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_formats);
     CHECK_RUN(test_alpaca);
+    CHECK_RUN(test_question_and_answer);
+    CHECK_RUN(test_sharegpt);
     CHECK_RUN(test_ends_of_turns);
     CHECK_RUN(test_bad_files);
     CHECK_RUN(test_binary_and_missing_files);
