@@ -184,13 +184,16 @@ typedef struct qr_sum_squares_args {
 } qr_sum_squares_args;
 
 /* Optimisers. g is scaled by grad_scale first (clipping, 1 / tokens). lr, step ≥ 1.
- * adamw: torch.optim.AdamW: p −= lr · wd · p; m, v updated; p −= lr / (1 − β1^t) · m / (sqrt(v / (1 − β2^t)) + eps). */
+ * adamw: torch.optim.AdamW: p −= lr · wd · p; m, v updated; p −= lr / (1 − β1^t) · m / (sqrt(v / (1 − β2^t)) + eps).
+ * With of_8bit instead what bitsandbytes does to tensors too small for 8-bit states: the decay after the update, eps
+ * scaled by sqrt(1 − β2^t), and bits equal on every backend, F32 with every product and sum rounded. */
 typedef struct qr_adamw_args {
     float *p;       /* [n] */
     const float *g; /* [n] */
     float *m, *v;   /* [n] */
     int64_t n, step;
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
+    bool of_8bit;
 } qr_adamw_args;
 
 /* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the

@@ -119,10 +119,10 @@ typedef struct step_numbers {
     const float *g;
 } step_numbers;
 
-static qr_adamw_args adamw_args(const tensor_state *f, const step_numbers *s) {
+static qr_adamw_args adamw_args(const tensor_state *f, const step_numbers *s, bool of_8bit) {
     return (qr_adamw_args){.p = s->p, .g = s->g, .m = f->m, .v = f->v, .n = f->rows * f->cols, .step = s->step,
                            .grad_scale = s->grad_scale, .lr = s->lr, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS,
-                           .weight_decay = s->weight_decay};
+                           .weight_decay = s->weight_decay, .of_8bit = of_8bit};
 }
 
 static qr_adamw8bit_args adamw8bit_args(const tensor_state *f, const step_numbers *s) {
@@ -173,7 +173,7 @@ static size_t tensor_workspace(const qr_backend *backend, qrun_optimizer kind, c
         const qr_sgd_args args = sgd_args(f, &sizes);
         return qr_sgd_workspace(backend, &args);
     }
-    const qr_adamw_args args = adamw_args(f, &sizes);
+    const qr_adamw_args args = adamw_args(f, &sizes, kind == QRUN_OPTIMIZER_ADAMW8BIT);
     return qr_adamw_workspace(backend, &args);
 }
 
@@ -204,7 +204,7 @@ static qrun_status step_tensor(qr_optimizer *o, const tensor_state *f, const ste
         const qr_sgd_args args = sgd_args(f, s);
         return qr_sgd(backend, &args, workspace, err);
     }
-    const qr_adamw_args args = adamw_args(f, s);
+    const qr_adamw_args args = adamw_args(f, s, o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT);
     return qr_adamw(backend, &args, workspace, err);
 }
 

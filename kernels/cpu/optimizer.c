@@ -80,9 +80,51 @@ static void adamw_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+/* The same of 8-bit AdamW's small tensors: step_size, root_scale (of eps) and decay are bitsandbytes', and nothing is
+ * fused, as in adamw8bit.c. */
+static void adamw_of_8bit_range(const void *args, int64_t begin, int64_t end) {
+    const struct adamw *s = args;
+    const qr_adamw_args *a = s->args;
+    const qr_vec grad_scale = qr_vec_set1(a->grad_scale), eps = qr_vec_set1(s->root_scale * a->eps);
+    const qr_vec keep_m = qr_vec_set1(s->keep_m), keep_v = qr_vec_set1(s->keep_v), decay = qr_vec_set1(s->decay);
+    const qr_vec add_m = qr_vec_set1(s->add_m), add_v = qr_vec_set1(s->add_v), step_size = qr_vec_set1(s->step_size);
+    for (int64_t i = begin; i < end; i += QR_VEC) {
+        const int64_t n = end - i;
+        const qr_vec g = qr_vec_mul(qr_vec_load_n(a->g + i, n), grad_scale);
+        const qr_vec m = qr_vec_add(qr_vec_mul(qr_vec_load_n(a->m + i, n), keep_m), qr_vec_mul(add_m, g));
+        const qr_vec v = qr_vec_add(qr_vec_mul(qr_vec_load_n(a->v + i, n), keep_v),
+                                    qr_vec_mul(add_v, qr_vec_mul(g, g)));
+        const qr_vec root = qr_vec_add(qr_vec_sqrt(v), eps);
+        const qr_vec moved = qr_vec_add(qr_vec_load_n(a->p + i, n), qr_vec_mul(step_size, qr_vec_div(m, root)));
+        qr_vec_store_n(a->p + i, a->weight_decay > 0.0F ? qr_vec_mul(moved, decay) : moved, n);
+        qr_vec_store_n(a->m + i, m, n);
+        qr_vec_store_n(a->v + i, v, n);
+    }
+}
+
+static void run_adamw_of_8bit(const qr_backend *backend, const qr_adamw_args *args, int64_t cost) {
+    const float correction1 = 1.0F - (float)pow((double)args->beta1, (double)args->step);
+    const float correction2 = sqrtf(1.0F - (float)pow((double)args->beta2, (double)args->step));
+    const struct adamw s = {
+        .args = args,
+        .keep_m = args->beta1,
+        .add_m = 1.0F - args->beta1,
+        .keep_v = args->beta2,
+        .add_v = 1.0F - args->beta2,
+        .decay = 1.0F - args->lr * args->weight_decay,
+        .step_size = -args->lr * correction2 / correction1,
+        .root_scale = correction2,
+    };
+    qr_cpu_run_ranges(backend, args->n, cost, adamw_of_8bit_range, &s);
+}
+
 void QR_ISA(qr_cpu_adamw)(const qr_backend *backend, const qr_adamw_args *args, void *workspace) {
     (void)workspace;
     enum { COST = 4 };
+    if (args->of_8bit) {
+        run_adamw_of_8bit(backend, args, COST);
+        return;
+    }
     const double beta1 = (double)args->beta1, beta2 = (double)args->beta2, lr = (double)args->lr;
     const struct adamw s = {
         .args = args,

@@ -1,4 +1,4 @@
-/* adamw, adamw8bit, sgd and adafactor. All but adamw8bit compute in float64 and round what they store. */
+/* adamw, adamw8bit, sgd and adafactor. All but what is bitsandbytes' compute in float64 and round what they store. */
 #include <math.h>
 
 #include "base/sizes.h"
@@ -15,8 +15,34 @@ NO_WORKSPACE(adamw)
 NO_WORKSPACE(sgd)
 NO_WORKSPACE(adafactor)
 
+/* bitsandbytes' factors of an update: p += step_size · m / (sqrt(v) + eps), all of it F32. */
+typedef struct bnb_factors {
+    float step_size, eps;
+} bnb_factors;
+
+static bnb_factors bnb_factors_of(float lr, float beta1, float beta2, float eps, int64_t step) {
+    const float correction1 = 1.0F - (float)pow((double)beta1, (double)step);
+    const float correction2 = sqrtf(1.0F - (float)pow((double)beta2, (double)step));
+    return (bnb_factors){-lr * correction2 / correction1, correction2 * eps};
+}
+
+static void adamw_of_8bit(const qr_adamw_args *args) {
+    const bnb_factors factors = bnb_factors_of(args->lr, args->beta1, args->beta2, args->eps, args->step);
+    for (int64_t i = 0; i < args->n; i++) {
+        const float g = args->g[i] * args->grad_scale;
+        args->m[i] = args->m[i] * args->beta1 + (1.0F - args->beta1) * g;
+        args->v[i] = args->v[i] * args->beta2 + (1.0F - args->beta2) * (g * g);
+        args->p[i] += factors.step_size * (args->m[i] / (sqrtf(args->v[i]) + factors.eps));
+        if (args->weight_decay > 0.0F) { args->p[i] *= 1.0F - args->lr * args->weight_decay; }
+    }
+}
+
 void qr_ref_adamw(const qr_adamw_args *args, void *workspace) {
     (void)workspace;
+    if (args->of_8bit) {
+        adamw_of_8bit(args);
+        return;
+    }
     const double beta1 = (double)args->beta1, beta2 = (double)args->beta2, lr = (double)args->lr;
     const double correction1 = 1.0 - pow(beta1, (double)args->step), correction2 = 1.0 - pow(beta2, (double)args->step);
     for (int64_t i = 0; i < args->n; i++) {
@@ -64,13 +90,11 @@ static void update_moments(const qr_adamw8bit_args *args, int64_t block, int64_t
 }
 
 static void update_parameters(const qr_adamw8bit_args *args, int64_t first, int64_t n, const float *m, const float *v) {
-    const float correction1 = 1.0F - (float)pow((double)args->beta1, (double)args->step);
-    const float correction2 = sqrtf(1.0F - (float)pow((double)args->beta2, (double)args->step));
-    const float step_size = -args->lr * correction2 / correction1;
+    const bnb_factors factors = bnb_factors_of(args->lr, args->beta1, args->beta2, args->eps, args->step);
     for (int64_t j = 0; j < n; j++) {
         float *p = &args->p[first + j];
         if (!isfinite(args->g[first + j])) { continue; }
-        *p += step_size * (m[j] / (sqrtf(v[j]) + correction2 * args->eps));
+        *p += factors.step_size * (m[j] / (sqrtf(v[j]) + factors.eps));
         if (args->weight_decay > 0.0F) { *p *= 1.0F - args->lr * args->weight_decay; }
     }
 }
