@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_train.h"
 #include "command.h"
 #include "engine.h"
 #include "measure.h"
@@ -15,6 +16,7 @@ typedef struct bench_options {
     engine_options engine;
     option_int prompt_tokens, decode_tokens, repeat;
     option_ints batches;
+    bench_train_options training;
     const char *json;
 } bench_options;
 
@@ -43,6 +45,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(bench_options, engine)),
     OPTION_GROUP("Shape", shape_table, offsetof(bench_options, engine)),
     OPTION_GROUP("Measurement", bench_table, 0),
+    OPTION_GROUP("Training", bench_train_option_table, offsetof(bench_options, training)),
     OPTION_GROUP("Machine", machine_option_table, offsetof(bench_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(bench_options, engine)),
 };
@@ -54,6 +57,8 @@ typedef struct bench {
     int32_t prompt_tokens, decode_tokens, n_repeat;
     option_ints batches;
     measure_result prefill, decode[OPTION_LIST_MAX];
+    bool train;
+    bench_train_result training;
     int64_t planned_bytes, peak_bytes;
 } bench;
 
@@ -75,9 +80,9 @@ static double read_share(const bench *b, double steps_per_second) {
     return b->limits.read_bytes_per_second > 0 ? bytes / b->limits.read_bytes_per_second : 0;
 }
 
-static void print_table(const bench *b) {
+static void print_start(const bench *b) {
     const qrun_model_info *m = &b->engine.info;
-    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
+    char size[SIZE_TEXT_BYTES];
     printf("model      %s, %d layers, hidden %d, %.4g million parameters\n", m->family, (int)m->n_layers,
            (int)m->hidden_size, (double)m->n_parameters / 1e6);
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
@@ -85,6 +90,10 @@ static void print_table(const bench *b) {
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            m->dtype);
+}
+
+static void print_table(const bench *b) {
+    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
     printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes, planned),
            size_text(b->peak_bytes, size));
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
@@ -106,7 +115,7 @@ static void print_table(const bench *b) {
            (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->n_repeat);
 }
 
-static void write_json(const bench *b, text_buffer *out) {
+static void write_start_json(const bench *b, text_buffer *out) {
     const qrun_model_info *m = &b->engine.info;
     text_puts(out, "{\"model\":");
     text_json_string(out, m->folder, strlen(m->folder));
@@ -116,13 +125,18 @@ static void write_json(const bench *b, text_buffer *out) {
                 (long long)m->n_linear_parameters, (long long)m->weight_bytes, (long long)m->step_weight_bytes,
                 m->load_seconds);
     text_format(out, "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"read_bytes_per_second\":%.6g,"
-                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g},\"planned_bytes\":%lld,\"peak_bytes\":%lld,",
+                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g},",
                 b->device.backend, b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second,
-                b->limits.bf16_flops, b->limits.f32_flops, (long long)b->planned_bytes, (long long)b->peak_bytes);
-    text_format(out, "\"repeat\":%d,\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,"
-                "\"most\":%.6g,\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
-                (int)b->n_repeat, (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least,
-                b->prefill.most, b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
+                b->limits.bf16_flops, b->limits.f32_flops);
+}
+
+static void write_speeds_json(const bench *b, text_buffer *out) {
+    text_format(out, "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,",
+                (long long)b->planned_bytes, (long long)b->peak_bytes, (int)b->n_repeat);
+    text_format(out, "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
+                "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
+                (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
+                b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
     for (int i = 0; i < b->batches.count; i++) {
         const measure_result *r = &b->decode[i];
         text_format(out, "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
@@ -137,10 +151,22 @@ static void write_json(const bench *b, text_buffer *out) {
 static int report(const bench *b, const char *json_path) {
     const bool json_only = json_path != NULL && strcmp(json_path, "-") == 0;
     progress_clear();
-    if (!json_only) { print_table(b); }
+    if (!json_only) {
+        print_start(b);
+        if (b->train) {
+            bench_train_print(&b->engine, &b->training, matrix_peak(b));
+        } else {
+            print_table(b);
+        }
+    }
     if (json_path == NULL) { return EXIT_OK; }
     text_buffer out = {0};
-    write_json(b, &out);
+    write_start_json(b, &out);
+    if (b->train) {
+        bench_train_json(&b->engine, &b->training, matrix_peak(b), &out);
+    } else {
+        write_speeds_json(b, &out);
+    }
     FILE *stream = json_only ? stdout : fopen(json_path, "wb");
     bool written = stream != NULL && fwrite(out.data, 1, out.size, stream) == out.size;
     if (stream != NULL && stream != stdout) { written = fclose(stream) == 0 && written; }
@@ -175,7 +201,7 @@ static qrun_session_params session_params(const bench *b, const engine_options *
 
 enum { PROMPT_TOKENS = 512, DECODE_TOKENS = 64, REPEAT = 3 };
 
-static int open_all(bench *b, const engine_options *options) {
+static int open_model(bench *b, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
     int code = engine_open_context(&b->engine, options);
     if (code != EXIT_OK) { return code; }
@@ -184,8 +210,10 @@ static int open_all(bench *b, const engine_options *options) {
         qrun_context_measure_limits(b->engine.context, 2.0, &b->limits, &error) != QRUN_OK) {
         return complain_error(&error);
     }
-    code = engine_open_model(&b->engine, options);
-    if (code != EXIT_OK) { return code; }
+    return engine_open_model(&b->engine, options);
+}
+
+static int open_session(bench *b, const engine_options *options) {
     const int32_t context_tokens = b->engine.info.context_tokens;
     if (b->prompt_tokens == 0) {
         b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
@@ -194,8 +222,10 @@ static int open_all(bench *b, const engine_options *options) {
     return engine_open_session(&b->engine, &params);
 }
 
-static int measure(bench *b) {
-    int code = measure_prefill(&b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
+static int measure(bench *b, const engine_options *options) {
+    int code = open_session(b, options);
+    if (code != EXIT_OK) { return code; }
+    code = measure_prefill(&b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
     for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
         code = measure_decode(&b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
     }
@@ -209,6 +239,16 @@ static int measure(bench *b) {
 
 static int32_t or_default(option_int given, int32_t standard) { return given.given ? (int32_t)given.value : standard; }
 
+/* Options of the one measurement say nothing about the other. */
+static int check_modes(const bench_options *o) {
+    const char *stray = bench_train_stray_option(&o->training);
+    if (stray != NULL) { return complain(EXIT_USAGE, "--%s says something about training only; add --train", stray); }
+    if (o->training.train && (o->prompt_tokens.given || o->decode_tokens.given || o->batches.count > 0)) {
+        return complain(EXIT_USAGE, "--prompt-tokens, --decode-tokens and --batch say nothing about --train");
+    }
+    return EXIT_OK;
+}
+
 static int run(const void *options, const option_texts *arguments) {
     const bench_options *o = options;
     static const option_ints standard_batches = {{1, 8, 16, 32}, 4};
@@ -216,6 +256,8 @@ static int run(const void *options, const option_texts *arguments) {
     if ((o->engine.model == NULL) == (o->engine.shape == NULL)) {
         return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
     }
+    const int code_of_modes = check_modes(o);
+    if (code_of_modes != EXIT_OK) { return code_of_modes; }
     bench *b = allocate(sizeof *b);
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
@@ -223,8 +265,13 @@ static int run(const void *options, const option_texts *arguments) {
     b->decode_tokens = or_default(o->decode_tokens, DECODE_TOKENS);
     b->n_repeat = or_default(o->repeat, REPEAT);
     b->batches = o->batches.count > 0 ? o->batches : standard_batches;
-    int code = open_all(b, &o->engine);
-    if (code == EXIT_OK) { code = measure(b); }
+    b->train = o->training.train;
+    int code = open_model(b, &o->engine);
+    if (code == EXIT_OK) {
+        code = b->train ? bench_train_measure(&b->engine, &o->training, o->engine.memory.value, b->n_repeat,
+                                              &b->training)
+                        : measure(b, &o->engine);
+    }
     if (code == EXIT_OK) { code = report(b, o->json); }
     progress_clear();
     engine_close(&b->engine);
@@ -234,15 +281,16 @@ static int run(const void *options, const option_texts *arguments) {
 
 const command command_bench = {
     .name = "bench",
-    .summary = "measure prefill and decode speed beside the machine's limits",
+    .summary = "measure prefill, decode and training speed beside the machine's limits",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description =
         "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
         "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
-        "decoding, and the peak of matrix products, which bounds prefill.",
+        "decoding, and the peak of matrix products, which bounds prefill and training.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
-                "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5",
+                "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"
+                "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16",
     .groups = groups,
     .n_groups = N_GROUPS(groups),
     .options_bytes = sizeof(bench_options),

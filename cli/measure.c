@@ -67,13 +67,13 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median(double *values, int count) {
+double measure_median(double *values, int count) {
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return count % 2 == 1 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
 }
 
-static void summarise(double *rates, int count, measure_result *result) {
-    result->tokens_per_second = median(rates, count);
+void measure_summarise(double *rates, int count, measure_result *result) {
+    result->tokens_per_second = measure_median(rates, count);
     result->least = rates[0];
     result->most = rates[count - 1];
 }
@@ -92,8 +92,8 @@ int measure_prefill(const engine *e, int32_t n_tokens, int n_repeat, measure_res
         rates[i] = (double)n_tokens / (clock_seconds() - begin);
         first[i] = count.first_token_seconds;
     }
-    summarise(rates, n_repeat, result);
-    result->first_token_seconds = median(first, n_repeat);
+    measure_summarise(rates, n_repeat, result);
+    result->first_token_seconds = measure_median(first, n_repeat);
     return EXIT_OK;
 }
 
@@ -126,6 +126,6 @@ int measure_decode(const engine *e, int32_t n_sequences, int32_t n_tokens, int n
         progress_draw(i, n_repeat, "decode of %d tokens in %d sequences", (int)n_tokens, (int)n_sequences);
         code = decode_once(e, n_sequences, n_tokens, &state, &rates[i]);
     }
-    if (code == EXIT_OK) { summarise(rates, n_repeat, result); }
+    if (code == EXIT_OK) { measure_summarise(rates, n_repeat, result); }
     return code;
 }

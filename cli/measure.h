@@ -12,6 +12,10 @@ typedef struct measure_result {
     double first_token_seconds; /* prefill: median */
 } measure_result;
 
+/* Of `count` values, which are sorted by it. */
+double measure_median(double *values, int count);
+void measure_summarise(double *rates, int count, measure_result *result); /* tokens per second only */
+
 /* Tokens per second of reading prompts of n_tokens, one at a time. 0 or an exit code, after telling the user. */
 int measure_prefill(const engine *e, int32_t n_tokens, int n_repeat, measure_result *result);
 

@@ -476,6 +476,8 @@ typedef struct qrun_train_params {
     int64_t save_every;      /* steps; 0: only at the end */
     int32_t keep;            /* checkpoints; 0: 2 */
     bool restart;            /* ignore a checkpoint in out; else training goes on from the last one */
+    bool random_tokens;      /* for measuring: full rows of random tokens in place of data, an epoch of one step.
+                                data and out are not looked at, and nothing can be saved */
 } qrun_train_params;
 #define QRUN_TRAIN_PARAMS_INIT {.struct_size = sizeof(qrun_train_params)}
 
@@ -489,6 +491,8 @@ typedef struct qrun_train_info {
     int64_t total_steps, first_step; /* first_step > 1 after a resume */
     const char *checkpointing;  /* as chosen */
     int64_t planned_bytes, peak_bytes;
+    double flops_per_token;     /* what matrix products and attention compute for a token of a full row, forward, again
+                                   and backward: a multiply-add counts 2, frozen weights have no gradient */
 } qrun_train_info;
 #define QRUN_TRAIN_INFO_INIT {.struct_size = sizeof(qrun_train_info)}
 

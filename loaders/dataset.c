@@ -16,7 +16,8 @@
 
 struct qr_dataset {
     qr_cache cache;
-    const qr_tokenizer *tokenizer;
+    const qr_tokenizer *tokenizer; /* NULL: random tokens */
+    unsigned char *random; /* what the cache lies in instead of a map */
 };
 
 /* ---- what the tokens depend on ----------------------------------------------------------------------------------- */
@@ -274,9 +275,70 @@ out:
     return status;
 }
 
+/* ---- random tokens ----------------------------------------------------------------------------------------------- */
+
+/* One example after the other: ids, then is_target, filled up to whole ids. */
+static size_t random_example_bytes(int64_t n_tokens) {
+    return (size_t)(n_tokens * (int64_t)sizeof(int32_t) + qr_round_up(n_tokens, sizeof(int32_t)));
+}
+
+static void fill_random(qr_dataset *dataset, qr_cache_entry *entries, int64_t n_tokens, int64_t vocab, uint64_t seed) {
+    qr_dataset_info *info = &dataset->cache.info;
+    const size_t ids_bytes = (size_t)n_tokens * sizeof(int32_t), stride = random_example_bytes(n_tokens);
+    uint64_t draw = seed;
+    for (int64_t i = 0; i < info->n_examples; i++) {
+        unsigned char *example = dataset->random + (size_t)i * stride;
+        for (int64_t t = 0; t < n_tokens; t++) {
+            draw = qr_hash_mix(draw + 1);
+            ((int32_t *)(void *)example)[t] = (int32_t)(draw % (uint64_t)vocab);
+        }
+        memset(example + ids_bytes, 1, (size_t)n_tokens);
+        example[ids_bytes] = 0;
+        entries[i] = (qr_cache_entry){(uint64_t)i * stride, i + 1, (int32_t)n_tokens, (int32_t)n_tokens - 1};
+    }
+    info->n_tokens = info->n_examples * n_tokens;
+    info->n_targets = info->n_examples * (n_tokens - 1);
+    info->longest_tokens = n_tokens;
+    info->format = QR_DATASET_TEXT;
+}
+
+qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64_t vocab, uint64_t seed,
+                                     qr_dataset **dataset, qr_error *err) {
+    *dataset = NULL;
+    if (n_examples < 1 || n_tokens < 2 || n_tokens > INT32_MAX || vocab < 1 || vocab > INT32_MAX) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "random data needs examples of at least 2 tokens of a vocabulary");
+    }
+    qr_dataset *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(err, "a data set", sizeof *made); }
+    const size_t stride = random_example_bytes(n_tokens);
+    qr_cache_entry *entries = qr_alloc_array((size_t)n_examples, sizeof *entries);
+    made->cache.entries = entries;
+    made->random = qr_alloc_array((size_t)n_examples, stride);
+    if (entries == NULL || made->random == NULL) {
+        qr_dataset_close(made);
+        return qr_fail_memory(err, "random data", (size_t)n_examples * stride);
+    }
+    made->cache.info.n_examples = n_examples;
+    made->cache.map.data = made->random;
+    fill_random(made, entries, n_tokens, vocab, seed);
+    *dataset = made;
+    return QRUN_OK;
+}
+
+static void free_random(qr_dataset *dataset) {
+    qr_free((void *)(uintptr_t)dataset->cache.entries);
+    qr_free(dataset->random);
+}
+
+/* ---- closing ----------------------------------------------------------------------------------------------------- */
+
 void qr_dataset_close(qr_dataset *dataset) {
     if (dataset == NULL) { return; }
-    qr_cache_close(&dataset->cache);
+    if (dataset->cache.map.size > 0) {
+        qr_cache_close(&dataset->cache);
+    } else {
+        free_random(dataset);
+    }
     qr_free(dataset);
 }
 
@@ -292,6 +354,9 @@ qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *op
     qr_token_stream stream;
     qrun_status status = QRUN_OK;
     bool inside = false;
+    if (dataset->tokenizer == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are no text that could be shown");
+    }
     qr_token_stream_init(&stream, dataset->tokenizer, false);
     for (int64_t t = 0; t < example.n_tokens; t++) {
         if (inside != (example.is_target[t] != 0)) { qr_buffer_append_text(out, inside ? close_mark : open_mark); }

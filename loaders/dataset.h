@@ -80,6 +80,10 @@ typedef struct qr_dataset_info {
  * messages without a chat template. QRUN_ERROR_CANCELLED when progress says so. */
 qrun_status qr_dataset_open(const qr_dataset_options *options, const qr_tokenizer *tokenizer,
                             const qr_chat_template *chat_template, qr_dataset **dataset, qr_error *err);
+/* For measuring: n_examples of n_tokens (at least 2) random ids below `vocab`, every token but the first a target. It
+ * lives in memory, and has no text to show. */
+qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64_t vocab, uint64_t seed,
+                                     qr_dataset **dataset, qr_error *err);
 void qr_dataset_close(qr_dataset *dataset); /* NULL is fine */
 
 const qr_dataset_info *qr_dataset_get_info(const qr_dataset *dataset);

@@ -85,6 +85,7 @@ out:
 }
 
 qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error) {
-    const qrun_status status = qr_folder_create(trainer->settings.out, error);
+    qrun_status status = qr_trainer_require_out(trainer, error);
+    if (status == QRUN_OK) { status = qr_folder_create(trainer->settings.out, error); }
     return status == QRUN_OK ? qr_adapter_export(trainer, trainer->settings.out, error) : status;
 }

@@ -102,14 +102,18 @@ static qrun_status run_linear(const qr_layer_pass *pass, const qr_linear_layer *
     return run_lora(pass, linear, x, y, y_stride, err);
 }
 
-/* x += linear(src), through the norm that some families put behind a block. */
+/* x += linear(src), through the norm that some families put behind a block: which reads `branch` again on the way
+ * back, and is all that the last product of a block is computed again for. */
 static qrun_status run_block_output(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
                                     const qr_norm *post_norm, float *branch, qr_error *err) {
     const int64_t hidden = pass->model->shape.hidden, n = pass->n_tokens;
-    if (post_norm->weight == NULL) { return run_linear(pass, linear, src, pass->x, hidden, true, err); }
+    if (post_norm->weight == NULL) {
+        return pass->buffers_only ? QRUN_OK : run_linear(pass, linear, src, pass->x, hidden, true, err);
+    }
     float *normed = pass->buffers.branch_normed;
     qrun_status status = QRUN_OK;
     QR_TRY(run_linear(pass, linear, src, branch, hidden, false, err));
+    if (pass->buffers_only) { goto out; }
     QR_TRY(qr_layer_norm_rows(pass->model, pass->workspace, post_norm, branch, normed, QR_DTYPE_F32, n, err));
     const qr_add_args args = {pass->x, normed, n * hidden};
     QR_TRY(qr_add(pass->model->context->backend, &args, pass->workspace, err));

@@ -114,6 +114,7 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     qr_folder_writer folder = {0};
     qrun_status status = QRUN_OK;
     if (path == NULL) { QR_TRY(qr_fail_memory(error, "a path", strlen(trainer->settings.out))); }
+    QR_TRY(qr_trainer_require_out(trainer, error));
     if (trainer->begins_anew) { remove_old(trainer, 0); } /* those of the run before would be taken for this one's */
     trainer->begins_anew = false;
     if (qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */

@@ -390,15 +390,17 @@ static qrun_status copy_stream(qr_train_pass *pass, float *dst, const float *src
     return pass->backend->copy_within(pass->backend, dst, src, n_bytes, err);
 }
 
-/* A layer from the residual stream, its input and the point between its blocks noted. */
-static qrun_status run_layer(qr_train_pass *pass, int64_t l, qr_error *err) {
+/* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
+ * stream behind it. */
+static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     qrun_status status = QRUN_OK;
     pass->current = &pass->activations.layers[l];
-    const qr_layer_pass blocks = layer_pass(pass);
+    qr_layer_pass blocks = layer_pass(pass);
     QR_TRY(copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_TRY(qr_layer_attention(&blocks, layer, err));
     QR_TRY(copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    blocks.buffers_only = buffers_only;
     QR_TRY(qr_layer_mlp(&blocks, layer, err));
 out:
     return status;
@@ -682,7 +684,8 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
     const qr_layer *layer = &pass->model->layers[l];
     qrun_status status = QRUN_OK;
     pass->current = &pass->activations.layers[l];
-    const qr_layer_pass blocks = layer_pass(pass);
+    qr_layer_pass blocks = layer_pass(pass);
+    blocks.buffers_only = true;
     if (kept_segment && !pass->current->mlp_kept) {
         QR_TRY(copy_stream(pass, pass->b.x, pass->current->x_mid, err));
         QR_TRY(qr_layer_mlp(&blocks, layer, err));
@@ -701,7 +704,9 @@ static qrun_status segment_backward(qr_train_pass *pass, const qr_segment *segme
     qrun_status status = QRUN_OK;
     if (!segment->kept) {
         QR_TRY(copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
-        for (int64_t i = 0; i < segment->n; i++) { QR_TRY(run_layer(pass, segment->first + i, err)); }
+        for (int64_t i = 0; i < segment->n; i++) {
+            QR_TRY(run_layer(pass, segment->first + i, i + 1 == segment->n, err));
+        }
     }
     for (int64_t i = segment->n; i-- > 0;) { QR_TRY(layer_backward(pass, segment->first + i, segment->kept, err)); }
 out:
@@ -712,7 +717,7 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
                               double *loss_sum, qr_error *err) {
     qrun_status status = QRUN_OK;
     QR_TRY(enter(pass, batch, backward, err));
-    for (int64_t l = 0; l < pass->model->shape.n_layers; l++) { QR_TRY(run_layer(pass, l, err)); }
+    for (int64_t l = 0; l < pass->model->shape.n_layers; l++) { QR_TRY(run_layer(pass, l, false, err)); }
     QR_TRY(run_loss(pass, batch, loss_scale, backward, loss_sum, err));
     for (int64_t i = pass->activations.n_segments; backward && i-- > 0;) {
         QR_TRY(segment_backward(pass, &pass->activations.segments[i], err));

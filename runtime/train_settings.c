@@ -14,7 +14,7 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "qrun_train_params has an unknown size; begin with QRUN_TRAIN_PARAMS_INIT");
     }
-    if (params->data == NULL || params->out == NULL) {
+    if (!params->random_tokens && (params->data == NULL || params->out == NULL)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "fine-tuning needs data and a folder for the adapter (data, out)");
     }
     const struct {
@@ -90,9 +90,9 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                        "tokens, and --batch-size says how many there are");
     }
     s->batch_tokens = params->batch_tokens != 0 ? params->batch_tokens : s->batch_size * s->seq_tokens;
-    s->out = qr_strdup(params->out);
+    s->out = qr_strdup(params->random_tokens ? "" : params->out);
     s->targets = qr_strdup(params->targets != NULL ? params->targets : "all");
-    if (s->out == NULL || s->targets == NULL) { return qr_fail_memory(err, "the settings", strlen(params->out)); }
+    if (s->out == NULL || s->targets == NULL) { return qr_fail_memory(err, "the settings", sizeof *s); }
     s->lora.targets = s->targets;
     return QRUN_OK;
 }
@@ -101,6 +101,11 @@ void qr_train_settings_free(qr_train_settings *settings) {
     qr_free(settings->out);
     qr_free(settings->targets);
     *settings = (qr_train_settings){0};
+}
+
+qrun_status qr_trainer_require_out(const qrun_trainer *trainer, qr_error *err) {
+    if (trainer->settings.out[0] != '\0') { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a run on random tokens measures, and has nothing to save");
 }
 
 /* Written so that a person can compare. */

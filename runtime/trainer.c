@@ -35,18 +35,20 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
+    const bool goes_on = !params->restart && !params->random_tokens;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
     QR_TRY(claim_model(made, error));
-    if (!params->restart) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
+    if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
     made->parameters.model = model;
     QR_TRY(qr_lora_parameters_describe(&made->parameters, &made->settings.lora, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
+    QR_TRY(qr_trainer_count_flops(made, error));
     QR_TRY(qr_trainer_make_fingerprint(made, params, error));
     QR_TRY(make_memory(made, error));
     made->begins_anew = params->restart;
-    if (!params->restart) { QR_TRY(qr_trainer_resume(made, error)); }
+    if (goes_on) { QR_TRY(qr_trainer_resume(made, error)); }
     made->first_step = made->state.step + 1;
 out:
     if (status == QRUN_OK) {
@@ -106,6 +108,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .checkpointing = trainer->policy_name,
         .planned_bytes = qr_plan_total(&trainer->plan),
         .peak_bytes = (int64_t)peak,
+        .flops_per_token = trainer->flops_per_token,
     };
     return QRUN_OK;
 }

@@ -34,6 +34,7 @@ struct qrun_trainer {
     qr_train_pass *pass;
     qr_checkpoint_policy policy;
     char policy_name[24];
+    double flops_per_token; /* as in qrun_train_info */
     qr_plan plan;
     void *scratch; /* device, for qr_update_run */
     size_t scratch_bytes;
@@ -45,6 +46,8 @@ struct qrun_trainer {
 
 /* ---- train_settings.c -------------------------------------------------------------------------------------------- */
 
+/* QRUN_ERROR_ARGUMENT where the run has no folder to save in (random_tokens). */
+qrun_status qr_trainer_require_out(const qrun_trainer *trainer, qr_error *err);
 /* What a checkpoint must agree with to be gone on from. Needs settings, data and total_steps. */
 qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 
@@ -62,6 +65,11 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
  * description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy);
+
+/* ---- train_flops.c ----------------------------------------------------------------------------------------------- */
+
+/* Settles flops_per_token. Needs the policy. */
+qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 

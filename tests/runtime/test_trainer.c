@@ -2,6 +2,8 @@
  * one that was not, to the byte, and what is refused says why. Uses the model in examples/model. */
 #include "check.h"
 
+#include <math.h>
+
 #include "base/file.h"
 #include "trainer_run.h"
 
@@ -23,6 +25,51 @@ static void test_a_run_learns_in_the_planned_memory(void) {
     qrun_trainer_destroy(trainer);
     qrun_adapter *adapter;
     CHECK_MSG(qrun_adapter_open(model, params.out, NULL, &adapter, &error) == QRUN_OK, "%s", error.message);
+    qrun_model_destroy(model);
+}
+
+/* What bench measures with: the model's parts with LoRA on all of them, and nothing to save. */
+static void test_random_tokens_measure(void) {
+    qrun_model *model = trainer_open_model();
+    qrun_trainer *trainer;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_train_info none = QRUN_TRAIN_INFO_INIT, full = QRUN_TRAIN_INFO_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    params.random_tokens = true;
+    params.seq_tokens = 32;
+    params.batch_size = 3;
+    params.max_steps = 2;
+    params.checkpointing = "none";
+    REQUIRE(model != NULL && qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK);
+    CHECK(qrun_trainer_get_info(trainer, &none, &error) == QRUN_OK);
+    CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && !done);
+    CHECK_INT(metrics.n_tokens, 96);
+    CHECK_INT(metrics.n_target_tokens, 93);
+    CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && done);
+    CHECK_INT(qrun_trainer_save(trainer, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_INT(qrun_trainer_export(trainer, &error), QRUN_ERROR_ARGUMENT);
+    char *text = NULL;
+    CHECK_INT(qrun_trainer_show_example(trainer, 0, &text, &error), QRUN_ERROR_UNSUPPORTED);
+    qrun_trainer_destroy(trainer);
+    params.checkpointing = "full";
+    REQUIRE(qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK);
+    CHECK(qrun_trainer_get_info(trainer, &full, &error) == QRUN_OK);
+    qrun_trainer_destroy(trainer);
+    /* A layer's last matrix is not computed again. */
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    CHECK(qrun_model_get_info(model, &info, &error) == QRUN_OK);
+    const double linear = (double)info.n_linear_parameters, head = (double)info.vocab_size * info.hidden_size;
+    const double last = (double)info.n_layers * info.hidden_size * info.intermediate_size;
+    const double lora_last = (double)info.n_layers * 16.0 * (info.hidden_size + info.intermediate_size);
+    const double lora = (double)full.n_trainable, seen = 16.5;
+    const double attention = 4.0 * seen * info.n_heads * info.head_dim * info.n_layers;
+    const double kept = 4.0 * (linear + head) + 6.0 * lora + 3.5 * attention;
+    const double again = 2.0 * (linear + lora - last - lora_last) + attention;
+    CHECK_MSG(fabs(none.flops_per_token / kept - 1.0) < 1e-12, "%.17g, not %.17g", none.flops_per_token, kept);
+    CHECK_MSG(fabs(full.flops_per_token / (kept + again) - 1.0) < 1e-12, "%.17g, not %.17g", full.flops_per_token,
+              kept + again);
     qrun_model_destroy(model);
 }
 
@@ -104,6 +151,7 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(60)) { return 1; }
     CHECK_RUN(test_a_run_learns_in_the_planned_memory);
+    CHECK_RUN(test_random_tokens_measure);
     CHECK_RUN(test_a_stopped_run_ends_as_one_that_was_not);
     CHECK_RUN(test_restart_begins_anew);
     CHECK_RUN(test_what_cannot_be_is_refused);
