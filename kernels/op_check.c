@@ -39,8 +39,8 @@ static bool check_view(const char *op, const char *what, int64_t n_rows, int64_t
 }
 
 static bool check_act_dtype(const char *op, const char *what, qr_dtype dtype, qr_error *err) {
-    REQUIRE(dtype == QR_DTYPE_F32 || dtype == QR_DTYPE_BF16, op, "%s is %s; it must be F32 or BF16", what,
-            qr_dtype_name(dtype));
+    REQUIRE(dtype == QR_DTYPE_F32 || dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16, op,
+            "%s is %s; it must be F32, BF16 or F16", what, qr_dtype_name(dtype));
     return true;
 }
 

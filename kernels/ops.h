@@ -9,7 +9,8 @@
  * on the number of threads. Sums over `cols` run in an order fixed by cols; attention runs over K/V blocks aligned to
  * absolute positions.
  *
- * Activations are F32 or BF16 ("act" below: the compute type of the model); sums are F32 or wider everywhere. */
+ * Activations are F32, BF16 or F16 ("act" below: the compute type of the model); sums are F32 or wider everywhere. What
+ * is too large for F16 becomes infinite, as IEEE 754 rounds, and goes on as such. */
 #ifndef QR_KERNELS_OPS_H
 #define QR_KERNELS_OPS_H
 
@@ -131,14 +132,13 @@ typedef struct qr_layer_norm_args {
 } qr_layer_norm_args;
 
 /* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).
- * With x BF16 the weights are rounded to BF16 after dequantisation (INT8: the codes are exact and the row's scale
- * SCB / 127 multiplies the sum); with x F32 they stay F32. F16 weights are used as F32 with x F32, rounded to BF16
- * else. */
+ * The weights are rounded to x's type after dequantisation (INT8: the codes are exact and the row's scale SCB / 127
+ * multiplies the sum); with x F32 they stay F32. */
 typedef struct qr_linear_args {
     const qr_weight *weight; /* [out, in] */
     const float *bias;       /* [out] or NULL */
     const void *x;           /* [n_rows, in], rows x_stride apart */
-    qr_dtype x_dtype;        /* F32 or BF16 */
+    qr_dtype x_dtype;        /* act */
     float *y;                /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, x_stride, y_stride;
     bool accumulate;
@@ -187,7 +187,7 @@ typedef struct qr_rope_args {
  * code = rint(x · (127 / max|x|)), all zero when max|x| is 0 or so small that 127 / max|x| overflows. */
 enum { QR_KV_PAGE_TOKENS = 16 };
 
-typedef enum qr_kv_format { QR_KV_F32, QR_KV_BF16, QR_KV_INT8 } qr_kv_format;
+typedef enum qr_kv_format { QR_KV_F32, QR_KV_BF16, QR_KV_F16, QR_KV_INT8 } qr_kv_format;
 
 typedef struct qr_kv_layout {
     qr_kv_format format;

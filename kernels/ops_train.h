@@ -7,12 +7,13 @@
 
 #include "kernels/ops.h"
 
-/* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. With dy_dtype BF16 weights
- * are rounded to BF16 as in linear (INT8: codes exact; dy · (SCB / 127) of the row, in F32, is rounded to BF16). */
+/* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. Weights are
+ * rounded to dy's type as in linear (INT8: codes exact; dy · (SCB / 127) of the row is F32, rounded to BF16 with dy
+ * BF16, but not to F16 with dy F16, where small gradients would become zero). */
 typedef struct qr_linear_backward_args {
     const qr_weight *weight; /* [out, in] */
     const void *dy;          /* [n_rows, out], rows dy_stride apart */
-    qr_dtype dy_dtype;       /* F32 or BF16 */
+    qr_dtype dy_dtype;       /* act */
     float *dx;               /* [n_rows, in], rows dx_stride apart */
     int64_t n_rows, dy_stride, dx_stride;
     bool accumulate;
@@ -22,7 +23,7 @@ typedef struct qr_linear_backward_args {
  * not NULL. For full fine-tuning and whole trained modules. */
 typedef struct qr_weight_backward_args {
     const void *x;           /* [n_rows, in], rows x_stride apart */
-    qr_dtype x_dtype;        /* F32 or BF16 */
+    qr_dtype x_dtype;        /* act */
     const float *dy;         /* [n_rows, out], rows dy_stride apart */
     float *dw;               /* [out, in] contiguous */
     float *dbias;            /* [out] or NULL */
@@ -31,7 +32,7 @@ typedef struct qr_weight_backward_args {
 
 /* lora_backward: of y += scale · B (A x), one adapter for all rows:
  *     h = A x, db += scale · dyᵀ h, dh = scale · dy B, da += dhᵀ x, dx += dh A.
- * x may be BF16 or F32; everything else is F32. */
+ * x may be of any act type; everything else is F32. */
 typedef struct qr_lora_backward_args {
     const float *a, *b; /* [rank, in], [out, rank] */
     float *da, *db;     /* the same shapes; added to */
@@ -77,7 +78,8 @@ typedef struct qr_rope_backward_args {
 
 /* attention_packed: attention over sequences that lie side by side in a batch: token t of sequence s (rows
  * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are
- * [n_tokens, heads, head_dim] views, k and v rounded to BF16 first when round_kv (as a BF16 cache would hold them).
+ * [n_tokens, heads, head_dim] views, k and v rounded first when round_kv, to F16 with dst F16, else to BF16 (as a
+ * cache of that type would hold them).
  * lse[t, h] = log of the sum of exp of the scores, for the backward pass. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
@@ -152,7 +154,7 @@ typedef struct qr_scatter_rows_args {
  * Philox (base/random.h: counter {c / 4, row_key low, row_key high, 0}, word c mod 4, dropped when below p · 2³²). */
 typedef struct qr_dropout_args {
     const void *x; /* [n_rows, dim], rows x_stride apart */
-    qr_dtype x_dtype; /* F32 or BF16; of dst too */
+    qr_dtype x_dtype; /* act; of dst too */
     void *dst;     /* [n_rows, dim], rows dst_stride apart; may be x */
     const int64_t *row_key; /* [n_rows] */
     uint64_t key;

@@ -31,8 +31,9 @@ static void fill_tables(const qr_attention_packed_args *args, qr_packed_pages *p
 }
 
 size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages) {
+    const qr_kv_format rounded = args->dst_dtype == QR_DTYPE_F16 ? QR_KV_F16 : QR_KV_BF16;
     *pages = (qr_packed_pages){
-        .layout = {args->round_kv ? QR_KV_BF16 : QR_KV_F32, args->n_kv_heads, args->head_dim},
+        .layout = {args->round_kv ? rounded : QR_KV_F32, args->n_kv_heads, args->head_dim},
         .table_stride = qr_ceil_div(args->max_seq_tokens, QR_KV_PAGE_TOKENS),
     };
     pages->page_bytes = (int64_t)qr_kv_layer_bytes(&pages->layout);

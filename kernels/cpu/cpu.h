@@ -30,7 +30,8 @@ typedef struct qr_cpu_isa {
     const char *name;   /* as QRUN_FORCE_ISA takes it */
     qr_cpu_level level; /* what ops other than linear choose by */
     const struct qr_cpu_matmul *matmul_bf16; /* linear with x in BF16 */
-    const struct qr_cpu_matmul *matmul_f32;  /* linear with x in F32 */
+    const struct qr_cpu_matmul *matmul_f16;  /* in F16: on F32 elements, as these sets have no products of F16 */
+    const struct qr_cpu_matmul *matmul_f32;  /* in F32 */
     bool test_only; /* never chosen nor listed */
 } qr_cpu_isa;
 

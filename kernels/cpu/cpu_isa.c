@@ -21,14 +21,18 @@
 /* Best first. */
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
-    {"amx-bf16", QR_CPU_AMX_BF16, &qr_cpu_matmul_bf16_amx, &qr_cpu_matmul_f32_avx512, false},
-    {"avx512-bf16", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_avx512_bf16, &qr_cpu_matmul_f32_avx512, false},
-    {"avx512", QR_CPU_AVX512, &qr_cpu_matmul_bf16_avx512, &qr_cpu_matmul_f32_avx512, false},
-    {"avx2", QR_CPU_AVX2, &qr_cpu_matmul_bf16_avx2, &qr_cpu_matmul_f32_avx2, false},
+    {"amx-bf16", QR_CPU_AMX_BF16, &qr_cpu_matmul_bf16_amx, &qr_cpu_matmul_f16_avx512,
+     &qr_cpu_matmul_f32_avx512, false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_avx512_bf16, &qr_cpu_matmul_f16_avx512,
+     &qr_cpu_matmul_f32_avx512, false},
+    {"avx512", QR_CPU_AVX512, &qr_cpu_matmul_bf16_avx512, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512,
+     false},
+    {"avx2", QR_CPU_AVX2, &qr_cpu_matmul_bf16_avx2, &qr_cpu_matmul_f16_avx2, &qr_cpu_matmul_f32_avx2, false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
-    {"amx-bf16-emulated", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_amx_emulated, &qr_cpu_matmul_f32_avx512, true},
+    {"amx-bf16-emulated", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_amx_emulated, &qr_cpu_matmul_f16_avx512,
+     &qr_cpu_matmul_f32_avx512, true},
 #endif
-    {"c", QR_CPU_C, &qr_cpu_matmul_bf16_c, &qr_cpu_matmul_f32_c, false},
+    {"c", QR_CPU_C, &qr_cpu_matmul_bf16_c, &qr_cpu_matmul_f16_c, &qr_cpu_matmul_f32_c, false},
 };
 
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;

@@ -28,6 +28,10 @@ static void write_token(const qr_kv_layout *layout, const float *x, int64_t toke
             for (int64_t j = 0; j < dim; j += QR_VEC) {
                 qr_vec_store_bf16_n((uint16_t *)(void *)dst + j, qr_vec_load_n(src + j, dim - j), dim - j);
             }
+        } else if (layout->format == QR_KV_F16) {
+            for (int64_t j = 0; j < dim; j += QR_VEC) {
+                qr_vec_store_f16_n((uint16_t *)(void *)dst + j, qr_vec_load_n(src + j, dim - j), dim - j);
+            }
         } else {
             const float scale = write_codes(src, dim, (int8_t *)dst);
             memcpy(part + qr_kv_scale_offset(layout) + (size_t)slot * sizeof scale, &scale, sizeof scale);

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
+
 /* 12 accumulators, 3 vectors of x and one of w fill the 16 registers. */
 #define TILE_MAX_COLS 3
 enum { LANES = 8, LANES_TILE_ROWS = 4, LANES_TILE_COLS = TILE_MAX_COLS };
@@ -44,15 +46,15 @@ static inline lanes lanes_round_bf16(lanes a) {
     return _mm256_castsi256_ps(_mm256_and_si256(chosen, _mm256_set1_epi32((int)0xFFFF0000)));
 }
 
-static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
+static inline lanes lanes_round(lanes a, qr_dtype dtype) {
+    if (dtype == QR_DTYPE_BF16) { return lanes_round_bf16(a); }
+    return dtype == QR_DTYPE_F16 ? _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)) : a;
+}
+
+static inline lanes_table lanes_table_make(const float code[16], float scale, qr_dtype dtype) {
     const __m256 factor = _mm256_set1_ps(scale);
-    lanes_table table = {_mm256_mul_ps(_mm256_loadu_ps(code), factor),
-                         _mm256_mul_ps(_mm256_loadu_ps(code + 8), factor)};
-    if (round_bf16) {
-        table.low = lanes_round_bf16(table.low);
-        table.high = lanes_round_bf16(table.high);
-    }
-    return table;
+    return (lanes_table){lanes_round(_mm256_mul_ps(_mm256_loadu_ps(code), factor), dtype),
+                         lanes_round(_mm256_mul_ps(_mm256_loadu_ps(code + 8), factor), dtype)};
 }
 
 static inline lanes_index lanes_index_from_u16(const uint8_t *src) {

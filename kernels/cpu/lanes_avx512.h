@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
+
 /* 24 accumulators, 6 vectors of x and one of w of the 32 registers. */
 #define TILE_MAX_COLS 6
 enum { LANES = 16, LANES_TILE_ROWS = 4, LANES_TILE_COLS = TILE_MAX_COLS };
@@ -43,9 +45,13 @@ static inline lanes lanes_round_bf16(lanes a) {
     return _mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32((int)0xFFFF0000)));
 }
 
-static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
-    const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(code), _mm512_set1_ps(scale));
-    return (lanes_table){round_bf16 ? lanes_round_bf16(values) : values};
+static inline lanes lanes_round(lanes a, qr_dtype dtype) {
+    if (dtype == QR_DTYPE_BF16) { return lanes_round_bf16(a); }
+    return dtype == QR_DTYPE_F16 ? _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)) : a;
+}
+
+static inline lanes_table lanes_table_make(const float code[16], float scale, qr_dtype dtype) {
+    return (lanes_table){lanes_round(_mm512_mul_ps(_mm512_loadu_ps(code), _mm512_set1_ps(scale)), dtype)};
 }
 
 static inline lanes_index lanes_index_from_u16(const uint8_t *src) {

@@ -61,18 +61,18 @@ static inline lanes lanes_from_i8(const int8_t *src) {
     return a;
 }
 
-/* Rounded to the nearest BF16 value. */
-static inline lanes lanes_round_bf16(lanes a) {
-    LANES_EACH(a[lane] = qr_bf16_to_f32(qr_f32_to_bf16(a[lane])));
+/* Rounded to the nearest value of a type: BF16, F16, or F32, which leaves it as it is. */
+static inline lanes lanes_round(lanes a, qr_dtype dtype) {
+    if (dtype == QR_DTYPE_BF16) { LANES_EACH(a[lane] = qr_bf16_to_f32(qr_f32_to_bf16(a[lane]))); }
+    if (dtype == QR_DTYPE_F16) { LANES_EACH(a[lane] = qr_f16_to_f32(qr_f32_to_f16(a[lane]))); }
     return a;
 }
 
-/* The 16 products code[i] · scale. */
-static inline lanes_table lanes_table_make(const float code[16], float scale, bool round_bf16) {
+/* The 16 products code[i] · scale, rounded to a type. */
+static inline lanes_table lanes_table_make(const float code[16], float scale, qr_dtype dtype) {
     lanes_table table;
-    for (int i = 0; i < 16; i++) {
-        const float value = code[i] * scale;
-        table.v[i] = round_bf16 ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value;
+    for (int i = 0; i < 16; i += LANES) {
+        lanes_store(table.v + i, lanes_round(lanes_mul(lanes_load(code + i), lanes_set(scale)), dtype));
     }
     return table;
 }

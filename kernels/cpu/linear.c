@@ -1,6 +1,6 @@
 /* The linear op: tasks, operands, and what happens to a sum before it is stored. The products are the instruction set's
  * (linear.h). */
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/outer.h"
 
 #include <string.h>
 
@@ -24,9 +24,10 @@ typedef struct linear_run {
     bool weight_in_place;
 } linear_run;
 
-static const qr_cpu_matmul *matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
+const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
     const qr_cpu_isa *isa = qr_cpu(backend)->isa;
-    return x_dtype == QR_DTYPE_BF16 ? isa->matmul_bf16 : isa->matmul_f32;
+    if (x_dtype == QR_DTYPE_BF16) { return isa->matmul_bf16; }
+    return x_dtype == QR_DTYPE_F16 ? isa->matmul_f16 : isa->matmul_f32;
 }
 
 static int64_t element_step(const qr_cpu_matmul *matmul) {
@@ -81,14 +82,14 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
 /* Also where x is used in place: a plan that asks with another stride than a call has must not come out short. */
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
-    const qr_cpu_matmul *matmul = matmul_of(backend, args->x_dtype);
+    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
     return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args->n_rows);
 }
 
 static bool is_in_place(const qr_cpu_matmul *matmul, qr_weight_format format) {
     if (matmul->element_bytes == 2) { return format == QR_WEIGHT_BF16; }
-    return format == QR_WEIGHT_F32 && !matmul->rounds_bf16;
+    return format == QR_WEIGHT_F32 && matmul->x_dtype == QR_DTYPE_F32;
 }
 
 /* --- Preparing x ------------------------------------------------------------------------------------------------- */
@@ -104,7 +105,7 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
     if (src_bytes == dst_bytes) {
         memcpy(dst, src, (size_t)n * dst_bytes);
     } else {
-        for (int64_t k = 0; k < n; k++) { ((float *)dst)[k] = qr_bf16_to_f32(((const qr_bf16 *)src)[k]); }
+        run->matmul->outer->pack(src, args->x_dtype, NULL, n, dst);
     }
     memset(dst + (size_t)n * dst_bytes, 0, (size_t)(run->n_k_padded - n) * dst_bytes);
 }
@@ -275,7 +276,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
 static qrun_status linear_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
     const qr_linear_args *args = untyped;
     if (!qr_check_linear(args, err)) { return QRUN_ERROR_ARGUMENT; }
-    const qr_cpu_matmul *matmul = matmul_of(backend, args->x_dtype);
+    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     linear_run run = {
         .args = args,
         .matmul = matmul,

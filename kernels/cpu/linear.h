@@ -54,7 +54,7 @@ typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
     int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
-    bool rounds_bf16;     /* x and the weights are BF16 values (held in F32 when element_bytes is 4) */
+    qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
     void (*fetch)(const qr_cpu_panel *panel);
     void (*multiply)(const qr_cpu_product *product);
     /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
@@ -75,9 +75,9 @@ typedef struct qr_cpu_matmul {
     double exercise_flops;
 } qr_cpu_matmul;
 
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_c, qr_cpu_matmul_f32_c;
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx2, qr_cpu_matmul_f32_avx2;
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512, qr_cpu_matmul_f32_avx512;
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_c, qr_cpu_matmul_f16_c, qr_cpu_matmul_f32_c;
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx2, qr_cpu_matmul_f16_avx2, qr_cpu_matmul_f32_avx2;
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512, qr_cpu_matmul_f16_avx512, qr_cpu_matmul_f32_avx512;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulated;
 
@@ -91,8 +91,11 @@ void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead,
 void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
                        float *dst);
 
-/* One row of a panel of NF4_FLAT weights: dst in F32, rounded to BF16 first where asked, or in BF16. */
-void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, bool round_bf16, float *dst);
+/* The kernel of linear with x of a type. */
+const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype);
+
+/* One row of a panel of NF4_FLAT weights: dst in F32, rounded to the values of a type first, or in BF16. */
+void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, qr_dtype round_to, float *dst);
 void qr_cpu_nf4_flat_row_bf16(const qr_cpu_panel *panel, int64_t row, uint16_t *dst);
 
 #endif

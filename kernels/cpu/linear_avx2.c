@@ -20,10 +20,22 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_avx2 = {
     .element_bytes = 4,
     .k_block = K_BLOCK,
     .piece_rows = LANES_TILE_ROWS,
-    .rounds_bf16 = true,
+    .x_dtype = QR_DTYPE_BF16,
     .fetch = fetch_rounded_to_bf16,
     .multiply = multiply,
     .outer = &outer_rounded,
+    .exercise = exercise,
+    .exercise_flops = EXERCISE_FLOPS,
+};
+
+const qr_cpu_matmul qr_cpu_matmul_f16_avx2 = {
+    .element_bytes = 4,
+    .k_block = K_BLOCK,
+    .piece_rows = LANES_TILE_ROWS,
+    .x_dtype = QR_DTYPE_F16,
+    .fetch = fetch_rounded_to_f16,
+    .multiply = multiply,
+    .outer = &outer_f32,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,
 };

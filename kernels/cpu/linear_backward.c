@@ -13,9 +13,8 @@ static size_t linear_backward_workspace(const qr_backend *backend, const void *a
 static qrun_status linear_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
     const qr_linear_backward_args *args = untyped;
     if (!qr_check_linear_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
-    const qr_cpu_isa *isa = qr_cpu(backend)->isa;
     const qr_cpu_outer_args product = {
-        .matmul = args->dy_dtype == QR_DTYPE_BF16 ? isa->matmul_bf16 : isa->matmul_f32,
+        .matmul = qr_cpu_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
         .n = args->weight->desc.cols,
         .k = args->weight->desc.rows,
@@ -64,7 +63,7 @@ static size_t weight_backward_workspace(const qr_backend *backend, const void *a
     return qr_cpu_outer_workspace(backend);
 }
 
-/* In F32 for x of either type: rounding dy to BF16 would be an error of 2^-9 of every term. */
+/* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. */
 static qrun_status weight_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
     const qr_weight_backward_args *args = untyped;
     if (!qr_check_weight_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }

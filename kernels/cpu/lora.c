@@ -5,9 +5,8 @@
  * every output adds its `rank` products in order. */
 #include <string.h>
 
-#include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/outer.h"
 #include "kernels/op_check.h"
 
 enum {
@@ -95,12 +94,8 @@ static void gather_x_row(void *untyped, int64_t sorted, int worker) {
     const qr_lora_args *args = run->args;
     const int64_t offset = run->order[sorted] * args->x_stride;
     float *dst = run->x + sorted * run->n_k_padded;
-    if (args->x_dtype == QR_DTYPE_F32) {
-        memcpy(dst, (const float *)args->x + offset, (size_t)args->in * sizeof *dst);
-    } else {
-        const qr_bf16 *src = (const qr_bf16 *)args->x + offset;
-        for (int64_t k = 0; k < args->in; k++) { dst[k] = qr_bf16_to_f32(src[k]); }
-    }
+    const unsigned char *src = (const unsigned char *)args->x + (size_t)offset * qr_dtype_bytes(args->x_dtype);
+    run->matmul->outer->pack(src, args->x_dtype, NULL, args->in, dst);
     memset(dst + args->in, 0, (size_t)(run->n_k_padded - args->in) * sizeof *dst);
 }
 

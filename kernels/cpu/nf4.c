@@ -33,14 +33,16 @@ void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int
     for (int64_t j = 0; j < n; j++) { block_scales(weight, layout, (first + 64 * j) / block, 1, dst + j); }
 }
 
-static void nf4_table(float table[16], float scale, bool round_bf16) {
-    for (int i = 0; i < 16; i++) {
-        const float value = qr_nf4_code[i] * scale;
-        table[i] = round_bf16 ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value;
-    }
+static float round_to_dtype(float value, qr_dtype dtype) {
+    if (dtype == QR_DTYPE_BF16) { return qr_bf16_to_f32(qr_f32_to_bf16(value)); }
+    return dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(value)) : value;
 }
 
-void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, bool round_bf16, float *dst) {
+static void nf4_table(float table[16], float scale, qr_dtype round_to) {
+    for (int i = 0; i < 16; i++) { table[i] = round_to_dtype(qr_nf4_code[i] * scale, round_to); }
+}
+
+void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, qr_dtype round_to, float *dst) {
     const qr_weight *weight = panel->weight;
     const uint8_t *codes = weight->data;
     const int64_t begin = row * weight->desc.cols + panel->k, end = begin + panel->n_k;
@@ -49,7 +51,7 @@ void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, bool round_
         const int64_t block_end = qr_min((i / block + 1) * block, end);
         float absmax, table[16];
         block_scales(weight, panel->layout, i / block, 1, &absmax);
-        nf4_table(table, absmax, round_bf16);
+        nf4_table(table, absmax, round_to);
         for (; i < block_end; i++) { dst[i - begin] = table[i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15]; }
     }
 }
@@ -61,7 +63,7 @@ void qr_cpu_nf4_flat_row_bf16(const qr_cpu_panel *panel, int64_t row, uint16_t *
     for (int64_t k = 0; k < panel->n_k; k += PIECE) {
         part.k = panel->k + k;
         part.n_k = qr_min(panel->n_k - k, PIECE);
-        qr_cpu_nf4_flat_row_f32(&part, row, true, piece);
+        qr_cpu_nf4_flat_row_f32(&part, row, QR_DTYPE_BF16, piece);
         for (int64_t j = 0; j < part.n_k; j++) { dst[k + j] = (uint16_t)(qr_f32_bits(piece[j]) >> 16); }
     }
 }

@@ -17,8 +17,20 @@ static void outer_multiply(const qr_cpu_outer_product *p) {
     }
 }
 
+static inline lanes outer_lanes(const void *src, qr_dtype dtype, int64_t i) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: return lanes_from_bf16((const uint16_t *)src + i);
+    case QR_DTYPE_F16: return lanes_from_f16((const uint16_t *)src + i);
+    default: return lanes_load((const float *)src + i);
+    }
+}
+
 static inline float outer_element(const void *src, qr_dtype dtype, int64_t i) {
-    return dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(((const qr_bf16 *)src)[i]) : ((const float *)src)[i];
+    switch (dtype) {
+    case QR_DTYPE_BF16: return qr_bf16_to_f32(((const qr_bf16 *)src)[i]);
+    case QR_DTYPE_F16: return qr_f16_to_f32(((const qr_f16 *)src)[i]);
+    default: return ((const float *)src)[i];
+    }
 }
 
 static inline __attribute__((always_inline)) void outer_pack(const void *src, qr_dtype dtype, const float *factors,
@@ -26,10 +38,9 @@ static inline __attribute__((always_inline)) void outer_pack(const void *src, qr
     const bool rounds = round_bf16 && factors != NULL;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        lanes value = dtype == QR_DTYPE_BF16 ? lanes_from_bf16((const uint16_t *)src + i)
-                                             : lanes_load((const float *)src + i);
+        lanes value = outer_lanes(src, dtype, i);
         if (factors != NULL) { value = lanes_mul(value, lanes_load(factors + i)); }
-        lanes_store(dst + i, rounds ? lanes_round_bf16(value) : value);
+        lanes_store(dst + i, rounds ? lanes_round(value, QR_DTYPE_BF16) : value);
     }
     for (; i < n; i++) {
         const float value = outer_element(src, dtype, i) * (factors != NULL ? factors[i] : 1.0F);

@@ -1,9 +1,9 @@
-/* 32-bit units of memory held in the lanes of a qr_vec: a unit is one F32, two BF16 or four INT8 elements. Used to
- * transpose K, whatever its type, with the shuffles that 32-bit elements need.
+/* 32-bit units of memory held in the lanes of a qr_vec: a unit is one F32, two BF16 or F16, or four INT8 elements. Used
+ * to transpose K, whatever its type, with the shuffles that 32-bit elements need.
  *
  *   qr_vec_load_units(p, n_bytes)   the first n_bytes (≥ 1; 4 · QR_VEC or more means all) as they lie, zeros after
  *   qr_vec_transpose(v)             lane j of v[i] and lane i of v[j] change places
- *   qr_vec_unit_bf16(v, k), …_i8    element k of every unit, as F32 */
+ *   qr_vec_unit_bf16(v, k), …_f16, …_i8   element k of every unit, as F32 */
 #ifndef QR_KERNELS_CPU_VEC_UNITS_H
 #define QR_KERNELS_CPU_VEC_UNITS_H
 
@@ -46,6 +46,10 @@ QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     if (k == 0) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)); }
     return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
 }
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(v), (unsigned)(16 * k));
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(low));
+}
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     const __m512i top = _mm512_slli_epi32(_mm512_castps_si512(v), (unsigned)(24 - 8 * k));
     return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
@@ -83,6 +87,10 @@ QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     if (k == 0) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)); }
     return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
 }
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    const __m256i upper = _mm256_slli_epi32(_mm256_castps_si256(v), 16 - 16 * k), low = _mm256_srli_epi32(upper, 16);
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(v), 24 - 8 * k), 24));
 }
@@ -106,6 +114,13 @@ QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
     memcpy(elements, &v, sizeof v);
     qr_vec result = v; /* every lane is written below; GCC does not see it in every build */
     for (int i = 0; i < QR_VEC; i++) { result[i] = qr_bf16_to_f32(elements[2 * i + k]); }
+    return result;
+}
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    uint16_t elements[2 * QR_VEC];
+    memcpy(elements, &v, sizeof v);
+    qr_vec result = v;
+    for (int i = 0; i < QR_VEC; i++) { result[i] = qr_f16_to_f32(elements[2 * i + k]); }
     return result;
 }
 QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {

@@ -28,6 +28,8 @@ float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes);
 /* Element `index` of a vector of F32, F16 or BF16, and its inverse (rounded to F32, then to dtype). */
 float qr_ref_load(const void *src, qr_dtype dtype, int64_t index);
 void qr_ref_store(void *dst, qr_dtype dtype, int64_t index, double value);
+/* The value of a type (F32, F16, BF16) nearest to one of F32. */
+float qr_ref_round(float value, qr_dtype dtype);
 
 double qr_ref_act_fn(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);

@@ -38,6 +38,9 @@ static void store_vector(const qr_kv_layout *layout, const kv_vector *dst, const
     case QR_KV_BF16:
         for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_BF16, j, (double)src[j]); }
         break;
+    case QR_KV_F16:
+        for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_F16, j, (double)src[j]); }
+        break;
     case QR_KV_F32:
         for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_F32, j, (double)src[j]); }
         break;
@@ -48,6 +51,7 @@ static double load_element(const qr_kv_layout *layout, const kv_vector *src, int
     switch (layout->format) {
     case QR_KV_INT8: return (double)((const int8_t *)src->elements)[j] * (double)*src->scale;
     case QR_KV_BF16: return (double)qr_ref_load(src->elements, QR_DTYPE_BF16, j);
+    case QR_KV_F16: return (double)qr_ref_load(src->elements, QR_DTYPE_F16, j);
     case QR_KV_F32: return (double)qr_ref_load(src->elements, QR_DTYPE_F32, j);
     }
     return 0.0;

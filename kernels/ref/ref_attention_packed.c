@@ -30,7 +30,8 @@ static const float *q_of(const qr_attention_packed_args *args, const packed_quer
 static double kv_value(const qr_attention_packed_args *args, const float *kv, int64_t token, int64_t kv_head,
                        int64_t j) {
     const float value = kv[token * args->qkv_stride + kv_head * args->head_dim + j];
-    return (double)(args->round_kv ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value);
+    if (!args->round_kv) { return (double)value; }
+    return (double)qr_ref_round(value, args->dst_dtype == QR_DTYPE_F16 ? QR_DTYPE_F16 : QR_DTYPE_BF16);
 }
 
 static double score(const qr_attention_packed_args *args, const packed_query *query, int64_t token) {

@@ -26,6 +26,14 @@ void qr_ref_store(void *dst, qr_dtype dtype, int64_t index, double value) {
     }
 }
 
+float qr_ref_round(float value, qr_dtype dtype) {
+    switch (dtype) {
+    case QR_DTYPE_F16: return qr_f16_to_f32(qr_f32_to_f16(value));
+    case QR_DTYPE_BF16: return qr_bf16_to_f32(qr_f32_to_bf16(value));
+    default: return value;
+    }
+}
+
 /* The block that qr_alloc gave is remembered in front of the aligned memory. */
 static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
                                  qr_error *err) {

@@ -1,8 +1,5 @@
 /* linear_backward, weight_backward and lora_backward. */
-#include "base/half.h"
 #include "kernels/ref/ref.h"
-
-static float round_bf16(float value) { return qr_bf16_to_f32(qr_f32_to_bf16(value)); }
 
 /* --- linear_backward --- */
 
@@ -18,7 +15,7 @@ size_t qr_ref_linear_backward_workspace(const qr_linear_backward_args *args) {
 static double scaled_dy(const qr_linear_backward_args *args, int64_t i, int64_t o, float row_absmax) {
     const float dy = qr_ref_load(args->dy, args->dy_dtype, i * args->dy_stride + o);
     if (args->weight->desc.format != QR_WEIGHT_INT8) { return (double)dy; }
-    if (args->dy_dtype == QR_DTYPE_BF16) { return (double)round_bf16(dy * (row_absmax / 127.0F)); }
+    if (args->dy_dtype == QR_DTYPE_BF16) { return (double)qr_ref_round(dy * (row_absmax / 127.0F), QR_DTYPE_BF16); }
     return (double)dy * ((double)row_absmax / 127.0);
 }
 
@@ -35,7 +32,7 @@ void qr_ref_linear_backward(const qr_linear_backward_args *args, void *workspace
         } else {
             qr_ref_weight_row(args->weight, o, w);
         }
-        for (int64_t c = 0; !int8 && args->dy_dtype == QR_DTYPE_BF16 && c < in; c++) { w[c] = round_bf16(w[c]); }
+        for (int64_t c = 0; !int8 && c < in; c++) { w[c] = qr_ref_round(w[c], args->dy_dtype); }
         for (int64_t i = 0; i < args->n_rows; i++) {
             const double dy = scaled_dy(args, i, o, row_absmax);
             for (int64_t c = 0; c < in; c++) { sums[i * in + c] += dy * (double)w[c]; }

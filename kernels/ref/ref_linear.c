@@ -1,7 +1,6 @@
 /* linear and lora. */
 #include <assert.h>
 
-#include "base/half.h"
 #include "kernels/ref/ref.h"
 
 static double dot(const float *w, const void *x, qr_dtype x_dtype, int64_t first, int64_t n) {
@@ -14,9 +13,7 @@ static double dot(const float *w, const void *x, qr_dtype x_dtype, int64_t first
 static double product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row, float *dst) {
     if (weight->desc.format == QR_WEIGHT_INT8) { return (double)qr_ref_int8_row(weight, row, dst) / 127.0; }
     qr_ref_weight_row(weight, row, dst);
-    if (x_dtype == QR_DTYPE_BF16) {
-        for (int64_t c = 0; c < weight->desc.cols; c++) { dst[c] = qr_bf16_to_f32(qr_f32_to_bf16(dst[c])); }
-    }
+    for (int64_t c = 0; c < weight->desc.cols; c++) { dst[c] = qr_ref_round(dst[c], x_dtype); }
     return 1.0;
 }
 

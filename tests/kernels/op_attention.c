@@ -8,7 +8,7 @@
 
 enum { GAP = 3, PAGE = QR_KV_PAGE_TOKENS };
 
-static const char *const kv_names[] = {"f32", "bf16", "int8"};
+static const char *const kv_names[] = {"f32", "bf16", "f16", "int8"};
 
 /* --- kv_write: the stored bytes are defined exactly --- */
 
@@ -293,9 +293,13 @@ static void round_as_stored(const qr_kv_layout *layout, float *values, int64_t n
     for (int64_t head = 0; head < n; head += layout->head_dim) {
         float *x = values + head, largest = 0.0F;
         for (int64_t i = 0; i < layout->head_dim; i++) { largest = fmaxf(largest, fabsf(x[i])); }
-        for (int64_t i = 0; i < layout->head_dim && layout->format != QR_KV_F32; i++) {
-            x[i] = layout->format == QR_KV_BF16 ? qr_bf16_to_f32(qr_f32_to_bf16(x[i]))
-                                                : rintf(x[i] * (127.0F / largest)) * (largest / 127.0F);
+        for (int64_t i = 0; i < layout->head_dim; i++) {
+            switch (layout->format) {
+            case QR_KV_F32: break;
+            case QR_KV_BF16: x[i] = qr_bf16_to_f32(qr_f32_to_bf16(x[i])); break;
+            case QR_KV_F16: x[i] = qr_f16_to_f32(qr_f32_to_f16(x[i])); break;
+            case QR_KV_INT8: x[i] = rintf(x[i] * (127.0F / largest)) * (largest / 127.0F); break;
+            }
         }
     }
 }
@@ -326,6 +330,7 @@ static void check_attention(qr_kv_layout layout, int32_t group, int32_t window, 
     attention_bound(&data, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
+    op_check_case(&c, QR_DTYPE_F16);
     for (int s = 0; s < n_seqs; s++) {
         qr_free(kv[0][s]);
         qr_free(kv[1][s]);

@@ -15,9 +15,10 @@ static const int32_t seq_tokens[N_SEQS] = {19, 1, 33, MAX_TOKENS, 2, 16, 11};
 typedef struct packed_case {
     int32_t n_heads, n_kv_heads, head_dim, window;
     float scale, softcap;
-    bool round_kv;
+    qr_dtype kv_dtype; /* what k and v are rounded to */
     int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
     const float *qkv;          /* [n_tokens, qkv_row + GAP] */
+    const float *qkv_rounded;  /* the same, with k and v rounded */
     const float *dout;         /* [n_tokens, n_heads · head_dim] */
     qr_dtype out_dtype;        /* of what the forward op wrote */
     const void *out;           /* [n_tokens, n_heads · head_dim] */
@@ -51,7 +52,7 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
         .scale = c->scale,
         .softcap = c->softcap,
         .window = c->window,
-        .round_kv = c->round_kv,
+        .round_kv = c->kv_dtype != QR_DTYPE_F32,
     };
 }
 
@@ -70,9 +71,14 @@ static void place(const packed_case *c, int64_t first, int64_t n, const void *sr
 
 /* --- Forward --- */
 
-/* A token of a row: the heads' outputs, then their lse (in the type of the output). */
+/* A token of a row: the heads' outputs, then their lse (in the type of the output). Into F32 k and v are rounded to
+ * BF16 or not at all: what rounding to F16 must give is computed from values that are rounded already. */
 static void exec_packed(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    packed_case rounded = *(const packed_case *)data;
+    rounded.qkv = rounded.qkv_rounded;
+    rounded.kv_dtype = QR_DTYPE_F32;
     const packed_case *c = data;
+    if (c->kv_dtype == QR_DTYPE_F16 && dtype == QR_DTYPE_F32) { c = &rounded; }
     int32_t starts[N_SEQS + 1];
     qr_attention_packed_args args = packed_args(run, c, first, n, starts);
     const size_t size = qr_dtype_bytes(dtype), row_bytes = (size_t)out_row(c) * size;
@@ -106,8 +112,7 @@ typedef struct pairs {
 
 static double kv_at(const packed_case *c, int64_t token, int64_t head, int64_t j, bool is_v) {
     const int64_t kv_head = head / (c->n_heads / c->n_kv_heads) + (is_v ? c->n_kv_heads : 0);
-    const float value = c->qkv[token * (qkv_row(c) + GAP) + out_row(c) + kv_head * c->head_dim + j];
-    return (double)(c->round_kv ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value);
+    return (double)c->qkv_rounded[token * (qkv_row(c) + GAP) + out_row(c) + kv_head * c->head_dim + j];
 }
 
 static double q_at(const packed_case *c, int64_t token, int64_t head, int64_t j) {
@@ -171,8 +176,12 @@ static void check_forward(const packed_case *c, const char *label) {
     }
     op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * token_row, .exec = exec_packed, .data = c, .bound = bound};
     snprintf(whole.label, sizeof whole.label, "attention_packed %s", label);
-    op_check_case(&whole, QR_DTYPE_F32);
-    op_check_case(&whole, QR_DTYPE_BF16);
+    if (c->kv_dtype == QR_DTYPE_F16) {
+        op_check_case(&whole, QR_DTYPE_F16);
+    } else {
+        op_check_case(&whole, QR_DTYPE_F32);
+        op_check_case(&whole, QR_DTYPE_BF16);
+    }
     qr_free(bound);
 }
 
@@ -272,11 +281,22 @@ static void run_forward(const packed_case *c, void *out, float *lse) {
     op_run_end(&run);
 }
 
+static float *with_rounded_kv(const packed_case *c, int64_t n_tokens) {
+    const int64_t stride = qkv_row(c) + GAP;
+    float *rounded = qr_alloc((size_t)(n_tokens * stride) * sizeof(float));
+    for (int64_t i = 0; i < n_tokens * stride; i++) {
+        void *typed = op_to_dtype(c->qkv + i, 1, i % stride >= out_row(c) ? c->kv_dtype : QR_DTYPE_F32);
+        rounded[i] = (float)op_from_dtype(typed, i % stride >= out_row(c) ? c->kv_dtype : QR_DTYPE_F32, 0);
+        qr_free(typed);
+    }
+    return rounded;
+}
+
 static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, int32_t window, float softcap,
-                         bool round_kv, bool backward) {
+                         qr_dtype kv_dtype, bool backward) {
     packed_case data = {.n_heads = n_kv_heads * group, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .window = window,
-                        .softcap = softcap, .round_kv = round_kv, .scale = (float)(1.0 / sqrt((double)head_dim)),
-                        .out_dtype = round_kv ? QR_DTYPE_BF16 : QR_DTYPE_F32};
+                        .softcap = softcap, .kv_dtype = kv_dtype, .scale = (float)(1.0 / sqrt((double)head_dim)),
+                        .out_dtype = kv_dtype};
     for (int s = 0; s < N_SEQS; s++) { data.start[s + 1] = data.start[s] + seq_tokens[s]; }
     const int64_t n_tokens = data.start[N_SEQS];
     float *qkv = op_normals(n_tokens * (qkv_row(&data) + GAP), 1, 1.5);
@@ -284,10 +304,12 @@ static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, in
     void *out = qr_alloc((size_t)(n_tokens * out_row(&data)) * sizeof(float));
     float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
     data.qkv = qkv;
+    float *qkv_rounded = with_rounded_kv(&data, n_tokens);
+    data.qkv_rounded = qkv_rounded;
     data.dout = dout;
     char label[120];
-    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g%s", (int)n_kv_heads, (int)group,
-             (int)head_dim, (int)window, (double)softcap, round_kv ? ", K/V rounded" : "");
+    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g, K/V %s", (int)n_kv_heads, (int)group,
+             (int)head_dim, (int)window, (double)softcap, qr_dtype_name(kv_dtype));
     if (backward) {
         run_forward(&data, out, lse);
         data.out = out;
@@ -297,6 +319,7 @@ static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, in
         check_forward(&data, label);
     }
     qr_free(qkv);
+    qr_free(qkv_rounded);
     qr_free(dout);
     qr_free(out);
     qr_free(lse);
@@ -307,13 +330,14 @@ static void check_all_packed(bool backward) {
     static const int32_t head_dims[] = {8, 16, 64, 80, 17, 128, 1};
     static const int32_t groups[] = {1, 3, 4, 2};
     static const int32_t windows[] = {0, 1, 16, 20, 33};
+    static const qr_dtype kv_dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
     for (unsigned i = 0; i < 2 * QR_COUNT_OF(head_dims); i++) {
         const int32_t window = i % 2 == 0 ? 0 : windows[i / 2 % 5];
-        check_packed(i % 3 == 0 ? 2 : 1, groups[i % 4], head_dims[i / 2], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1,
-                     backward);
+        check_packed(i % 3 == 0 ? 2 : 1, groups[i % 4], head_dims[i / 2], window, i % 4 < 2 ? 0.0F : 20.0F,
+                     kv_dtypes[i % 3], backward);
     }
     for (unsigned i = 0; i < QR_COUNT_OF(groups) * QR_COUNT_OF(windows); i++) {
-        check_packed(2, groups[i / 5], 16, windows[i % 5], i % 2 == 0 ? 0.0F : 5.0F, i % 3 == 0, backward);
+        check_packed(2, groups[i / 5], 16, windows[i % 5], i % 2 == 0 ? 0.0F : 5.0F, kv_dtypes[i % 3], backward);
     }
 }
 

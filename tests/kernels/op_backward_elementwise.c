@@ -312,7 +312,7 @@ void test_op_scatter_rows(void) {
 
 typedef struct dropout_case {
     int64_t dim;
-    const float *x; /* [N_ROWS, dim + GAP], exact in BF16 */
+    const float *x; /* [N_ROWS, dim + GAP], exact in BF16 and F16 */
     const int64_t *row_key;
     uint64_t key;
     float p;
@@ -360,7 +360,10 @@ static bool is_kept(const dropout_case *c, int64_t row, int64_t col) {
 static void check_dropout(int64_t dim, float p, bool in_place) {
     const int64_t stride = dim + GAP;
     float *x = op_normals(N_ROWS * stride, 5, 1.0);
-    for (int64_t i = 0; i < N_ROWS * stride; i++) { x[i] = qr_bf16_to_f32(qr_f32_to_bf16(x[i])); }
+    for (int64_t i = 0; i < N_ROWS * stride; i++) {
+        const float value = qr_bf16_to_f32(qr_f32_to_bf16(x[i]));
+        x[i] = qr_f16_to_f32(qr_f32_to_f16(value));
+    }
     int64_t row_key[N_ROWS];
     for (int64_t i = 0; i < N_ROWS; i++) { row_key[i] = op_below(6, i, INT64_C(1) << 50); }
     double *bound = op_doubles(N_ROWS * dim);
@@ -374,6 +377,7 @@ static void check_dropout(int64_t dim, float p, bool in_place) {
     snprintf(c.label, sizeof c.label, "dropout %g of %lld%s", (double)p, (long long)dim, in_place ? ", in place" : "");
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
+    op_check_case(&c, QR_DTYPE_F16);
     qr_free(x);
     qr_free(bound);
 }
@@ -409,7 +413,9 @@ static void exec_round_act(op_run *run, const void *data, int64_t first, int64_t
 
 /* Bit-equal to base/half.h: normal numbers, NaN, infinities, ties and what rounds up to infinity. */
 void test_op_round_act(void) {
-    static const float odd[] = {NAN, INFINITY, -INFINITY, 1.00390625F, 1.01171875F, 3.4e38F, 1e-40F, -0.0F};
+    static const float odd[] = {NAN,     INFINITY, -INFINITY, 1.00390625F, 1.01171875F, 3.4e38F,      1e-40F,
+                                -0.0F,   65519.0F, -65520.0F, 1.00048828F, 1.00146484F, 2.98023224e-8F, 8.9e-8F,
+                                -6.1e-5F};
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
         const int64_t n = N_ROWS * (dims[i] + GAP);
         float *src = op_normals(n, 7, 1.0);
@@ -419,6 +425,7 @@ void test_op_round_act(void) {
         snprintf(c.label, sizeof c.label, "round_act %lld", (long long)dims[i]);
         op_check_case(&c, QR_DTYPE_F32);
         op_check_case(&c, QR_DTYPE_BF16);
+        op_check_case(&c, QR_DTYPE_F16);
         qr_free(src);
     }
 }

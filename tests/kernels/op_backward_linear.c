@@ -45,8 +45,8 @@ static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_
 
 static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
     const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows;
-    /* The values are those before rounding to BF16, of weights or of scaled dy, which adds at most 2^-8 of each. */
-    const double rounding = c->dy_dtype == QR_DTYPE_BF16 ? 1.0 + 0x1p-8 : 1.0;
+    /* The values are those before rounding, of weights or of scaled dy, which adds at most 2^-8 of each. */
+    const double rounding = c->dy_dtype != QR_DTYPE_F32 ? 1.0 + 0x1p-8 : 1.0;
     for (int64_t i = 0; i < n_rows; i++) {
         for (int64_t k = 0; k < in; k++) {
             double sum = 0.0;
@@ -87,22 +87,24 @@ void test_op_linear_backward(void) {
     static const int64_t cols[] = {1, 31, 64, 80, 172, 320, 600};
     static const int64_t outs[] = {1, 3, 17, 100, 300};
     static const int blocks[] = {64, 32, 128, 4096};
-    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
+    enum { N_DTYPES = QR_COUNT_OF(dtypes) };
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
-        for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * 2U; i++) {
-            const unsigned shape = i / 2;
+        for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * N_DTYPES; i++) {
+            const unsigned shape = i / N_DTYPES;
             const qr_weight_desc desc = {
                 .format = (qr_weight_format)format,
                 .block = nf4 ? blocks[(shape + shape / 4) % 4] : 0,
                 .cols = cols[shape % QR_COUNT_OF(cols)],
                 .rows = outs[shape / QR_COUNT_OF(cols)],
             };
-            check_linear(desc, dtypes[i % 2], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i % 2) % 2 == 0);
+            check_linear(desc, dtypes[i % N_DTYPES], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i) % 2 == 0);
         }
         const qr_weight_desc few = {.format = (qr_weight_format)format, .block = nf4 ? 64 : 0, .rows = 33, .cols = 64};
         check_linear(few, QR_DTYPE_F32, 299, true);
         check_linear(few, QR_DTYPE_BF16, 299, false);
+        check_linear(few, QR_DTYPE_F16, 299, true);
     }
 }
 
@@ -227,11 +229,12 @@ void test_op_weight_backward(void) {
     static const int64_t tokens[] = {1, 2, 17, 128, 131, 300};
     static const int64_t ins[] = {1, 31, 64, 300};
     static const int64_t outs[] = {1, 23, 280};
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F32, QR_DTYPE_F16};
     for (unsigned i = 0; i < QR_COUNT_OF(tokens) * QR_COUNT_OF(ins) * QR_COUNT_OF(outs); i++) {
         const int64_t n = tokens[i % QR_COUNT_OF(tokens)], in = ins[i / QR_COUNT_OF(tokens) % QR_COUNT_OF(ins)];
         const int64_t out = outs[i / QR_COUNT_OF(tokens) / QR_COUNT_OF(ins)];
         if (n * in * out > 4000000) { continue; }
-        check_weight(n, in, out, i % 2 == 0 ? QR_DTYPE_F32 : QR_DTYPE_BF16, i % 3 == 0);
+        check_weight(n, in, out, dtypes[i % QR_COUNT_OF(dtypes)], i % 3 == 0);
     }
 }
 
@@ -384,6 +387,6 @@ void test_op_lora_backward(void) {
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
         check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], QR_DTYPE_F32);
-        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], QR_DTYPE_BF16);
+        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], i % 2 == 0 ? QR_DTYPE_BF16 : QR_DTYPE_F16);
     }
 }

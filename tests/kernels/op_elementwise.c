@@ -93,6 +93,7 @@ static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
     }
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
+    op_check_case(&c, QR_DTYPE_F16);
     qr_free(x);
     qr_free(u);
     qr_free(bound);

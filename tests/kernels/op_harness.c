@@ -50,8 +50,11 @@ double op_from_dtype(const void *src, qr_dtype dtype, int64_t index) {
 
 static double round_to_dtype(double value, qr_dtype dtype) {
     const float rounded = (float)value;
-    if (dtype == QR_DTYPE_F16) { return (double)qr_f16_to_f32(qr_f32_to_f16(rounded)); }
-    return dtype == QR_DTYPE_BF16 ? (double)qr_bf16_to_f32(qr_f32_to_bf16(rounded)) : (double)rounded;
+    switch (dtype) {
+    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(rounded));
+    case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(rounded));
+    default: return (double)rounded;
+    }
 }
 
 /* --- Backends --- */

@@ -50,8 +50,8 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
                 sum += fabs(op_from_dtype(c->x, c->x_dtype, i * (in + X_GAP) + k) *
                             (double)c->weight->values[o * in + k]);
             }
-            /* The values are those before rounding to BF16, which adds at most 2^-8 of each. */
-            sum *= c->x_dtype == QR_DTYPE_BF16 ? 1.0 + 0x1p-8 : 1.0;
+            /* The values are those before rounding to x's type, which adds at most 2^-8 of each. */
+            sum *= c->x_dtype != QR_DTYPE_F32 ? 1.0 + 0x1p-8 : 1.0;
             if (c->bias != NULL) { sum += fabs((double)c->bias[o]); }
             if (c->y != NULL) { sum += fabs((double)c->y[i * n_out + o]); }
             bound[i * n_out + o] = (double)(in + 5) * OP_U * sum;
@@ -90,26 +90,54 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
     qr_free(bound);
 }
 
+/* What F16 cannot hold is infinite, and goes on as such: infinity times zero, and infinities of both signs, are NaN.
+ * The rest are small integers, whose sums are exact. */
+static void check_linear_overflow(qr_weight_format format) {
+    enum { IN = 70, OUT = 17 };
+    op_weight *weight = op_weight_create((qr_weight_desc){.format = format, .rows = OUT, .cols = IN}, 9);
+    float x[MAX_ROWS * (IN + X_GAP)], w[OUT * IN];
+    for (int i = 0; i < OUT * IN; i++) { w[i] = (float)(op_below(1, i, 17) - 8); }
+    for (size_t i = 0; i < QR_COUNT_OF(x); i++) { x[i] = (float)(op_below(2, (int64_t)i, 17) - 8); }
+    w[3 * IN + 5] = w[4 * IN + 69] = 65536.0F;
+    w[4 * IN + 1] = -1e6F;
+    w[5 * IN] = 65504.0F;
+    x[IN + X_GAP + 5] = 0.0F;
+    x[2 * (IN + X_GAP) + 31] = INFINITY;
+    const qr_dtype dtype = format == QR_WEIGHT_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
+    void *codes = op_to_dtype(w, OUT * IN, dtype), *x_typed = op_to_dtype(x, (int64_t)QR_COUNT_OF(x), QR_DTYPE_F16);
+    memcpy(weight->codes, codes, qr_weight_code_bytes(&weight->desc));
+    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed};
+    op_case c = {.n_rows = MAX_ROWS, .row = OUT, .exec = exec_linear, .data = &data};
+    snprintf(c.label, sizeof c.label, "linear %s x F16, infinities", qr_weight_format_name(format));
+    op_check_case(&c, QR_DTYPE_F32);
+    op_weight_destroy(weight);
+    qr_free(codes);
+    qr_free(x_typed);
+}
+
 /* Every format, type, width and number of outputs; the rows are 65, and 1 … 64 of them by the harness. The widest
  * matrices take fewer combinations, for time. */
 void test_op_linear(void) {
+    check_linear_overflow(QR_WEIGHT_F32);
+    check_linear_overflow(QR_WEIGHT_BF16);
     static const int64_t cols[] = {1, 31, 64, 80, 128, 172, 256, 320, 2112};
     static const int64_t outs[] = {1, 3, 17, 64, 100};
     static const int blocks[] = {64, 32, 128, 4096};
-    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
+    enum { N_DTYPES = QR_COUNT_OF(dtypes) };
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
-        for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * (nf4 ? 4U : 1U) * 2U; i++) {
-            const unsigned shape = i / 2 / (nf4 ? 4U : 1U);
+        for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * (nf4 ? 4U : 1U) * N_DTYPES; i++) {
+            const unsigned shape = i / N_DTYPES / (nf4 ? 4U : 1U);
             const qr_weight_desc desc = {
                 .format = (qr_weight_format)format,
-                .block = nf4 ? blocks[i / 2 % 4] : 0,
+                .block = nf4 ? blocks[i / N_DTYPES % 4] : 0,
                 .cols = cols[shape % QR_COUNT_OF(cols)],
                 .rows = outs[shape / QR_COUNT_OF(cols)],
             };
             const bool large = desc.cols > 1000 && desc.rows > 17;
             if (large && desc.block != 0 && desc.block != QR_NF4_BLOCK) { continue; }
-            check_linear(desc, dtypes[i % 2], large ? 17 : MAX_ROWS, (i / 2 + shape) % 4);
+            check_linear(desc, dtypes[i % N_DTYPES], large ? 17 : MAX_ROWS, (i / N_DTYPES + shape) % 4);
         }
     }
 }
@@ -229,5 +257,6 @@ void test_op_lora(void) {
         const int64_t in = ins[i / QR_COUNT_OF(outs)], out = outs[i % QR_COUNT_OF(outs)];
         check_lora(in, out, QR_DTYPE_F32);
         check_lora(in, out, QR_DTYPE_BF16);
+        check_lora(in, out, QR_DTYPE_F16);
     }
 }

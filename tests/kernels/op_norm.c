@@ -76,6 +76,7 @@ static void check_rms_norm(int64_t n_groups, int64_t dim, double magnitude, floa
     rms_norm_bound(&data, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
+    op_check_case(&c, QR_DTYPE_F16);
     qr_free(src);
     qr_free(weight);
     qr_free(bound);
@@ -141,6 +142,7 @@ static void check_layer_norm(int64_t dim, double shift, bool with_bias) {
     layer_norm_bound(&data, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_check_case(&c, QR_DTYPE_BF16);
+    op_check_case(&c, QR_DTYPE_F16);
     qr_free(src);
     qr_free(weight);
     qr_free(bias);

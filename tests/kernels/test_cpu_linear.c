@@ -132,14 +132,28 @@ static void run_linear(qr_backend *backend, const qr_linear_args *args) {
     workspace_destroy(backend, workspace, n_bytes);
 }
 
+static double element(const void *x, qr_dtype dtype, int64_t k) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)x)[k]);
+    case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)x)[k]);
+    default: return (double)((const float *)x)[k];
+    }
+}
+
+static double rounded(float value, qr_dtype dtype) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(value));
+    case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(value));
+    default: return (double)value;
+    }
+}
+
 static double product_value(const matrix *m, const void *x, qr_dtype x_dtype, int64_t o, double *magnitude) {
     const float *w = m->values + o * m->desc.cols;
     double sum = 0.0;
     *magnitude = 0.0;
     for (int64_t k = 0; k < m->desc.cols; k++) {
-        const bool bf16 = x_dtype == QR_DTYPE_BF16;
-        const double xv = (double)(bf16 ? qr_bf16_to_f32(((const qr_bf16 *)x)[k]) : ((const float *)x)[k]);
-        const double wv = (double)(bf16 ? qr_bf16_to_f32(qr_f32_to_bf16(w[k])) : w[k]);
+        const double xv = element(x, x_dtype, k), wv = rounded(w[k], x_dtype);
         sum += xv * wv;
         *magnitude += fabs(xv * wv);
     }
@@ -166,10 +180,11 @@ static void activations_create(activations *x, qr_dtype dtype, int64_t cols) {
     for (int64_t i = 0; i < MAX_ROWS; i++) {
         for (int64_t k = 0; k < x->stride; k++) {
             const float value = k < cols ? random_value(100, i * cols + k) : NAN;
-            if (dtype == QR_DTYPE_F32) {
-                ((float *)x->data)[i * x->stride + k] = value;
-            } else {
-                ((qr_bf16 *)x->data)[i * x->stride + k] = qr_f32_to_bf16(value);
+            const int64_t at = i * x->stride + k;
+            switch (dtype) {
+            case QR_DTYPE_BF16: ((qr_bf16 *)x->data)[at] = qr_f32_to_bf16(value); break;
+            case QR_DTYPE_F16: ((qr_f16 *)x->data)[at] = qr_f32_to_f16(value); break;
+            default: ((float *)x->data)[at] = value; break;
             }
         }
     }
@@ -272,6 +287,7 @@ static void check_shape(qr_backend *const backends[2], qr_weight_format format, 
     matrix_create(&m, format, block, rows, cols);
     check_matrix(backends, &m, QR_DTYPE_F32);
     check_matrix(backends, &m, QR_DTYPE_BF16);
+    check_matrix(backends, &m, QR_DTYPE_F16);
     matrix_destroy(&m);
 }
 
@@ -361,8 +377,7 @@ static double lora_value(const qr_lora_factor *factor, const activations *x, int
     for (int32_t r = 0; r < factor->rank; r++) {
         double t = 0.0, t_magnitude = 0.0;
         for (int64_t k = 0; k < in; k++) {
-            const double value = x->dtype == QR_DTYPE_F32 ? (double)((const float *)x_row(x, i))[k]
-                                                          : (double)qr_bf16_to_f32(((const qr_bf16 *)x_row(x, i))[k]);
+            const double value = element(x_row(x, i), x->dtype, k);
             t += (double)factor->a[r * in + k] * value;
             t_magnitude += fabs((double)factor->a[r * in + k] * value);
         }
@@ -439,6 +454,7 @@ static void lora(qr_backend *const backends[2]) {
     for (size_t i = 0; i < QR_COUNT_OF(ins); i++) {
         check_lora(backends, QR_DTYPE_F32, ins[i]);
         check_lora(backends, QR_DTYPE_BF16, ins[i]);
+        check_lora(backends, QR_DTYPE_F16, ins[i]);
     }
 }
 static void test_lora(void) { with_every_isa(lora); }

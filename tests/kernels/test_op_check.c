@@ -27,8 +27,8 @@ static void test_linear(void) {
     a.weight = &bad_weight;
     REFUSED(linear, "63", a);
     a = linear();
-    a.x_dtype = QR_DTYPE_F16;
-    REFUSED(linear, "x is F16", a);
+    a.x_dtype = QR_DTYPE_I8;
+    REFUSED(linear, "x is I8", a);
     a = linear();
     a.n_rows = 0;
     REFUSED(linear, "rows is 0", a);
@@ -98,8 +98,8 @@ static void test_the_others(void) {
 
 static void test_backward_ops(void) {
     REFUSED(linear_backward, "no weight", {.dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 8});
-    REFUSED(linear_backward, "dy is F16",
-            {.weight = &weight, .dy_dtype = QR_DTYPE_F16, .n_rows = 1, .dy_stride = 4, .dx_stride = 8});
+    REFUSED(linear_backward, "dy is I8",
+            {.weight = &weight, .dy_dtype = QR_DTYPE_I8, .n_rows = 1, .dy_stride = 4, .dx_stride = 8});
     REFUSED(linear_backward, "dx has a row stride of 7",
             {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 7});
     REFUSED(weight_backward, "dy has a row stride of 2",
@@ -153,7 +153,7 @@ static void test_loss_and_optimizers(void) {
     REFUSED(cross_entropy, "dloss is inf", {.n_rows = 1, .vocab = 1, .dloss = INFINITY});
     REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1,
                                 .dst_stride = 1});
-    REFUSED(round_act, "dst is F16", {.dst_dtype = QR_DTYPE_F16, .n_rows = 1, .dim = 1, .src_stride = 1});
+    REFUSED(round_act, "dst is I8", {.dst_dtype = QR_DTYPE_I8, .n_rows = 1, .dim = 1, .src_stride = 1});
     const qr_weight quantised = {.desc = {.format = QR_WEIGHT_INT8, .rows = 2, .cols = 3}};
     REFUSED(store_weight, "no weight", {.src = NULL});
     REFUSED(store_weight, "the weight is int8", {.weight = &quantised});
