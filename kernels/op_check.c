@@ -49,6 +49,11 @@ static bool check_eps(const char *op, float eps, qr_error *err) {
     return true;
 }
 
+static bool check_finite(const char *op, const char *what, float value, qr_error *err) {
+    REQUIRE(isfinite(value), op, "%s is %g; it must be finite", what, (double)value);
+    return true;
+}
+
 static bool check_weight(const char *op, const qr_weight *weight, qr_error *err) {
     REQUIRE(weight != NULL, op, "there is no weight");
     return qr_weight_desc_check(&weight->desc, op, err) == QRUN_OK;
@@ -131,6 +136,19 @@ bool qr_check_lora(const void *args, qr_error *err) {
            check_view("lora", "y", a->n_rows, a->out, a->y_stride, err);
 }
 
+bool qr_check_dora_norm(const void *args, qr_error *err) {
+    const qr_dora_norm_args *a = args;
+    return check_weight("dora_norm", a->weight, err) && check_positive("dora_norm", "rank", a->rank, err) &&
+           check_finite("dora_norm", "scale", a->scale, err);
+}
+
+bool qr_check_dora(const void *args, qr_error *err) {
+    const qr_dora_args *a = args;
+    return check_positive("dora", "the number of adapters", a->n_adapters, err) &&
+           check_view("dora", "src", a->n_rows, a->dim, a->src_stride, err) &&
+           check_view("dora", "dst", a->n_rows, a->dim, a->dst_stride, err);
+}
+
 bool qr_check_rope_table(const void *args, qr_error *err) {
     const qr_rope_table_args *a = args;
     return check_view("rope_table", "the table", a->n_tokens, a->half, a->half, err);
@@ -204,11 +222,6 @@ bool qr_check_nll(const void *args, qr_error *err) {
 
 /* --- Training ---------------------------------------------------------------------------------------------------- */
 
-static bool check_finite(const char *op, const char *what, float value, qr_error *err) {
-    REQUIRE(isfinite(value), op, "%s is %g; it must be finite", what, (double)value);
-    return true;
-}
-
 static bool check_not_negative(const char *op, const char *what, float value, qr_error *err) {
     REQUIRE(value >= 0.0F && isfinite(value), op, "%s is %g; it must be finite and not negative", what, (double)value);
     return true;
@@ -250,6 +263,12 @@ bool qr_check_lora_backward(const void *args, qr_error *err) {
            check_view("lora_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
            check_view("lora_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
            (a->dx == NULL || check_view("lora_backward", "dx", a->n_rows, a->in, a->dx_stride, err));
+}
+
+bool qr_check_dora_backward(const void *args, qr_error *err) {
+    const qr_dora_backward_args *a = args;
+    return check_view("dora_backward", "dy", a->n_rows, a->dim, a->dy_stride, err) &&
+           check_view("dora_backward", "z", a->n_rows, a->dim, a->z_stride, err);
 }
 
 bool qr_check_rms_norm_backward(const void *args, qr_error *err) {

@@ -31,6 +31,8 @@
     X(layer_norm)               \
     X(linear)                   \
     X(lora)                     \
+    X(dora_norm)                \
+    X(dora)                     \
     X(rope_table)               \
     X(rope)                     \
     X(kv_write)                 \
@@ -46,6 +48,7 @@
     X(linear_backward)             \
     X(weight_backward)             \
     X(lora_backward)               \
+    X(dora_backward)               \
     X(rms_norm_backward)           \
     X(layer_norm_backward)         \
     X(rope_backward)               \
@@ -151,6 +154,8 @@ typedef struct qr_lora_factor {
     const float *b; /* [out, rank] */
     int32_t rank;   /* 0: this adapter leaves the module alone */
     float scale;
+    const float *ratio; /* [out], DoRA: what the module's output is scaled by; NULL: plain LoRA. The lora op does not
+                         * look at it. */
 } qr_lora_factor;
 
 typedef struct qr_lora_args {
@@ -162,6 +167,34 @@ typedef struct qr_lora_args {
     int64_t n_rows, in, out, x_stride, y_stride;
     int32_t n_adapters, max_rank;
 } qr_lora_args;
+
+/* dora_norm: the length of every row of a matrix with its update, and what DoRA scales the row's output by:
+ *     norm[o] = ‖w[o, :] + scale · (B A)[o, :]‖, ratio[o] = magnitude[o] / norm[o].
+ * Weights are dequantised to F32, whatever the type of activations. */
+typedef struct qr_dora_norm_args {
+    const qr_weight *weight; /* [out, in] */
+    const float *a, *b;      /* [rank, in], [out, rank] */
+    int32_t rank;
+    float scale;
+    const float *magnitude;  /* [out]; NULL: ratio is not wanted */
+    float *norm;             /* [out]; NULL: not wanted */
+    float *ratio;            /* [out]; may be magnitude */
+} qr_dora_norm_args;
+
+/* dora: dst[i, o] = (ratio_a[o] − less) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter
+ * a = row_adapter[i] is not −1 and has ratios for this module; the other rows of dst stay as they are. dst may be src.
+ * With less 1 and accumulate, on the output of linear and lora: y = bias + ratio · (W x + scale · B A x). */
+typedef struct qr_dora_args {
+    const qr_lora_factor *factors; /* [n_adapters] */
+    const int32_t *row_adapter;    /* [n_rows] */
+    const float *src;              /* [n_rows, dim], rows src_stride apart */
+    const float *bias;             /* [dim] or NULL */
+    float *dst;                    /* [n_rows, dim], rows dst_stride apart */
+    int64_t n_rows, dim, src_stride, dst_stride;
+    int32_t n_adapters;
+    float less;
+    bool accumulate;
+} qr_dora_args;
 
 /* rope_table: cos and sin of position · inv_freq (the product and the functions in F32, as transformers does), times
  * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i]. */

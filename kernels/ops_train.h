@@ -45,6 +45,16 @@ typedef struct qr_lora_backward_args {
     float scale;
 } qr_lora_backward_args;
 
+/* dora_backward: of y = magnitude / norm · z, the norm held fixed as PEFT does:
+ *     dmagnitude[o] += sum over i of dy[i, o] · z[i, o] / norm[o]. */
+typedef struct qr_dora_backward_args {
+    const float *dy;   /* [n_rows, dim], rows dy_stride apart */
+    const float *z;    /* [n_rows, dim], rows z_stride apart: W x + scale · B A x */
+    const float *norm; /* [dim] */
+    float *dmagnitude; /* [dim] */
+    int64_t n_rows, dim, dy_stride, z_stride;
+} qr_dora_backward_args;
+
 /* rms_norm_backward: with s = 1 / sqrt(mean(x²) + eps), w' = weight + weight_offset, g = dy · w':
  *     dx += s · (g − x · s² · mean(g · x)); dweight += sum over rows of dy · x · s (NULL: not wanted). */
 typedef struct qr_rms_norm_backward_args {

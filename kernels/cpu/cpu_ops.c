@@ -62,6 +62,8 @@ static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
 #define workspace_gather_rows workspace_none
 #define workspace_rms_norm workspace_none
 #define workspace_layer_norm workspace_none
+#define workspace_dora workspace_none
+#define workspace_dora_backward workspace_none
 #define workspace_rope_table workspace_none
 #define workspace_rope workspace_none
 #define workspace_kv_write workspace_none

@@ -12,6 +12,7 @@
     X(gather_rows)               \
     X(rms_norm)                  \
     X(layer_norm)                \
+    X(dora)                      \
     X(rope_table)                \
     X(rope)                      \
     X(kv_write)                  \
@@ -21,6 +22,7 @@
     X(add)                       \
     X(softcap)                   \
     X(nll)                       \
+    X(dora_backward)             \
     X(rms_norm_backward)         \
     X(layer_norm_backward)       \
     X(rope_backward)             \

@@ -125,6 +125,28 @@ static void test_lora(void) {
     check_gradient(&f, "lora db", u, OUT * RANK, du);
 }
 
+/* Magnitudes are w; z is x. The norm is no variable. */
+static const float dora_norms[OUT] = {0.5F, 2.0F, 1.25F, 3.0F, 0.75F, 1.0F};
+
+static void forward_dora(void) {
+    static const int32_t row_adapter[N_ROWS] = {0};
+    float ratio[OUT];
+    for (int o = 0; o < OUT; o++) { ratio[o] = w[o] / dora_norms[o]; }
+    const qr_lora_factor factor = {.rank = RANK, .ratio = ratio};
+    RUN(dora, {.factors = &factor, .row_adapter = row_adapter, .src = x, .bias = bias, .dst = y, .n_rows = N_ROWS,
+               .dim = OUT, .src_stride = OUT, .dst_stride = OUT, .n_adapters = 1});
+}
+
+/* With no bias to take off: what dora_backward calls z. */
+static void test_dora(void) {
+    const function f = {forward_dora, y, dy, N_ROWS * OUT};
+    begin_case(3);
+    memset(bias, 0, sizeof bias);
+    RUN(dora_backward, {.dy = dy, .z = x, .norm = dora_norms, .dmagnitude = dw, .n_rows = N_ROWS, .dim = OUT,
+                        .dy_stride = OUT, .z_stride = OUT});
+    check_gradient(&f, "dora dmagnitude", w, OUT, dw);
+}
+
 /* --- Norms --- */
 
 enum { GROUPS = 3, DIM = 8, NORM_ROW = GROUPS * DIM };
@@ -436,6 +458,7 @@ int main(int argc, char **argv) {
     if (qr_backend_ref_create(NULL, &ref, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_linear);
     CHECK_RUN(test_lora);
+    CHECK_RUN(test_dora);
     CHECK_RUN(test_rms_norm);
     CHECK_RUN(test_layer_norm);
     CHECK_RUN(test_rope);

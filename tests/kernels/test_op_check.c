@@ -82,6 +82,10 @@ static void test_the_others(void) {
     REFUSED(rms_norm, "src has a row stride of 5",
             {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .n_groups = 2, .dim = 3, .src_stride = 5, .dst_stride = 6});
     REFUSED(layer_norm, "eps is -1", {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .eps = -1.0F});
+    REFUSED(dora_norm, "no weight", {.rank = 1});
+    REFUSED(dora, "the number of adapters is 0", {.n_rows = 1, .dim = 1, .src_stride = 1, .dst_stride = 1});
+    REFUSED(dora, "dst has a row stride of 1", {.n_adapters = 1, .n_rows = 1, .dim = 2, .src_stride = 2,
+                                                .dst_stride = 1});
     REFUSED(lora, "max_rank is 0",
             {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 1, .x_stride = 1, .y_stride = 1, .n_adapters = 1});
     REFUSED(rope_table, "row is 0", {.n_tokens = 1});
@@ -112,6 +116,7 @@ static void test_backward_ops(void) {
     REFUSED(lora_backward, "dx has a row stride of 3", lora);
     lora.rank = 0;
     REFUSED(lora_backward, "rank is 0", lora);
+    REFUSED(dora_backward, "z has a row stride of 2", {.n_rows = 1, .dim = 3, .dy_stride = 3, .z_stride = 2});
     REFUSED(rms_norm_backward, "dy has a row stride of 5",
             {.n_rows = 1, .n_groups = 2, .dim = 3, .x_stride = 6, .dy_stride = 5, .dx_stride = 6});
     REFUSED(layer_norm_backward, "eps is -1", {.n_rows = 1, .dim = 1, .eps = -1.0F});
