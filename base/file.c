@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "base/buffer.h"
 
 enum { WRITER_BLOCK_BYTES = 1 << 20 };
+#define PARTIAL_SUFFIX ".partial-"
 
 static qrun_status fail_errno(qr_error *err, const char *path, const char *action) {
     const int code = errno;
@@ -111,7 +113,7 @@ char *qr_path_join(const char *base, const char *name) {
 
 static char *partial_path_of(const char *path) {
     qr_buffer partial = {0};
-    qr_buffer_append_format(&partial, "%s.partial-%ld", path, (long)getpid());
+    qr_buffer_append_format(&partial, "%s" PARTIAL_SUFFIX "%ld", path, (long)getpid());
     return qr_buffer_take(&partial);
 }
 
@@ -174,18 +176,27 @@ qrun_status qr_file_writer_write(qr_file_writer *writer, const void *bytes, size
     return QRUN_OK;
 }
 
+/* A file system that cannot sync folders says EINVAL; there is nothing better to be had from it. */
+static bool sync_folder(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) { return false; }
+    const bool done = fsync(descriptor) == 0 || errno == EINVAL;
+    const int code = errno;
+    close(descriptor);
+    errno = code;
+    return done;
+}
+
 /* The rename is durable only once the folder that holds the name is on disk. */
-static void sync_parent(const char *path) {
+static qrun_status sync_parent(const char *path, qr_error *err) {
     char *folder = qr_strdup(path);
-    if (folder == NULL) { return; }
+    if (folder == NULL) { return qr_fail_memory(err, path, strlen(path)); }
     char *slash = strrchr(folder, '/');
     if (slash != NULL) { slash[slash == folder ? 1 : 0] = '\0'; }
-    const int descriptor = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor >= 0) {
-        (void)fsync(descriptor);
-        close(descriptor);
-    }
+    const bool done = sync_folder(slash != NULL ? folder : ".");
+    const qrun_status status = done ? QRUN_OK : fail_errno(err, path, "write the folder that holds it");
     qr_free(folder);
+    return status;
 }
 
 qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
@@ -199,7 +210,7 @@ qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
         status = fail_errno(err, writer->path, "put in place");
     }
     if (status == QRUN_OK) {
-        sync_parent(writer->path);
+        status = sync_parent(writer->path, err);
     } else {
         unlink(writer->partial_path);
     }
@@ -246,30 +257,82 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
     return status;
 }
 
-void qr_folder_remove_flat(const char *path) {
+/* Removes name, in the open folder, where it is a file; where it is a folder nothing happens. */
+static bool remove_file_in(DIR *folder, const char *name) {
+    return unlinkat(dirfd(folder), name, 0) == 0 || errno == ENOENT || errno == EISDIR;
+}
+
+qrun_status qr_folder_remove_flat(const char *path, qr_error *err) {
     DIR *folder = opendir(path);
-    if (folder == NULL) { return; }
-    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        (void)unlinkat(dirfd(folder), entry->d_name, 0); /* fails for "." and "..", as it should */
+    if (folder == NULL) { return errno == ENOENT ? QRUN_OK : fail_errno(err, path, "remove"); }
+    qrun_status status = QRUN_OK;
+    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
+        if (!remove_file_in(folder, entry->d_name)) { status = fail_errno(err, path, "remove what is in it"); }
     }
     closedir(folder);
-    (void)rmdir(path);
+    if (status == QRUN_OK && rmdir(path) != 0 && errno != ENOTEMPTY) { status = fail_errno(err, path, "remove"); }
+    return status;
+}
+
+qrun_status qr_folder_retire(const char *path, qr_error *err) {
+    char *aside = partial_path_of(path);
+    if (aside == NULL) { return qr_fail_memory(err, path, strlen(path)); }
+    const qrun_status status =
+        rename(path, aside) == 0 ? qr_folder_remove_flat(aside, err) : fail_errno(err, path, "remove");
+    qr_free(aside);
+    return status;
+}
+
+/* Whether the name is one that partial_path_of gives. */
+static bool is_partial(const char *name) {
+    const char *suffix = NULL;
+    for (const char *at = name; (at = strstr(at, PARTIAL_SUFFIX)) != NULL; at++) { suffix = at; }
+    if (suffix == NULL || suffix == name) { return false; }
+    suffix += sizeof PARTIAL_SUFFIX - 1;
+    return *suffix != '\0' && suffix[strspn(suffix, "0123456789")] == '\0';
+}
+
+qrun_status qr_folder_remove_partials(const char *path, qr_error *err) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) { return errno == ENOENT ? QRUN_OK : fail_errno(err, path, "look into the folder"); }
+    qrun_status status = QRUN_OK;
+    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        if (!is_partial(entry->d_name)) { continue; }
+        char *left = qr_path_join(path, entry->d_name);
+        if (left == NULL) {
+            status = qr_fail_memory(err, path, strlen(path));
+        } else if (qr_file_is_folder(left)) {
+            status = qr_folder_remove_flat(left, err);
+        } else if (unlink(left) != 0 && errno != ENOENT) {
+            status = fail_errno(err, left, "remove");
+        }
+        qr_free(left);
+    }
+    closedir(folder);
+    return status;
+}
+
+qrun_status qr_folder_lock(const char *path, int *descriptor, qr_error *err) {
+    *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*descriptor < 0) { return fail_errno(err, path, "open the folder"); }
+    if (flock(*descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) { return QRUN_OK; }
+    qr_folder_unlock(descriptor);
+    return qr_fail(err, QRUN_ERROR_BUSY, "%s: another run is at work in this folder; wait for its end, or choose another "
+                   "one", path);
+}
+
+void qr_folder_unlock(int *descriptor) {
+    if (*descriptor >= 0) { close(*descriptor); }
+    *descriptor = -1;
 }
 
 void qr_folder_writer_abort(qr_folder_writer *writer) {
     if (writer->path == NULL) { return; }
-    qr_folder_remove_flat(writer->partial_path);
+    (void)qr_folder_remove_flat(writer->partial_path, NULL);
     qr_free(writer->path);
     qr_free(writer->partial_path);
     *writer = (qr_folder_writer){0};
-}
-
-static bool sync_folder(const char *path) {
-    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) { return false; }
-    const bool done = fsync(descriptor) == 0 || errno == EINVAL;
-    close(descriptor);
-    return done;
 }
 
 qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
@@ -287,11 +350,11 @@ qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
         qr_folder_writer_abort(writer);
         return status;
     }
-    sync_parent(writer->path);
+    status = sync_parent(writer->path, err);
     qr_free(writer->path);
     qr_free(writer->partial_path);
     *writer = (qr_folder_writer){0};
-    return QRUN_OK;
+    return status;
 }
 
 qrun_status qr_folder_create(const char *path, qr_error *err) {
@@ -302,7 +365,9 @@ qrun_status qr_folder_create(const char *path, qr_error *err) {
         if (*end != '/' && *end != '\0') { continue; }
         const char kept = *end;
         *end = '\0';
-        if (end != copy && mkdir(copy, 0777) != 0 && errno != EEXIST) {
+        if (end != copy && mkdir(copy, 0777) == 0) {
+            status = sync_parent(copy, err);
+        } else if (end != copy && errno != EEXIST) {
             status = fail_errno(err, copy, "create the folder");
         }
         *end = kept;

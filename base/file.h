@@ -59,8 +59,22 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
 qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err);
 void qr_folder_writer_abort(qr_folder_writer *writer);
 
-/* Removes a folder and the files in it. Folders in it stay, and then it does too. */
-void qr_folder_remove_flat(const char *path);
+/* Removes a folder and the files in it. Folders in it stay, and then it does too. None at path is fine. */
+qrun_status qr_folder_remove_flat(const char *path, qr_error *err);
+
+/* The same for a folder whose name promises that it is whole: it loses its name first, for that of one that is being
+ * written, and then what is in it. */
+qrun_status qr_folder_retire(const char *path, qr_error *err);
+
+/* Removes what writers of killed programs left in a folder ("*.partial-<pid>"). Whoever calls it must know that no other
+ * program is writing there (qr_folder_lock). No folder at path is fine. */
+qrun_status qr_folder_remove_partials(const char *path, qr_error *err);
+
+/* Holds the folder against every other holder, in this process and others, until qr_folder_unlock or the end of the
+ * process; QRUN_ERROR_BUSY when it is held. The descriptor is the caller's to keep (−1: none, fine to unlock). A file
+ * system that knows no locks grants it to everybody. */
+qrun_status qr_folder_lock(const char *path, int *descriptor, qr_error *err);
+void qr_folder_unlock(int *descriptor);
 
 /* Makes the folder and its parents where they are missing. */
 qrun_status qr_folder_create(const char *path, qr_error *err);

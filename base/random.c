@@ -35,3 +35,13 @@ uint64_t qr_hash_mix(uint64_t hash) { /* the finaliser of SplitMix64 (Steele, Le
     hash = (hash ^ hash >> 27) * UINT64_C(0x94D049BB133111EB);
     return hash ^ hash >> 31;
 }
+
+uint64_t qr_hash_words(uint64_t hash, const void *bytes, uint64_t n_bytes) {
+    const unsigned char *p = bytes;
+    for (; n_bytes >= 8; p += 8, n_bytes -= 8) {
+        const uint64_t low = p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
+        const uint64_t high = p[4] | (uint64_t)p[5] << 8 | (uint64_t)p[6] << 16 | (uint64_t)p[7] << 24;
+        hash = qr_hash_mix(hash ^ (low | high << 32));
+    }
+    return qr_hash_bytes(hash, p, n_bytes);
+}

@@ -1,19 +1,29 @@
 #include "replace_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "command.h"
 
+bool write_whole(int descriptor, const text_buffer *content) {
+    for (size_t done = 0; done < content->size;) {
+        const ssize_t n = write(descriptor, content->data + done, content->size - done);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { return false; }
+        done += (size_t)n;
+    }
+    return true;
+}
+
 static bool write_through(const char *path, const text_buffer *content) {
-    FILE *stream = fopen(path, "wb");
-    if (stream == NULL) { return false; }
-    const bool written = fwrite(content->data, 1, content->size, stream) == content->size && fflush(stream) == 0 &&
-                         fsync(fileno(stream)) == 0;
+    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) { return false; }
+    const bool written = write_whole(descriptor, content) && fsync(descriptor) == 0;
     const int error_number = errno;
-    const bool closed = fclose(stream) == 0;
+    const bool closed = close(descriptor) == 0;
     if (!written) { errno = error_number; }
     return written && closed;
 }

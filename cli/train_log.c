@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -12,6 +13,7 @@
 #include "command.h"
 #include "messages.h"
 #include "progress.h"
+#include "replace_file.h"
 
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
@@ -96,28 +98,32 @@ static bool take_line(train_log *log, const char *line, int64_t first_step) {
 
 /* Reads whole lines up to first_step and cuts the file behind them. */
 static bool cut_back(train_log *log, int64_t first_step) {
+    FILE *stream = fopen(log->path.data, "rb");
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
     off_t kept_bytes = 0;
-    while ((length = getline(&line, &capacity, log->stream)) > 0 && line[length - 1] == '\n' &&
+    if (stream == NULL) { return false; }
+    while ((length = getline(&line, &capacity, stream)) > 0 && line[length - 1] == '\n' &&
            take_line(log, line, first_step)) {
         kept_bytes += length;
     }
+    const bool read_well = ferror(stream) == 0; /* nothing is cut because it could not be read */
+    const int error_number = errno;
     free(line);
+    fclose(stream);
     log->n_earlier_steps = log->n_steps;
-    return fseeko(log->stream, kept_bytes, SEEK_SET) == 0 && ftruncate(fileno(log->stream), kept_bytes) == 0;
+    if (!read_well) { errno = error_number; }
+    return read_well && ftruncate(log->descriptor, kept_bytes) == 0;
 }
 
 int train_log_open(train_log *log, const char *folder, int64_t first_step) {
     text_format(&log->path, "%s/metrics.jsonl", folder);
-    const int descriptor = open(log->path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    log->stream = descriptor >= 0 ? fdopen(descriptor, "r+b") : NULL;
-    if (log->stream == NULL) {
-        const int error_number = errno;
-        if (descriptor >= 0) { close(descriptor); }
-        return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, strerror(error_number));
+    log->descriptor = open(log->path.data, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (log->descriptor < 0) {
+        return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, strerror(errno));
     }
+    log->opened = true;
     if (cut_back(log, first_step)) { return EXIT_OK; }
     return complain(EXIT_FILE, "cannot continue '%s': %s", log->path.data, strerror(errno));
 }
@@ -126,7 +132,7 @@ int train_log_open(train_log *log, const char *folder, int64_t first_step) {
 
 static int append(train_log *log, text_buffer *line, bool echo) {
     text_puts(line, "\n");
-    const bool written = fwrite(line->data, 1, line->size, log->stream) == line->size && fflush(log->stream) == 0;
+    const bool written = write_whole(log->descriptor, line);
     const int error_number = errno;
     if (echo) {
         progress_clear();
@@ -169,17 +175,20 @@ int train_log_eval(train_log *log, const train_eval_record *record, bool echo) {
     return append(log, &line, echo);
 }
 
+int train_log_sync(train_log *log) {
+    if (fsync(log->descriptor) == 0 || errno == EINVAL) { return EXIT_OK; } /* EINVAL: no file, a pipe or a terminal */
+    return complain(EXIT_FILE, "cannot write '%s': %s", log->path.data, strerror(errno));
+}
+
 int train_log_close(train_log *log) {
-    if (log->stream == NULL) { return EXIT_OK; }
-    const bool synced = fsync(fileno(log->stream)) == 0;
-    const bool closed = fclose(log->stream) == 0;
-    log->stream = NULL;
-    if (synced && closed) { return EXIT_OK; }
+    if (!log->opened) { return EXIT_OK; }
+    log->opened = false;
+    if (close(log->descriptor) == 0) { return EXIT_OK; }
     return complain(EXIT_FILE, "cannot write '%s': %s", log->path.data, strerror(errno));
 }
 
 void train_log_free(train_log *log) {
-    if (log->stream != NULL) { fclose(log->stream); }
+    if (log->opened) { close(log->descriptor); }
     text_free(&log->path);
     free(log->steps);
     free(log->evals);

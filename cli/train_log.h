@@ -11,7 +11,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "qrun.h"
 #include "text.h"
@@ -30,7 +29,8 @@ typedef struct train_eval_record {
 /* Zero-initialise. */
 typedef struct train_log {
     text_buffer path;
-    FILE *stream;
+    bool opened;
+    int descriptor; /* while opened */
     train_step_record *steps;
     int64_t n_steps, steps_capacity;
     train_eval_record *evals;
@@ -44,6 +44,7 @@ int train_log_open(train_log *log, const char *folder, int64_t first_step);
 /* Each keeps the record and appends its line; `echo` writes the line to stdout too. */
 int train_log_step(train_log *log, const train_step_record *record, bool echo);
 int train_log_eval(train_log *log, const train_eval_record *record, bool echo);
+int train_log_sync(train_log *log);  /* onto disk, before a checkpoint that counts on its lines */
 int train_log_close(train_log *log); /* the records stay until train_log_free */
 void train_log_free(train_log *log);
 

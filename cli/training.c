@@ -39,6 +39,8 @@ static int publish(training *t, const char *state) {
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
+    const int code = train_log_sync(&t->log); /* going on from the checkpoint needs the lines of every step before it */
+    if (code != EXIT_OK) { return code; }
     if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
     t->saved_step = t->step;
     return publish(t, "running");
@@ -184,8 +186,7 @@ int training_run(training *t) {
     if (code == EXIT_OK) { code = run_steps(t); }
     if (code == EXIT_OK) { code = finish(t); }
     progress_clear();
-    const int closed = train_log_close(&t->log);
-    return code != EXIT_OK ? code : closed;
+    return code == EXIT_OK ? train_log_close(&t->log) : code; /* after a failure, freeing closes it: one message */
 }
 
 void training_free(training *t) { train_log_free(&t->log); }

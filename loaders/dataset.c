@@ -16,6 +16,7 @@
 
 struct qr_dataset {
     qr_cache cache;
+    uint64_t data_hash, tokenizer_hash; /* random tokens: 0 */
     const qr_tokenizer *tokenizer; /* NULL: random tokens */
     unsigned char *random; /* what the cache lies in instead of a map */
 };
@@ -23,7 +24,7 @@ struct qr_dataset {
 /* ---- what the tokens depend on ----------------------------------------------------------------------------------- */
 
 /* Changes with anything that would make other tokens of the same files. */
-static const char KEY_VERSION[] = "qrun tokenised data 1";
+static const char KEY_VERSION[] = "qrun tokenised data 2";
 
 static uint64_t hash_text(uint64_t hash, const char *text) {
     return text != NULL ? qr_hash_bytes(hash, text, strlen(text) + 1) : qr_hash_bytes(hash, "\xFF", 1);
@@ -43,20 +44,23 @@ static qrun_status hash_file(const char *folder, const char *name, uint64_t *has
     return status;
 }
 
-static qrun_status make_key(const qr_dataset_options *options, const qr_file_map *data, uint64_t *key, qr_error *err) {
+/* What tokens depend on beside the data: tokenizer and template. */
+static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *hash, qr_error *err) {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "chat_template.jinja"};
-    const int64_t numbers[] = {options->seq_len, options->now, (int64_t)data->size};
-    uint64_t hash = qr_hash_bytes(QR_HASH_START, KEY_VERSION, sizeof KEY_VERSION);
-    hash = qr_hash_bytes(hash, numbers, sizeof numbers);
-    hash = hash_text(hash, options->template_arguments);
-    hash = qr_hash_bytes(hash, data->data, data->size);
     qrun_status status = QRUN_OK;
+    *hash = hash_text(QR_HASH_START, options->template_arguments);
     for (size_t i = 0; i < QR_COUNT_OF(names) && status == QRUN_OK; i++) {
-        status = hash_file(options->model_folder, names[i], &hash, err);
+        status = hash_file(options->model_folder, names[i], hash, err);
     }
-    *key = qr_hash_mix(hash);
     return status;
+}
+
+static uint64_t make_key(const qr_dataset_options *options, const qr_dataset *dataset, size_t n_bytes) {
+    const uint64_t numbers[] = {(uint64_t)options->seq_len, (uint64_t)options->now, n_bytes, dataset->data_hash,
+                                dataset->tokenizer_hash};
+    const uint64_t hash = qr_hash_bytes(QR_HASH_START, KEY_VERSION, sizeof KEY_VERSION);
+    return qr_hash_mix(qr_hash_bytes(hash, numbers, sizeof numbers));
 }
 
 /* ---- tokenising -------------------------------------------------------------------------------------------------- */
@@ -260,7 +264,9 @@ qrun_status qr_dataset_open(const qr_dataset_options *options, const qr_tokenize
     if (made == NULL) { QR_TRY(qr_fail_memory(err, "a data set", sizeof *made)); }
     made->tokenizer = tokenizer;
     QR_TRY(qr_dataset_source_open(&source, options->path, err));
-    QR_TRY(make_key(options, &source.map, &key, err));
+    made->data_hash = qr_hash_bytes(QR_HASH_START, source.map.data, source.map.size);
+    QR_TRY(hash_tokenizer(options, &made->tokenizer_hash, err));
+    key = make_key(options, made, source.map.size);
     path = cache_path(options, key);
     if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(options->cache_folder))); }
     if (open_cache(made, options, path, key) != QRUN_OK) {
@@ -345,6 +351,10 @@ void qr_dataset_close(qr_dataset *dataset) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 const qr_dataset_info *qr_dataset_get_info(const qr_dataset *dataset) { return &dataset->cache.info; }
+
+uint64_t qr_dataset_data_hash(const qr_dataset *dataset) { return dataset->data_hash; }
+
+uint64_t qr_dataset_tokenizer_hash(const qr_dataset *dataset) { return dataset->tokenizer_hash; }
 
 qr_example qr_dataset_get(const qr_dataset *dataset, int64_t i) { return qr_cache_get(&dataset->cache, i); }
 

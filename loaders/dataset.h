@@ -87,6 +87,9 @@ qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64
 void qr_dataset_close(qr_dataset *dataset); /* NULL is fine */
 
 const qr_dataset_info *qr_dataset_get_info(const qr_dataset *dataset);
+/* Of the data file's bytes, and of all else that the tokens depend on except the sequence length and the date. */
+uint64_t qr_dataset_data_hash(const qr_dataset *dataset);
+uint64_t qr_dataset_tokenizer_hash(const qr_dataset *dataset);
 static inline int64_t qr_dataset_count(const qr_dataset *dataset) { return qr_dataset_get_info(dataset)->n_examples; }
 
 /* An example, lent from the map. */

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/random.h"
 #include "base/units.h"
 #include "loaders/model_folder.h"
 #include "runtime/adapter.h"
@@ -213,6 +214,26 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         params->memory_bytes > 0 ? "the budget" : "what is free on this machine", qr_format_bytes(limit).text);
 }
 
+enum { SAMPLE_BYTES = 256 };
+
+/* Names, types, shapes, and some bytes of the beginning, middle and end of each tensor: no two models of the field agree
+ * in these, and no file is read twice for it. */
+static uint64_t hash_samples(const qr_safetensors *source) {
+    uint64_t hash = QR_HASH_START;
+    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
+        const size_t n = tensor->n_bytes < SAMPLE_BYTES ? tensor->n_bytes : SAMPLE_BYTES;
+        const int64_t facts[] = {tensor->dtype, tensor->n_dims};
+        hash = qr_hash_bytes(hash, tensor->name, strlen(tensor->name) + 1);
+        hash = qr_hash_bytes(hash, facts, sizeof facts);
+        hash = qr_hash_bytes(hash, tensor->dims, (size_t)tensor->n_dims * sizeof *tensor->dims);
+        for (size_t part = 0; part <= 2; part++) {
+            hash = qr_hash_bytes(hash, tensor->data + (tensor->n_bytes - n) / 2 * part, n);
+        }
+    }
+    return qr_hash_mix(hash);
+}
+
 static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
                         qr_error *err) {
     qr_backend *backend = model->context->backend;
@@ -222,6 +243,7 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, cons
     if (status != QRUN_OK) { return status; }
     (void)qr_model_place_weights(model, model->weight_memory);
     if (source == NULL) { return qr_model_load_random(model, params->progress, params->progress_user, err); }
+    model->content_hash = hash_samples(source);
     return qr_model_load_weights(model, source, params->progress, params->progress_user, err);
 }
 

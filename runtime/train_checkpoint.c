@@ -2,20 +2,22 @@
  * stands (state.json), what run it is (run.json), and the adapter as PEFT reads it. Written aside, fsynced, renamed: a
  * folder of that name is always whole. */
 #include <dirent.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/random.h"
 #include "base/sizes.h"
-#include "loaders/safetensors.h"
+#include "loaders/checkpoint.h"
 #include "loaders/safetensors_writer.h"
 #include "runtime/adapter_export.h"
 #include "runtime/trainer.h"
 
 static const char CHECKPOINT_PREFIX[] = "checkpoint-";
-enum { MAX_STATE_BYTES = 1 << 20, COPY_BYTES = 1 << 22 };
+enum { COPY_BYTES = 1 << 22 };
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
@@ -48,14 +50,17 @@ static int64_t last_checkpoint(const char *out, int64_t below) {
 }
 
 /* All but the last n_kept. */
-static void remove_old(const qrun_trainer *trainer, int64_t n_kept) {
-    int64_t step = INT64_MAX;
-    for (int64_t kept = 0; (step = last_checkpoint(trainer->settings.out, step)) >= 0; kept++) {
-        if (kept < n_kept) { continue; }
+static qrun_status remove_old(const qrun_trainer *trainer, int64_t n_kept, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    int64_t step = INT64_MAX, n = 0;
+    for (; status == QRUN_OK && (step = last_checkpoint(trainer->settings.out, step)) >= 0; n++) {
+        if (n < n_kept) { continue; }
         char *path = checkpoint_path(trainer, step);
-        if (path != NULL) { qr_folder_remove_flat(path); }
+        status = path != NULL ? qr_folder_retire(path, err)
+                              : qr_fail_memory(err, "a path", strlen(trainer->settings.out));
         qr_free(path);
     }
+    return status;
 }
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
@@ -70,18 +75,22 @@ static qrun_status write_text(const char *folder, const char *name, const char *
 
 /* Device memory into the next tensor of the writer, piece by piece. */
 static qrun_status write_device(qrun_trainer *trainer, qr_safetensors_writer *writer, const void *device,
-                                size_t n_bytes, void *staging, qr_error *err) {
+                                size_t n_bytes, void *staging, uint64_t *checksum, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     qrun_status status = QRUN_OK;
     for (size_t done = 0; done < n_bytes && status == QRUN_OK; done += COPY_BYTES) {
         const size_t n = n_bytes - done < COPY_BYTES ? n_bytes - done : COPY_BYTES;
         status = backend->copy_out(backend, staging, (const unsigned char *)device + done, n, err);
-        if (status == QRUN_OK) { status = qr_safetensors_writer_write(writer, staging, n, err); }
+        if (status == QRUN_OK) {
+            *checksum = qr_hash_words(*checksum, staging, n);
+            status = qr_safetensors_writer_write(writer, staging, n, err);
+        }
     }
     return status;
 }
 
-static qrun_status write_state(qrun_trainer *trainer, const char *folder, qr_error *err) {
+/* The tensors, in the order of the checksum: the file has them by falling alignment of their types. */
+static qrun_status write_state(qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
     size_t n_optimizer;
     void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
     const qr_safetensors_spec specs[] = {{"parameters", QR_DTYPE_F32, 1, {trainer->parameters.n_floats}},
@@ -95,7 +104,7 @@ static qrun_status write_state(qrun_trainer *trainer, const char *folder, qr_err
         const bool parameters = spec == &specs[0];
         QR_TRY(write_device(trainer, writer, parameters ? (const void *)trainer->parameters.values : optimizer,
                             parameters ? qr_parameters_bytes(&trainer->parameters) : n_optimizer, staging,
-                            err));
+                            checksum, err));
     }
     status = qr_safetensors_writer_commit(writer, err);
     writer = NULL;
@@ -105,26 +114,32 @@ out:
     return status;
 }
 
+static qrun_status write_place(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
+    char text[200];
+    (void)snprintf(text, sizeof text,
+                   "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld,\"checksum\":\"%016" PRIx64 "\"}\n",
+                   (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window, checksum);
+    return write_text(folder, "state.json", text, err);
+}
+
 qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
-    const qr_train_state *state = &trainer->state;
-    char text[160];
-    (void)snprintf(text, sizeof text, "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld}\n",
-                   (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window);
-    char *path = checkpoint_path(trainer, state->step);
+    char *path = checkpoint_path(trainer, trainer->state.step);
     qr_folder_writer folder = {0};
+    uint64_t checksum = QR_HASH_START;
     qrun_status status = QRUN_OK;
     if (path == NULL) { QR_TRY(qr_fail_memory(error, "a path", strlen(trainer->settings.out))); }
     QR_TRY(qr_trainer_require_out(trainer, error));
-    if (trainer->begins_anew) { remove_old(trainer, 0); } /* those of the run before would be taken for this one's */
-    trainer->begins_anew = false;
-    if (qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
+    if (!trainer->begins_anew && qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
+    if (qr_file_exists(path)) { QR_TRY(qr_folder_retire(path, error)); }
     QR_TRY(qr_folder_writer_open(&folder, path, error));
-    QR_TRY(write_state(trainer, folder.partial_path, error));
+    QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
-    QR_TRY(write_text(folder.partial_path, "state.json", text, error));
+    QR_TRY(write_place(&trainer->state, folder.partial_path, checksum, error));
     QR_TRY(qr_adapter_export(trainer, folder.partial_path, error));
-    status = qr_folder_writer_commit(&folder, error);
-    if (status == QRUN_OK) { remove_old(trainer, trainer->settings.keep); }
+    if (trainer->begins_anew) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
+    trainer->begins_anew = false;
+    QR_TRY(qr_folder_writer_commit(&folder, error));
+    QR_TRY(remove_old(trainer, trainer->settings.keep, error));
 out:
     qr_folder_writer_abort(&folder);
     qr_free(path);
@@ -133,79 +148,96 @@ out:
 
 /* ---- Taking up again --------------------------------------------------------------------------------------------- */
 
-static qrun_status read_text(const char *folder, const char *name, char **text, qr_error *err) {
-    size_t n_bytes;
-    char *path = qr_path_join(folder, name);
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
-    const qrun_status status = qr_file_read(path, MAX_STATE_BYTES, text, &n_bytes, err);
-    qr_free(path);
-    return status;
-}
-
-static qrun_status check_run(const qrun_trainer *trainer, const char *folder, qr_error *err) {
-    char *text = NULL;
-    qrun_status status = read_text(folder, "run.json", &text, err);
-    if (status == QRUN_OK && strcmp(text, trainer->fingerprint) != 0) {
-        status = qr_fail(err, QRUN_ERROR_INPUT,
-                         "%s: was made with another model, data or options (see its run.json); use the same ones, "
-                         "--restart to begin anew, or another --out", folder);
-    }
-    qr_free(text);
-    return status;
-}
-
-static qrun_status read_position(const char *folder, qr_train_state *state, qr_error *err) {
-    qr_json *root = NULL;
-    char *path = qr_path_join(folder, "state.json");
-    qrun_status status = QRUN_OK;
-    int64_t version = 0;
-    const int64_t most = INT64_C(1) << 52;
-    *state = (qr_train_state){.step = -1, .cursor = {-1, -1}};
-    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(folder))); }
-    QR_TRY(qr_json_read(path, MAX_STATE_BYTES, &root, err));
-    QR_TRY(qr_json_get_int(root, "version", 1, 1, &version, path, err));
-    QR_TRY(qr_json_get_int(root, "step", 0, most, &state->step, path, err));
-    QR_TRY(qr_json_get_int(root, "epoch", 0, most, &state->cursor.epoch, path, err));
-    QR_TRY(qr_json_get_int(root, "window", 0, most, &state->cursor.window, path, err));
-    if (version != 1 || state->step < 0 || state->cursor.epoch < 0 || state->cursor.window < 0) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks version, step, epoch or window", path));
+static qrun_status check_run(const qrun_trainer *trainer, const char *folder, const qr_checkpoint *checkpoint,
+                             qr_error *err) {
+    qr_json *own = NULL;
+    char *difference = NULL;
+    qrun_status status;
+    QR_TRY(qr_json_parse(trainer->fingerprint, strlen(trainer->fingerprint), "this run", &own, err));
+    difference = qr_checkpoint_difference(own, checkpoint->run);
+    if (difference == NULL) { QR_TRY(qr_fail_memory(err, "a message", 0)); }
+    if (difference[0] != '\0') {
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: was made by another run: %s; use the same model, data and options, "
+                       "--restart to begin anew, or another --out", folder, difference));
     }
 out:
-    qr_json_free(root);
-    qr_free(path);
+    qr_json_free(own);
+    qr_free(difference);
     return status;
 }
 
-static qrun_status read_state(qrun_trainer *trainer, const char *folder, qr_error *err) {
+/* How to go on without a checkpoint that cannot be used. */
+static qrun_status refuse_damaged(const qrun_trainer *trainer, int64_t step, const qr_error *why, qr_error *err) {
+    const int64_t before = last_checkpoint(trainer->settings.out, step);
+    char way[128] = "--restart begins anew";
+    if (before >= 0) {
+        (void)snprintf(way, sizeof way, "remove that folder to go on from %s%lld, before it; the result is the same",
+                       CHECKPOINT_PREFIX, (long long)before);
+    }
+    return qr_fail(err, why->status, "the checkpoint of step %lld is damaged: %s; %s", (long long)step, why->message, way);
+}
+
+static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, const char *folder,
+                                   qr_checkpoint *checkpoint, qr_error *err) {
+    qr_error why = {0};
+    qrun_status status = qr_checkpoint_open(folder, checkpoint, &why);
+    if (status == QRUN_OK && checkpoint->step != step) {
+        status = qr_fail(&why, QRUN_ERROR_INPUT, "%s: state.json is of step %lld", folder, (long long)checkpoint->step);
+    }
+    if (status == QRUN_ERROR_INPUT || status == QRUN_ERROR_NOT_FOUND) {
+        return refuse_damaged(trainer, step, &why, err);
+    }
+    return status == QRUN_OK ? status : qr_fail(err, status, "%s", why.message);
+}
+
+static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
+                              qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     size_t n_optimizer;
     void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
-    const int64_t n_parameters = trainer->parameters.n_floats, n_states = (int64_t)n_optimizer;
-    const qr_safetensors_tensor *values, *states;
-    qr_safetensors *file = NULL;
-    char *path = qr_path_join(folder, "state.safetensors");
-    qrun_status status = QRUN_OK;
-    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(folder))); }
-    QR_TRY(qr_safetensors_open(path, &file, err));
-    QR_TRY(qr_safetensors_require(file, "parameters", QR_DTYPE_BIT(QR_DTYPE_F32), 1, &n_parameters, &values, err));
-    QR_TRY(qr_safetensors_require(file, "optimizer", QR_DTYPE_BIT(QR_DTYPE_U8), 1, &n_states, &states, err));
-    QR_TRY(backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err));
-    QR_TRY(backend->copy_in(backend, optimizer, states->data, states->n_bytes, err));
+    const qr_safetensors_tensor *values = checkpoint->parameters, *states = checkpoint->optimizer;
+    if (values->n_bytes != qr_parameters_bytes(&trainer->parameters) || states->n_bytes != n_optimizer ||
+        checkpoint->step > trainer->total_steps) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
+                       folder);
+    }
+    qrun_status status = backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
+    if (status == QRUN_OK) { status = backend->copy_in(backend, optimizer, states->data, states->n_bytes, err); }
+    trainer->state = (qr_train_state){checkpoint->step, {checkpoint->epoch, checkpoint->window}};
+    return status;
+}
+
+/* In the folder of a run: none of another is at work there, and nothing is left of those that were killed. */
+qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
+    const char *out = trainer->settings.out;
+    char *tokens = NULL;
+    qrun_status status;
+    QR_TRY(qr_folder_create(out, err));
+    QR_TRY(qr_folder_lock(out, &trainer->out_lock, err));
+    QR_TRY(qr_folder_remove_partials(out, err));
+    tokens = qr_path_join(out, QR_TOKENS_FOLDER);
+    if (tokens == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(out))); }
+    QR_TRY(qr_folder_remove_partials(tokens, err));
 out:
-    qr_safetensors_close(file);
-    qr_free(path);
+    qr_free(tokens);
     return status;
 }
 
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {
     const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
     if (step < 0) { return QRUN_OK; }
+    qr_error why = {0};
     qr_json *root = NULL;
     char *folder = checkpoint_path(trainer, step);
     char *path = folder != NULL ? qr_path_join(folder, "run.json") : NULL;
-    qrun_status status = path != NULL ? qr_json_read(path, MAX_STATE_BYTES, &root, err)
-                                      : qr_fail_memory(err, "a path", strlen(trainer->settings.out));
-    if (status == QRUN_OK) { status = qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, err); }
+    qrun_status status = path != NULL ? qr_json_read(path, QR_CHECKPOINT_JSON_BYTES, &root, &why)
+                                      : qr_fail_memory(&why, "a path", strlen(trainer->settings.out));
+    if (status == QRUN_OK) { status = qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, &why); }
+    if (status == QRUN_ERROR_INPUT || status == QRUN_ERROR_NOT_FOUND) {
+        status = refuse_damaged(trainer, step, &why, err);
+    } else if (status != QRUN_OK) {
+        status = qr_fail(err, status, "%s", why.message);
+    }
     qr_json_free(root);
     qr_free(path);
     qr_free(folder);
@@ -215,21 +247,16 @@ qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
     const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
     if (step < 0) { return QRUN_OK; }
+    qr_checkpoint checkpoint = {0};
     char *path = checkpoint_path(trainer, step);
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(trainer->settings.out)); }
-    qrun_status status = QRUN_OK;
-    qr_train_state state;
-    QR_TRY(check_run(trainer, path, err));
-    QR_TRY(read_position(path, &state, err));
-    QR_TRY(read_state(trainer, path, err));
-    if (state.step != step || state.step > trainer->total_steps) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: state.json does not fit this run; remove the folder to go on from the "
-                       "checkpoint before it",
-                       path));
-    }
-    trainer->state = state;
+    qrun_status status;
+    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(trainer->settings.out))); }
+    QR_TRY(open_checkpoint(trainer, step, path, &checkpoint, err));
+    QR_TRY(check_run(trainer, path, &checkpoint, err));
+    QR_TRY(take_state(trainer, &checkpoint, path, err));
+    QR_TRY(remove_old(trainer, trainer->settings.keep, err)); /* a run killed before it did */
 out:
+    qr_checkpoint_close(&checkpoint);
     qr_free(path);
     return status;
 }

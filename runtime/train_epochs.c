@@ -12,7 +12,7 @@ static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *
                                 qr_dataset **dataset, qr_error *err) {
     const qrun_model *model = trainer->model;
     char *cache = params->cache_folder != NULL ? qr_strdup(params->cache_folder)
-                                               : qr_path_join(trainer->settings.out, "tokens");
+                                               : qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
     if (cache == NULL) { return qr_fail_memory(err, "a path", strlen(path)); }
     const qr_dataset_options options = {.path = path, .cache_folder = cache, .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens, .skip_bad = params->skip_bad,
@@ -90,7 +90,6 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
                                         s->seed, &trainer->dataset, err));
         trainer->view = qr_dataset_view_all(trainer->dataset);
     } else {
-        QR_TRY(qr_folder_create(s->out, err));
         QR_TRY(open_dataset(trainer, params, params->data, &trainer->dataset, err));
         QR_TRY(choose_views(trainer, params, err));
         QR_TRY(check_room(trainer, trainer->dataset, err));

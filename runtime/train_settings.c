@@ -1,5 +1,6 @@
 #include "runtime/train_settings.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
@@ -121,6 +122,9 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
         &text, "\"weights\":\"%s\",\"compute\":\"%s\",\"examples\":%lld,\"tokens\":%lld,\"targets\":%lld,",
         qr_weight_format_name(trainer->model->linear_format), qr_dtype_name(trainer->model->act_dtype),
         (long long)data->n_examples, (long long)data->n_tokens, (long long)data->n_targets);
+    qr_buffer_append_format(&text, "\"model\":\"%016" PRIx64 "\",\"tokenizer\":\"%016" PRIx64 "\",\"data\":\"%016" PRIx64
+                            "\",", trainer->model->content_hash, qr_dataset_tokenizer_hash(trainer->dataset),
+                            qr_dataset_data_hash(trainer->dataset));
     qr_buffer_append_text(&text, "\"lora_targets\":");
     qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
     qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dropout\":%.9g,", s->lora.rank,

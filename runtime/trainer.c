@@ -1,6 +1,7 @@
 #include "runtime/trainer.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/sizes.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -35,10 +36,12 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
+    made->out_lock = -1;
     const bool goes_on = !params->restart && !params->random_tokens;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
     QR_TRY(claim_model(made, error));
+    if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
     if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
     made->parameters.model = model;
@@ -75,6 +78,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
         trainer->model->n_sessions--;
         pthread_mutex_unlock(&trainer->model->lock);
     }
+    qr_folder_unlock(&trainer->out_lock);
     qr_train_settings_free(&trainer->settings);
     qr_free(trainer->fingerprint);
     qr_free(trainer);

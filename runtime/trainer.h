@@ -40,6 +40,7 @@ struct qrun_trainer {
     size_t scratch_bytes;
     int64_t total_steps, warmup_steps, first_step;
     char *fingerprint; /* JSON of everything that must be equal to go on from a checkpoint */
+    int out_lock;         /* descriptor that holds settings.out against other runs; −1: none */
     bool counted_session; /* model->n_sessions counts this trainer */
     bool begins_anew;     /* checkpoints of an earlier run are in its folder until it saves its first one */
 };
@@ -73,10 +74,17 @@ qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 
+#define QR_TOKENS_FOLDER "tokens" /* in settings.out, of the data set's cache, where no other was given */
+
+/* Makes settings.out, holds it against other runs while the trainer lives, and removes what killed ones left half
+ * written. */
+qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err);
+
 /* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);
 
-/* Takes up the last whole checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run. */
+/* Takes up the last checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run, or damaged:
+ * the message says how to go on. Nothing is passed over silently, because damage may mean a failing disk. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
 
 #endif

@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_file(path, cache_folder, false);
     check_file(path, cache_folder, true);
     check_cache(path);
-    qr_folder_remove_flat(cache_folder);
+    FUZZ_CHECK(qr_folder_remove_flat(cache_folder, NULL) == QRUN_OK);
     fuzz_file_remove("data");
     return 0;
 }
