@@ -102,8 +102,8 @@ static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint6
     for (int64_t i = 0; i < p->lora.rank * pair->in; i++) {
         staging[i] = (float)((2.0 * qr_random_uniform(seed, (uint64_t)pair->linear->slot, (uint64_t)i) - 1.0) * bound);
     }
-    const qr_lora_factor factor = {p->values + pair->a_offset, p->values + pair->b_offset, p->lora.rank,
-                                   p->lora.scale};
+    const qr_lora_factor factor = {.a = p->values + pair->a_offset, .b = p->values + pair->b_offset,
+                                   .rank = p->lora.rank, .scale = p->lora.scale};
     qrun_status status = backend->copy_in(backend, p->values + pair->a_offset, staging,
                                           (size_t)(p->lora.rank * pair->in) * sizeof(float), err);
     if (status != QRUN_OK) { return status; }

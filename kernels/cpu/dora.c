@@ -47,7 +47,7 @@ static void magnitude_columns(const void *args, int64_t begin, int64_t end) {
         QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
             const int64_t j = first + v * QR_VEC, n = a->dim - j;
             if (j >= a->dim) { break; }
-            const qr_vec share = qr_vec_div(sums[v], qr_vec_load_n(a->norm + j, n)); /* lanes past n: 0 / 0, not stored */
+            const qr_vec share = qr_vec_div(sums[v], qr_vec_load_n(a->norm + j, n));
             qr_vec_store_n(a->dmagnitude + j, qr_vec_add(qr_vec_load_n(a->dmagnitude + j, n), share), n);
         }
     }

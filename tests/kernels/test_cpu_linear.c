@@ -357,7 +357,7 @@ static void lora_factors_create(qr_lora_factor factors[LORA_ADAPTERS], int64_t i
         float *down = qr_alloc_array((size_t)n_a, sizeof(float)), *up = qr_alloc_array((size_t)n_b, sizeof(float));
         for (int64_t i = 0; i < n_a; i++) { down[i] = random_value(400 + (uint64_t)a, i) * 0.1F; }
         for (int64_t i = 0; i < n_b; i++) { up[i] = random_value(500 + (uint64_t)a, i) * 0.1F; }
-        factors[a] = (qr_lora_factor){down, up, lora_ranks[a], 0.5F + (float)a};
+        factors[a] = (qr_lora_factor){.a = down, .b = up, .rank = lora_ranks[a], .scale = 0.5F + (float)a};
     }
 }
 
