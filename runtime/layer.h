@@ -27,8 +27,8 @@ typedef struct qr_layer_adapters {
     const int64_t *pair_of_slot; /* host, [n_slots]: −1 where none of them adapts the layer; NULL: any may */
 } qr_layer_adapters;
 
-/* LoRA dropout of a pass: what enters an adapter (not the matrix beside it) is dropped out first. The draw of an element
- * is a pure function of key, row_key, module and column. */
+/* LoRA dropout of a pass: what enters an adapter (not the matrix beside it) is dropped out first. The draw of an
+ * element is a pure function of key, row_key, module and column. */
 typedef struct qr_layer_dropout {
     float p;                /* 0: none */
     uint64_t key;           /* of the run and the step */
