@@ -160,9 +160,10 @@ typedef struct qrun_model_params {
     int64_t memory_bytes;  /* refuse a model whose weights need more; 0: what the machine has */
     qrun_progress_fn progress;
     void *progress_user;
+    bool trainable;        /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
-    {sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL}
+    {sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL, false}
 
 QRUN_API qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
                                      qrun_error *error);

@@ -484,10 +484,12 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_TRY(find_family(model_type, s->what, &config->family, s->err));
     s->defaults = &families[config->family];
     config->norm_eps = s->defaults->norm_eps;
+    config->initializer_range = 0.02;
     QR_TRY(check_architecture(s));
     QR_TRY(read_quantization(s, config));
     QR_TRY(read_sizes(s, config));
     QR_TRY(qr_json_get_double(s->json, s->defaults->names->norm_eps, 0, 1, &config->norm_eps, s->what, s->err));
+    QR_TRY(qr_json_get_double(s->json, "initializer_range", 0, 100, &config->initializer_range, s->what, s->err));
     QR_TRY(read_activation(s, config));
     QR_TRY(read_attention(s, config));
     QR_TRY(read_windows(s, config));

@@ -75,6 +75,7 @@ typedef struct qr_model_config {
     bool scale_embeddings;          /* Gemma: by the square root of hidden_size, rounded to the weights' type */
     bool norm_adds_one;             /* Gemma: RMSNorm multiplies by 1 + weight */
 
+    double initializer_range;  /* standard deviation of new weights */
     qr_dtype dtype;            /* F32, F16 or BF16, what the model was trained in */
     qr_token_ids eos;
     int64_t bos_token_id, pad_token_id; /* -1 = none */

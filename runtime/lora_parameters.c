@@ -8,6 +8,7 @@
 #include "base/sizes.h"
 #include "loaders/stored_weight.h"
 #include "runtime/adapter.h"
+#include "runtime/whole_parameters.h"
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
@@ -48,6 +49,7 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
     qr_lora_layers *lora = &state->parameters->lora;
     lora->pair_of_slot[linear->slot] = -1;
     if (!is_target(state->parameters->model, state->options->targets, role)) { return QRUN_OK; }
+    if (qr_whole_is_trained(state->parameters, &linear->weight)) { return QRUN_OK; }
     qr_lora_pair pair = {.linear = linear, .layer = layer, .role = role, .in = linear->weight.desc.cols,
                          .out = linear->weight.desc.rows};
     qr_parameter factor = {.kind = QR_PARAMETER_LORA_A, .role = role, .layer = layer, .rows = lora->rank,

@@ -194,7 +194,9 @@ static qrun_status describe_table(const describe_state *state, qr_tensor_role ro
     if (status == QRUN_OK && state->source != NULL) {
         qr_stored_weight stored;
         status = qr_model_find_stored(model, state->source, role, 0, desc, &stored, err);
-        if (status == QRUN_OK) { set_format(desc, stored.desc.format, stored.desc.block); }
+        if (status == QRUN_OK && !state->options->trainable) {
+            set_format(desc, stored.desc.format, stored.desc.block);
+        }
         if (status == QRUN_OK && role != QR_ROLE_HEAD && !is_plain(stored.desc.format)) {
             status =
                 qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);

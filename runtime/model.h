@@ -78,6 +78,7 @@ struct qrun_model {
     char *folder;
     const char *prefix;          /* what this checkpoint puts before its module names */
     bool prequantized;           /* the folder is stored as bitsandbytes wrote it */
+    bool random_weights;         /* no weights were read */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;
@@ -122,6 +123,7 @@ struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */
     qr_weight_format table_format;  /* of embedding and head where no file says so */
     bool head_int8;
+    bool trainable;                 /* tables in table_format whatever the files say */
 };
 
 /* Fills layers, groups, slots and every weight's description (no data), and weight_bytes: what a plan needs. `source`

@@ -1,11 +1,11 @@
 #include "runtime/model_load.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "runtime/modules.h"
 #include "runtime/weight_writer.h"
 
 /* ---- From a folder ----------------------------------------------------------------------------------------------- */
@@ -33,14 +33,11 @@ static qrun_status advance(load_state *state, const qr_safetensors_tensor *tenso
 static qrun_status load_vector(load_state *state, qr_tensor_role role, int64_t layer, const char *suffix, int64_t n,
                                const float *device, qr_error *err) {
     const qrun_model *model = state->model;
-    char module[QR_STORED_NAME_BYTES], name[QR_STORED_NAME_BYTES];
-    qr_family_module_name(model->family, model->prefix, role, layer, module, sizeof module);
-    if (snprintf(name, sizeof name, "%s.%s", module, suffix) >= (int)sizeof name) { name[0] = '\0'; }
     const qr_safetensors_tensor *tensor;
-    qrun_status status = qr_safetensors_require(state->source, name, QR_DTYPES_FLOAT, 1, &n, &tensor, err);
+    qrun_status status = qr_module_find_vector(model, state->source, role, layer, suffix, n, &tensor, err);
     if (status != QRUN_OK) { return status; }
     float *values = qr_alloc_array((size_t)n, sizeof *values);
-    if (values == NULL) { return qr_fail_memory(err, name, (unsigned long long)n * sizeof *values); }
+    if (values == NULL) { return qr_fail_memory(err, tensor->name, (unsigned long long)n * sizeof *values); }
     qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
     qr_backend *backend = model->context->backend;
     status = backend->copy_in(backend, (void *)(uintptr_t)device, values, (size_t)n * sizeof *values, err);

@@ -35,12 +35,36 @@ static qr_weight_format format_of_dtype(qr_dtype dtype) {
     return dtype == QR_DTYPE_F32 ? QR_WEIGHT_F32 : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
 }
 
+/* Matrices that updates can be written into: none quantised, none narrower than what is computed with. */
+static qrun_status choose_trainable(const qrun_model *model, const qrun_model_params *params,
+                                    struct qr_model_options *options, qr_error *err) {
+    const qr_weight_format format = format_of_dtype(model->act_dtype);
+    if (model->prequantized) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is stored as %s, and full fine-tuning changes every weight; take the original model, or train "
+                       "an adapter on this one",
+                       model->folder, qr_weight_format_name(stored_format(&model->config.quantization)));
+    }
+    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || params->quant_head_int8) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
+                       "leave --quant away, or train an adapter on the quantised model",
+                       qr_weight_format_name(format),
+                       qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
+    }
+    options->linear_format = options->table_format = format;
+    options->trainable = true;
+    return QRUN_OK;
+}
+
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
     model->prequantized = !params->random_weights && model->config.quantization.stored != QR_STORED_PLAIN;
     options->linear_format = format_of_quant(params->quant);
     options->table_format = format_of_dtype(model->config.dtype);
     options->head_int8 = params->quant_head_int8;
+    options->trainable = false;
+    if (params->trainable) { return choose_trainable(model, params, options, err); }
     if (!model->prequantized) { return QRUN_OK; }
     const qr_weight_format stored = stored_format(&model->config.quantization);
     if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
@@ -170,7 +194,7 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err) {
-    *model = (qrun_model){.context = context, .prefix = ""};
+    *model = (qrun_model){.context = context, .prefix = "", .random_weights = params->random_weights};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
     qrun_status status = QRUN_OK;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "runtime/whole_parameters.h"
 
 enum { TENSOR_ALIGNMENT = 16, FIRST_CAPACITY = 64 };
 
@@ -53,6 +54,7 @@ out:
 }
 
 void qr_parameters_destroy(qr_parameters *p) {
+    qr_whole_parameters_end(p);
     if (p->model != NULL) {
         qr_backend *backend = p->model->context->backend;
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
@@ -65,6 +67,12 @@ void qr_parameters_destroy(qr_parameters *p) {
     *p = (qr_parameters){0};
 }
 
+float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
+    const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
+    if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
+    return p->gradients + (at - first) / sizeof *value;
+}
+
 void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int64_t layer, char *name,
                                size_t name_bytes) {
     /* PEFT's paths are those of the model object; where a checkpoint leaves a prefix out, the object still has it. */
@@ -75,7 +83,9 @@ void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int6
 
 void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, char *name, size_t name_bytes) {
     static const char *const parts[] = {[QR_PARAMETER_LORA_A] = "lora_A.weight",
-                                        [QR_PARAMETER_LORA_B] = "lora_B.weight"};
+                                        [QR_PARAMETER_LORA_B] = "lora_B.weight",
+                                        [QR_PARAMETER_WEIGHT] = "weight",
+                                        [QR_PARAMETER_BIAS] = "bias"};
     qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
     const size_t length = strlen(name);
     (void)snprintf(name + length, name_bytes - length, ".%s", parts[parameter->kind]);

@@ -1,14 +1,17 @@
 /* The trainable tensors of a run: one arena of F32 values, one of gradients of the same layout, and the table of what
  * stands where in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for; what
- * fills it is lora_parameters.h. */
+ * fills it is lora_parameters.h and whole_parameters.h. */
 #ifndef QR_RUNTIME_PARAMETERS_H
 #define QR_RUNTIME_PARAMETERS_H
 
 #include "runtime/layer.h"
+#include "runtime/modules.h"
 
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A, /* [rank, in] */
-    QR_PARAMETER_LORA_B  /* [out, rank] */
+    QR_PARAMETER_LORA_B, /* [out, rank] */
+    QR_PARAMETER_WEIGHT, /* a whole matrix [out, in], or a norm's weight [1, n] */
+    QR_PARAMETER_BIAS    /* [1, n] */
 } qr_parameter_kind;
 
 typedef struct qr_parameter {
@@ -39,6 +42,25 @@ typedef struct qr_lora_layers {
     size_t table_bytes;
 } qr_lora_layers;
 
+/* A tensor trained whole, and where the model keeps it. */
+typedef struct qr_whole_tensor {
+    int64_t parameter;    /* in the table */
+    qr_weight *matrix;    /* NULL: a vector */
+    const float **vector;
+    qr_weight held;       /* what stands in for a matrix that is not written in place */
+    const float *own_vector; /* full: what the model gets back with the trained values in it */
+} qr_whole_tensor;
+
+/* Those of a run; zeroed: none. */
+typedef struct qr_whole_modules {
+    bool full;                /* every weight: matrices are trained in the model's own memory */
+    qr_whole_tensor *tensors; /* [n] */
+    int64_t n, capacity;
+    qr_stand_ins stand_ins;
+    void *held; /* device: matrices beside the model's own */
+    size_t held_bytes;
+} qr_whole_modules;
+
 typedef struct qr_parameters {
     qrun_model *model;
     qr_parameter *list;         /* [n] */
@@ -46,6 +68,7 @@ typedef struct qr_parameters {
     int64_t n_floats;           /* of each arena; every tensor begins at a multiple of 16 */
     float *values, *gradients;  /* device, [n_floats]; NULL until they are made */
     qr_lora_layers lora;
+    qr_whole_modules whole;
 } qr_parameters;
 
 /* Begin from {.model = model}. Appends a tensor, giving it its place in the arenas (*offset, in floats). */
@@ -54,6 +77,9 @@ qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter,
 /* Makes both arenas, zeroed. */
 qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
 void qr_parameters_destroy(qr_parameters *parameters); /* fine for a zeroed one */
+
+/* The gradient of what stands at `value` in the arena of values; NULL where that is no trained tensor. */
+float *qr_parameters_gradient(const qr_parameters *parameters, const float *value);
 
 /* Bytes of one arena, and numbers in the tensors themselves. */
 size_t qr_parameters_bytes(const qr_parameters *parameters);

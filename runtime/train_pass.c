@@ -5,6 +5,7 @@
 #include "runtime/layout.h"
 #include "runtime/lora_parameters.h"
 #include "runtime/rope.h"
+#include "runtime/whole_parameters.h"
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
@@ -191,6 +192,15 @@ static qr_lora_backward_args lora_backward_args(const qr_train_pass *pass, const
         .scale = p->lora.scale};
 }
 
+/* dw += dyᵀ x of a matrix that is trained, and the sums of its bias. */
+static qr_weight_backward_args weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
+                                                    const float *dy, int64_t dy_stride, float *dw, float *dbias,
+                                                    int64_t n_rows) {
+    return (qr_weight_backward_args){.x = x, .x_dtype = model->act_dtype, .dy = dy, .dw = dw, .dbias = dbias,
+                                     .n_rows = n_rows, .in = weight->desc.cols, .out = weight->desc.rows,
+                                     .x_stride = weight->desc.cols, .dy_stride = dy_stride};
+}
+
 /* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
 static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
@@ -207,6 +217,16 @@ static void weight_workspace(const qr_train_pass *pass, const qr_linear_layer *l
     const qr_linear_backward_args backward =
         linear_backward_args(pass->model, &linear->weight, NULL, out, NULL, n_rows, false);
     raise_to(most, qr_linear_backward_workspace(pass->backend, &backward));
+    if (pass->parameters->whole.n == 0) { return; }
+    const qr_weight_backward_args weight =
+        weight_backward_args(pass->model, &linear->weight, NULL, NULL, out, NULL, NULL, n_rows);
+    raise_to(most, qr_weight_backward_workspace(pass->backend, &weight));
+}
+
+static qr_embedding_backward_args embedding_backward_args(const qr_train_pass *pass, const qr_weight *table,
+                                                          const int32_t *ids, float *dtable, float scale) {
+    return (qr_embedding_backward_args){.ids = ids, .dy = pass->b.dx, .dtable = dtable, .n_tokens = pass->n_tokens,
+                                        .dim = table->desc.cols, .vocab = table->desc.rows, .scale = scale};
 }
 
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
@@ -248,6 +268,8 @@ static size_t workspace_bytes(qrun_model *model, const qr_parameters *parameters
     workspace_visit visit = {&pass, 64};
     (void)qr_model_each_linear(model, visit_linear, &visit, NULL);
     norm_workspace(&pass, &visit.most);
+    const qr_embedding_backward_args table = embedding_backward_args(&pass, &model->embedding, NULL, NULL, 1.0F);
+    raise_to(&visit.most, qr_embedding_backward_workspace(pass.backend, &table));
     const int64_t r = logit_rows(model, limits);
     const qr_linear_layer head = {.weight = model->head};
     weight_workspace(&pass, &head, r, &visit.most);
@@ -457,15 +479,29 @@ static qrun_status norm_backward(qr_train_pass *pass, const qr_norm *norm, const
                                  int64_t n_rows, bool accumulate, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     if (norm->bias != NULL) {
-        const qr_layer_norm_backward_args args = {.x = x, .weight = norm->weight, .dy = dy, .dx = dx, .n_rows = n_rows,
-                                                  .dim = norm->dim, .eps = s->norm_eps, .accumulate = accumulate};
+        const qr_layer_norm_backward_args args = {.x = x, .weight = norm->weight, .dy = dy, .dx = dx,
+                                                  .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                                  .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
+                                                  .n_rows = n_rows, .dim = norm->dim, .eps = s->norm_eps,
+                                                  .accumulate = accumulate};
         return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
     }
-    const qr_rms_norm_backward_args args = {.x = x, .weight = norm->weight, .dy = dy, .dx = dx, .n_rows = n_rows,
-                                            .n_groups = 1, .dim = norm->dim, .x_stride = norm->dim,
+    const qr_rms_norm_backward_args args = {.x = x, .weight = norm->weight, .dy = dy, .dx = dx,
+                                            .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                            .n_rows = n_rows, .n_groups = 1, .dim = norm->dim, .x_stride = norm->dim,
                                             .dy_stride = norm->dim, .dx_stride = norm->dim, .eps = s->norm_eps,
                                             .weight_offset = s->norm_offset, .accumulate = accumulate};
     return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* The gradient of a matrix from what it was fed, where it is trained. dy: [n_rows, out], F32. */
+static qrun_status whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
+                                  const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err) {
+    float *dw = qr_whole_gradient(pass->parameters, weight);
+    if (dw == NULL) { return QRUN_OK; }
+    const qr_weight_backward_args args = weight_backward_args(pass->model, weight, x, dy, dy_stride, dw,
+                                                              qr_parameters_gradient(pass->parameters, bias), n_rows);
+    return qr_weight_backward(pass->backend, &args, pass->workspace, err);
 }
 
 /* Gradient of the rows of a chunk, from the gradient of their logits into dpicked. */
@@ -480,6 +516,7 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
     const qr_linear_backward_args args =
         linear_backward_args(model, &model->head, pass->b.dlogits, vocab, pass->b.dpicked_normed, n, false);
     QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
+    QR_TRY(whole_backward(pass, &pass->model->head, NULL, pass->b.picked_normed, pass->b.logits, vocab, n, err));
     QR_TRY(norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
                          pass->b.dpicked + first * hidden, n, false, err));
 out:
@@ -558,8 +595,7 @@ out:
     return status;
 }
 
-/* dx (+)= dy through a frozen matrix and its factors; the factors' gradients grow. x is what the forward pass fed it.
- */
+/* dx (+)= dy through a matrix and its factors; their gradients grow. x is what the forward pass fed it. */
 static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
     const qrun_model *model = pass->model;
@@ -575,6 +611,7 @@ static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *l
     const qr_linear_backward_args args =
         linear_backward_args(model, &linear->weight, rounded, stride, dx, pass->n_tokens, accumulate);
     QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
+    QR_TRY(whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err));
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
     if (pair != NULL) { QR_TRY(lora_backward(pass, linear, pair, x, dy, dy_stride, dx, err)); }
 out:
@@ -640,6 +677,7 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
                                                 .weight = norm->weight,
                                                 .dy = dheads,
                                                 .dx = dheads,
+                                                .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
                                                 .n_rows = pass->n_tokens,
                                                 .n_groups = n_heads,
                                                 .dim = norm->dim,
@@ -713,6 +751,26 @@ out:
     return status;
 }
 
+/* From the gradient of the first layer's input into the tables that it was looked up in. */
+static qrun_status embed_backward(qr_train_pass *pass, qr_error *err) {
+    const qrun_model *model = pass->model;
+    float *dtable = qr_whole_gradient(pass->parameters, &model->embedding);
+    float *dpositions = qr_whole_gradient(pass->parameters, &model->position_embedding);
+    qrun_status status = QRUN_OK;
+    if (dtable != NULL) {
+        const qr_embedding_backward_args args =
+            embedding_backward_args(pass, &model->embedding, pass->b.ids, dtable, model->shape.embedding_scale);
+        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+    }
+    if (dpositions != NULL) {
+        const qr_embedding_backward_args args =
+            embedding_backward_args(pass, &model->position_embedding, pass->b.position, dpositions, 1.0F);
+        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+    }
+out:
+    return status;
+}
+
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
     qrun_status status = QRUN_OK;
@@ -722,6 +780,7 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
     for (int64_t i = pass->activations.n_segments; backward && i-- > 0;) {
         QR_TRY(segment_backward(pass, &pass->activations.segments[i], err));
     }
+    if (backward) { QR_TRY(embed_backward(pass, err)); }
     QR_TRY(pass->backend->sync(pass->backend, err));
 out:
     return status;

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "runtime/whole_parameters.h"
+
 enum { RESULT_BYTES = 64 }; /* the sum and the count, before the ops' workspace */
 
 static qr_sum_squares_args norm_args(const qr_parameters *parameters, void *scratch) {
@@ -14,7 +16,9 @@ size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer k
     const qr_sum_squares_args args = norm_args(parameters, NULL);
     const size_t norm = qr_sum_squares_workspace(parameters->model->context->backend, &args);
     const size_t step = qr_optimizer_workspace(parameters, kind);
-    return RESULT_BYTES + (norm > step ? norm : step);
+    const size_t refresh = qr_whole_parameters_workspace(parameters);
+    const size_t most = norm > step ? norm : step;
+    return RESULT_BYTES + (most > refresh ? most : refresh);
 }
 
 qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
@@ -36,6 +40,7 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, in
     const double coefficient = max_grad_norm > 0 ? max_grad_norm / (result->grad_norm + 1e-6) : 1.0;
     QR_TRY(qr_optimizer_step(optimizer, step, (float)learning_rate, coefficient < 1.0 ? (float)coefficient : 1.0F,
                              workspace, err));
+    QR_TRY(qr_whole_parameters_refresh(parameters, workspace, err));
 out:
     return status;
 }

@@ -23,6 +23,7 @@ class ModelParams(Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("path", c_char_p), ("quant", c_int), ("quant_head_int8", c_bool), ("dtype", c_int),
         ("random_weights", c_bool), ("memory_bytes", c_int64), ("progress", c_void_p), ("progress_user", c_void_p),
+        ("trainable", c_bool),
     ]
 
 

@@ -68,6 +68,11 @@ GRADIENTS = [
     Gradients("llama-head", "llama", "llama", "lm_head trained beside the adapter; only its gradient is stored",
               kept=("lm_head",), head=True),
     Gradients("llama-full", "llama", None, "full fine-tuning: every weight"),
+    Gradients("gpt2-full", "gpt2", None, "every weight: Conv1D, biases, LayerNorm, learned positions, tied head"),
+    Gradients("gemma3-full", "gemma3", None, "every weight: scaled tied embedding, norms that add 1"),
+    Gradients("qwen3-full", "qwen3", None, "every weight; those of the first layer are stored", kept=("layers.0.",)),
+    Gradients("phi3-full", "phi3", None, "every weight, fused projections; those of the first layer are stored",
+              kept=("layers.0.",)),
 ]
 
 
@@ -150,6 +155,10 @@ CURVES = [
     Curve("llama-rslora-adamw", "llama", "llama-rslora", "adamw", "cosine", final=False),
     Curve("llama-dora-adamw", "llama", "llama-dora", "adamw", "cosine", final=False),
     Curve("llama-full-adamw", "llama", None, "adamw", "cosine", final=False, learning_rate=1e-3),
+    Curve("gpt2-full-adamw", "gpt2", None, "adamw", "cosine", final=False, learning_rate=1e-3),
+    Curve("gpt2-full-adafactor", "gpt2", None, "adafactor", "linear", final=False, learning_rate=1e-3),
+    Curve("gemma3-full-adamw", "gemma3", None, "adamw", "linear", final=False, learning_rate=1e-3),
+    Curve("gemma3-full-sgd", "gemma3", None, "sgd", "linear", final=False, learning_rate=5e-2),
 ]
 
 

@@ -2,6 +2,7 @@
  * under every checkpointing policy, the same gradient however examples are put together. */
 #include "check.h"
 
+#include "base/sizes.h"
 #include "loaders/safetensors.h"
 #include "runtime/schedule.h"
 #include "runtime/update.h"
@@ -26,29 +27,46 @@ static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *pol
     return training_fixture_open(context, entry, &options, f);
 }
 
-static bool is_lora(const qr_json *entry) {
-    return text_of(entry, "adapter_folder")[0] != '\0' && strstr(text_of(entry, "name"), "dora") == NULL &&
-           strstr(text_of(entry, "name"), "head") == NULL;
+static bool is_covered(const qr_json *entry) { return strstr(text_of(entry, "name"), "dora") == NULL; }
+
+/* Conv1D weights are stored [in, out]. */
+static void transpose_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
+    if (!f->model->family->transposed || parameter->role < QR_ROLE_Q || parameter->kind != QR_PARAMETER_WEIGHT) {
+        return;
+    }
+    const int64_t rows = parameter->rows, cols = parameter->cols, n = rows * cols;
+    float *copy = malloc((size_t)n * sizeof *copy);
+    memcpy(copy, values, (size_t)n * sizeof *copy);
+    for (int64_t i = 0; i < n; i++) { values[i % cols * rows + i / cols] = copy[i]; }
+    free(copy);
 }
 
-/* The worst relative error of a factor's gradients against the golden file; factors it leaves out must be zero. */
+/* The worst relative error of the gradients against the golden file. Of whole weights it may hold some only, and beside
+ * them no LoRA factors; else factors that it leaves out must be zero. */
 static double worst_gradient(const fixture *f, const qr_safetensors *golden) {
+    const bool full = f->parameters.whole.full;
     double worst = 0;
+    size_t n_found = 0;
     qr_error err = {0};
     for (int64_t i = 0; i < f->parameters.n; i++) {
         const qr_parameter *parameter = &f->parameters.list[i];
         char tensor[256], name[400];
         qr_parameter_name(&f->parameters, parameter, tensor, sizeof tensor);
-        snprintf(name, sizeof name, "base_model.model.%s.grad", tensor);
+        snprintf(name, sizeof name, "%s%s.grad", full ? "" : "base_model.model.", tensor);
         const int64_t n = parameter->rows * parameter->cols;
         const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
+        n_found += expected != NULL;
+        if (expected == NULL && f->parameters.whole.n > 0) { continue; }
         float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
         CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
+        transpose_as_stored(f, parameter, gradient);
         const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
         const double error = training_relative_error(gradient, reference, n);
+        CHECK_MSG(error <= 1e-4, "%s: off by %.3g relative", name, error);
         if (!(error <= worst)) { worst = error; }
         free(gradient), free(zeros);
     }
+    CHECK_INT(n_found, qr_safetensors_count(golden));
     return worst;
 }
 
@@ -59,7 +77,7 @@ static void test_first_gradients_equal_peft(void) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
          entry = entry->next) {
         fixture f;
-        if (!is_lora(entry) || !open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
+        if (!is_covered(entry) || !open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
         char path[512];
         qr_error err = {0};
         qr_safetensors *golden;
@@ -97,9 +115,9 @@ static float *run_policy(const char *name, qrun_dtype dtype, const char *policy,
 static void test_policies_give_the_same_bits(void) {
     static training_batch batch;
     static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
-    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3"};
+    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3", "gemma3-full", "gpt2-full"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
-    for (size_t m = 0; m < 4; m++) {
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = 0; dtype < 2; dtype++) {
             int64_t n;
             double sum, sum_again;
@@ -214,11 +232,12 @@ static void check_curves(qrun_dtype dtype) {
         fixture f;
         double losses[CURVE_STEPS], norms[CURVE_STEPS];
         qr_error err = {0};
-        if (!is_lora(entry) || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
+        if (!is_covered(entry) || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
         CHECK_MSG(run_curve(entry, &f, losses, norms, &err) == QRUN_OK, "%s", err.message);
         const double worst = worst_of(qr_json_get(entry, "loss"), losses);
+        const char *run = training_is_full(entry) ? "bf16-autocast" : "bf16";
         const double bound =
-            dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(qr_json_get(entry, "bf16"), "max_loss_error");
+            dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(qr_json_get(entry, run), "max_loss_error");
         CHECK_MSG(worst <= bound, "%s: loss is off by %.3g, allowed %.3g", text_of(entry, "name"), worst, bound);
         if (dtype == QRUN_DTYPE_F32) {
             const double norm_error = worst_of(qr_json_get(entry, "grad_norm"), norms);

@@ -49,15 +49,21 @@ static qrun_status put(const qr_parameters *p, int64_t offset, const qr_safetens
     return status;
 }
 
-qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_parameters *p, qr_error *err) {
+/* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
+static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, qr_parameters *p,
+                                qr_error *err) {
+    const qr_whole_options whole = {.modules = modules};
     qr_adapter *adapter = NULL;
     qrun_status status = QRUN_OK;
     *p = (qr_parameters){.model = model};
     QR_TRY(qr_adapter_open(folder, &adapter, err));
+    QR_TRY(qr_whole_parameters_describe(p, &whole, err));
     const qr_lora_options options = {.targets = "all", .rank = (int32_t)adapter->modules[0].rank,
                                      .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank)};
     QR_TRY(qr_lora_parameters_describe(p, &options, err));
     QR_TRY(qr_parameters_create(p, err));
+    QR_TRY(qr_whole_parameters_create(p, &whole, err));
+    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
     QR_TRY(qr_lora_parameters_create(p, 1, err));
     for (int64_t i = 0; i < p->lora.n_pairs; i++) {
         const qr_lora_pair *pair = &p->lora.pairs[i];
@@ -73,6 +79,18 @@ out:
     return status;
 }
 
+static qrun_status open_full(qrun_model *model, qr_parameters *p, qr_error *err) {
+    const qr_whole_options options = {.full = true};
+    qrun_status status = QRUN_OK;
+    *p = (qr_parameters){.model = model};
+    QR_TRY(qr_whole_parameters_describe(p, &options, err));
+    QR_TRY(qr_parameters_create(p, err));
+    QR_TRY(qr_whole_parameters_create(p, &options, err));
+    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
+out:
+    return status;
+}
+
 qrun_status training_read(const qr_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
     qr_backend *backend = p->model->context->backend;
     return backend->copy_out(backend, host, device, (size_t)n * sizeof *host, err);
@@ -85,6 +103,8 @@ void training_fixture_close(training_fixture *f) {
     *f = (training_fixture){0};
 }
 
+bool training_is_full(const qr_json *entry) { return text_of(entry, "adapter_folder")[0] == '\0'; }
+
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *f) {
     char path[512];
@@ -96,9 +116,14 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     params.dtype = options->dtype;
     const bool quantised = strstr(path, "nf4") != NULL;
     params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    if (training_is_full(entry)) { params.trainable = true, params.quant = QRUN_QUANT_AUTO; }
     qrun_status status = qrun_model_open(context, &params, &f->model, &err);
     snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
-    if (status == QRUN_OK) { status = training_parameters_open(f->model, path, &f->parameters, &err); }
+    if (status == QRUN_OK) {
+        const char *modules = strstr(text_of(entry, "name"), "-head") != NULL ? "lm_head" : NULL;
+        status = training_is_full(entry) ? open_full(f->model, &f->parameters, &err)
+                                         : open_adapter(f->model, path, modules, &f->parameters, &err);
+    }
     f->parameters.lora.dropout = options->dropout;
     qr_train_limits limits = {.max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
     if (status == QRUN_OK) {

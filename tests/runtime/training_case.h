@@ -5,6 +5,7 @@
 #include "loaders/json.h"
 #include "runtime/lora_parameters.h"
 #include "runtime/train_pass.h"
+#include "runtime/whole_parameters.h"
 
 enum { TRAINING_MAX_TOKENS = 1024, TRAINING_MAX_SEQUENCES = 64 };
 
@@ -19,11 +20,7 @@ typedef struct training_batch {
 /* The examples [first, first + n) of a batch of the index, side by side; n −1: all. */
 void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *batch);
 
-/* Parameters of the shape of a PEFT folder, with its values in them. */
-qrun_status training_parameters_open(qrun_model *model, const char *folder, qr_parameters *parameters,
-                                     qr_error *err);
-
-/* A base model of the index, the parameters of a PEFT folder, and a pass over them. */
+/* A base model of the index, the parameters of a PEFT folder (and modules trained whole), and a pass over them. */
 typedef struct training_fixture {
     qrun_model *model;
     qr_parameters parameters;
@@ -37,7 +34,10 @@ typedef struct training_options {
     float dropout;
 } training_options;
 
-/* Of an entry with base_folder and adapter_folder; false after a failed check. */
+/* Whether an entry is of full fine-tuning: it has no adapter. */
+bool training_is_full(const qr_json *entry);
+
+/* Of an entry of the index. One named "…-head" trains lm_head too. False after a failed check. */
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *fixture);
 void training_fixture_close(training_fixture *fixture); /* fine for a zeroed one */
