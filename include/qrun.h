@@ -550,6 +550,45 @@ typedef struct qrun_quantize_params {
 /* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
+/* ---- Merging an adapter into its model --------------------------------------------------------------------------- */
+
+typedef enum qrun_merge_onto {
+    QRUN_MERGE_AUTO = 0,      /* ORIGINAL; of a folder that is stored quantised, QUANTIZED */
+    QRUN_MERGE_ORIGINAL = 1,  /* the folder's own weights */
+    QRUN_MERGE_QUANTIZED = 2  /* linear layers as the engine holds them: quantised, and back */
+} qrun_merge_onto;
+
+typedef struct qrun_merge_params {
+    size_t struct_size;
+    const char *path;        /* as in qrun_model_params */
+    const char *adapter;     /* a PEFT LoRA folder that was made for this model */
+    const char *out;         /* a folder that does not exist yet */
+    qrun_merge_onto onto;
+    qrun_quant quant;        /* QUANTIZED, of a folder stored plain: NF4_DQ (AUTO), NF4 or INT8 */
+    qrun_quant dtype;        /* to write: BF16, F16 or F32; AUTO: F16 where the model is F16, else BF16 */
+    int64_t max_shard_bytes; /* 0: the folder's own largest file, or 5 GB where all is in one */
+    qrun_progress_fn progress;
+    void *progress_user;
+} qrun_merge_params;
+#define QRUN_MERGE_PARAMS_INIT {.struct_size = sizeof(qrun_merge_params)}
+
+typedef struct qrun_merge_result {
+    size_t struct_size;
+    qrun_merge_onto onto;    /* ORIGINAL or QUANTIZED */
+    qrun_quant base_quant;   /* what holds the weights that were merged onto, for qrun_model_params.quant */
+    qrun_quant dtype;        /* as written */
+    int64_t n_merged;        /* matrices that LoRA changed */
+    int64_t n_replaced;      /* parameters that the adapter brought whole (modules_to_save) */
+    bool head_untied;        /* embedding and output head were one matrix and are two now */
+    int64_t n_tensors, n_bytes; /* written */
+} qrun_merge_result;
+#define QRUN_MERGE_RESULT_INIT {.struct_size = sizeof(qrun_merge_result)}
+/* Writes the model that gives, alone, what `path` with the adapter gives: a Hugging Face folder in 16 or 32 bits that
+ * any tool loads. Holds about one tensor at a time. Appears whole or not at all. result may be NULL. QRUN_ERROR_INPUT
+ * for an adapter of another model. */
+QRUN_API qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *params,
+                                       qrun_merge_result *result, qrun_error *error);
+
 #ifdef __cplusplus
 }
 #endif

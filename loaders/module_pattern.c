@@ -32,7 +32,7 @@ static void append_wrapped(qr_module_pattern_form form, const char *text, qr_buf
     switch (form) {
         case QR_PATTERN_WHOLE: qr_buffer_append_format(regex, "(?:%s)\\z", text); break;
         case QR_PATTERN_SUFFIX: qr_buffer_append_format(regex, "(?:.*\\.)?(?:%s)$", text); break;
-        case QR_PATTERN_CONTAINER: qr_buffer_append_format(regex, "(?:^|.*\\.)%s(?:$|\\..*)", text); break;
+        case QR_PATTERN_CONTAINER: qr_buffer_append_format(regex, ".*%s(?:$|\\..*)", text); break;
         case QR_PATTERN_LAYER_INDEX:
             if (text != NULL) {
                 qr_buffer_append_format(regex, "(?:^|.*?\\.)%s\\.(?<qrlayer>[0-9]+)\\.", text);

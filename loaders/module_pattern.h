@@ -15,7 +15,7 @@ typedef struct qr_module_pattern qr_module_pattern;
 typedef enum qr_module_pattern_form {
     QR_PATTERN_WHOLE,       /* re.fullmatch(text): target_modules and exclude_modules as one string */
     QR_PATTERN_SUFFIX,      /* re.match(r"(.*\.)?(text)$"): keys of rank_pattern and alpha_pattern */
-    QR_PATTERN_CONTAINER,   /* re.match(r"(^|.*\.)text($|\..*)"): modules_to_save */
+    QR_PATTERN_CONTAINER,   /* any part of the path ends in it: re.match(r".*text($|\..*)"): modules_to_save */
     QR_PATTERN_LAYER_INDEX  /* re.match(r"(?:^|.*?\.)text\.(\d+)\."): layers_pattern; the digits are the layer */
 } qr_module_pattern_form;
 
