@@ -183,7 +183,7 @@ static void check_golden_in(const qr_json *entry, qrun_quant quant, qr_dtype dty
     qr_safetensors_close(merged);
     qr_safetensors_close(base);
     qr_safetensors_close(golden);
-    qr_folder_remove_flat(out);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
     CHECK_INT(count_entries(scratch), 0);
 }
 
