@@ -65,7 +65,7 @@ typedef struct bench {
 /* ---- What the numbers mean --------------------------------------------------------------------------------------- */
 
 static double matrix_peak(const bench *b) {
-    return strcmp(b->engine.info.dtype, "f32") == 0 ? b->limits.f32_flops : b->limits.bf16_flops;
+    return strcmp(b->engine.info.dtype, "bf16") == 0 ? b->limits.bf16_flops : b->limits.f32_flops;
 }
 
 /* A multiplication and an addition for each parameter of the linear layers and each token. */

@@ -9,12 +9,15 @@
 #include "progress.h"
 #include "text.h"
 
-const char *const quant_names[] = {"auto", "nf4", "nf4-dq", "int8", "bf16", "f32", NULL};
+const char *const quant_names[] = {"auto", "nf4", "nf4-dq", "int8", "bf16", "f16", "f32", NULL};
 static const qrun_quant quant_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4,  QRUN_QUANT_NF4_DQ,
-                                          QRUN_QUANT_INT8, QRUN_QUANT_BF16, QRUN_QUANT_F32};
+                                          QRUN_QUANT_INT8, QRUN_QUANT_BF16, QRUN_QUANT_F16,
+                                          QRUN_QUANT_F32};
 static const char *const head_names[] = {"keep", "int8", NULL};
-static const char *const dtype_names[] = {"bf16", "f32", NULL};
-static const char *const kv_names[] = {"auto", "bf16", "int8", "f32", NULL};
+static const char *const dtype_names[] = {"bf16", "f16", "f32", NULL};
+static const qrun_dtype dtype_values[] = {QRUN_DTYPE_BF16, QRUN_DTYPE_F16, QRUN_DTYPE_F32};
+static const char *const kv_names[] = {"auto", "bf16", "f16", "int8", "f32", NULL};
+static const qrun_kv kv_values[] = {QRUN_KV_AUTO, QRUN_KV_BF16, QRUN_KV_F16, QRUN_KV_INT8, QRUN_KV_F32};
 
 #define AT(field) .offset = offsetof(engine_options, field)
 
@@ -29,7 +32,8 @@ const option model_option_table[N_MODEL_OPTIONS] = {
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},
     {.name = "dtype", .kind = OPTION_CHOICE, AT(dtype), .choices = dtype_names,
-     .help = "Type of computation. Default: bf16; f32 is slower and exact."},
+     .help = "Type of computation. Default: bf16; f16 is finer but overflows at 65504 and is slower on processors; f32 "
+             "is slower and exact."},
 };
 
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
@@ -75,13 +79,12 @@ qrun_model_params engine_model_params(const engine_options *options) {
     }
     params.quant = quant_values[options->quant.value];
     params.quant_head_int8 = options->quant_head.value == 1;
-    params.dtype = options->dtype.value == 1 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16;
+    params.dtype = dtype_values[options->dtype.value];
     params.memory_bytes = options->memory.value;
     return params;
 }
 
 qrun_session_params engine_session_params(const engine_options *options) {
-    static const qrun_kv kv_values[] = {QRUN_KV_AUTO, QRUN_KV_BF16, QRUN_KV_INT8, QRUN_KV_F32};
     qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
     params.memory_bytes = options->memory.value;
     params.context_tokens = (int32_t)options->context.value;

@@ -27,7 +27,7 @@ extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];
 extern const option machine_option_table[N_MACHINE_OPTIONS];
 extern const option session_option_table[N_SESSION_OPTIONS];
-extern const char *const quant_names[]; /* by qrun_quant, NULL-terminated; the choices of --quant */
+extern const char *const quant_names[]; /* NULL-terminated: the choices of --quant */
 
 typedef struct engine {
     qrun_context *context;

@@ -144,7 +144,8 @@ typedef enum qrun_quant {
     QRUN_QUANT_F16 = 6
 } qrun_quant;
 
-typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1 } qrun_dtype;
+/* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
+typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F16 = 2 } qrun_dtype;
 
 /* Called now and then during a long call, always from the thread that made the call. done and total in bytes.
  * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
@@ -175,7 +176,7 @@ typedef struct qrun_model_info {
     const char *family;       /* "llama", "gemma3" … */
     const char *quant;        /* of the linear layers as held: "nf4-dq" … */
     const char *head_format;  /* "bf16", "int8" … */
-    const char *dtype;        /* "bf16" or "f32" */
+    const char *dtype;        /* "bf16", "f16" or "f32" */
     int64_t n_parameters;
     int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
     int64_t n_linear_parameters;    /* in linear layers, the head excluded: what every prompt token is multiplied by */
@@ -240,7 +241,13 @@ typedef struct qrun_plan_entry {
     int64_t bytes;
 } qrun_plan_entry;
 
-typedef enum qrun_kv { QRUN_KV_AUTO = 0, QRUN_KV_BF16 = 1, QRUN_KV_INT8 = 2, QRUN_KV_F32 = 3 } qrun_kv;
+typedef enum qrun_kv {
+    QRUN_KV_AUTO = 0, /* the type that the model computes in */
+    QRUN_KV_BF16 = 1,
+    QRUN_KV_INT8 = 2,
+    QRUN_KV_F32 = 3,
+    QRUN_KV_F16 = 4
+} qrun_kv;
 
 typedef struct qrun_session_params {
     size_t struct_size;
@@ -249,7 +256,7 @@ typedef struct qrun_session_params {
     int32_t max_step_tokens;  /* tokens of one step, prompt chunks included; 0: 512 */
     int32_t context_tokens;   /* the longest sequence; 0: the model's own, as far as memory allows */
     int64_t kv_tokens;        /* size of the K/V pool in tokens; 0: decided by the budget */
-    qrun_kv kv;               /* AUTO: BF16, or F32 when the model computes in F32 */
+    qrun_kv kv;
     bool no_prefix_sharing;
 } qrun_session_params;
 #define QRUN_SESSION_PARAMS_INIT {.struct_size = sizeof(qrun_session_params)}

@@ -9,6 +9,13 @@
 #include "runtime/layout.h"
 #include "runtime/rope.h"
 
+/* √hidden in the type that the model computes in, as Gemma has it. */
+static float embedding_scale(int64_t hidden, qr_dtype act_dtype) {
+    const float scale = sqrtf((float)hidden);
+    if (act_dtype == QR_DTYPE_BF16) { return qr_bf16_to_f32(qr_f32_to_bf16(scale)); }
+    return act_dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(scale)) : scale;
+}
+
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
                                        const qr_family **family, qr_error *err) {
     *family = qr_family_find(config->family);
@@ -37,10 +44,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .rope_half = qr_rope_half(config),
         .n_rope_kinds = qr_rope_kinds(config),
     };
-    if (config->scale_embeddings) {
-        const float scale = sqrtf((float)config->hidden_size);
-        shape->embedding_scale = act_dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(qr_f32_to_bf16(scale)) : scale;
-    }
+    if (config->scale_embeddings) { shape->embedding_scale = embedding_scale(config->hidden_size, act_dtype); }
     return QRUN_OK;
 }
 

@@ -83,7 +83,7 @@ struct qrun_model {
     qr_generation_config generation;
     const qr_family *family;
     qr_model_shape shape;
-    qr_dtype act_dtype;          /* of activations that enter linear layers: BF16 or F32 */
+    qr_dtype act_dtype;          /* of activations that enter linear layers: BF16, F16 or F32 */
     qr_weight_format linear_format; /* what most linear layers are held in */
 
     qr_weight embedding;         /* [V, D] */

@@ -15,6 +15,14 @@
 
 /* ---- What to hold it in ------------------------------------------------------------------------------------------ */
 
+static qr_dtype act_dtype_of(qrun_dtype dtype) {
+    return dtype == QRUN_DTYPE_F32 ? QR_DTYPE_F32 : dtype == QRUN_DTYPE_F16 ? QR_DTYPE_F16 : QR_DTYPE_BF16;
+}
+
+static const char *act_name(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F32 ? "f32" : dtype == QR_DTYPE_F16 ? "f16" : "bf16";
+}
+
 static qr_weight_format format_of_quant(qrun_quant quant) {
     switch (quant) {
         case QRUN_QUANT_F32: return QR_WEIGHT_F32;
@@ -189,6 +197,9 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
     if ((int)params->quant < QRUN_QUANT_AUTO || params->quant > QRUN_QUANT_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
     }
+    if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
+    }
     return QRUN_OK;
 }
 
@@ -200,7 +211,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     qrun_status status = QRUN_OK;
     QR_TRY(check_params(params, err));
     QR_TRY(read_configs(model, params, err));
-    model->act_dtype = params->dtype == QRUN_DTYPE_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
+    model->act_dtype = act_dtype_of(params->dtype);
     QR_TRY(qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
     struct qr_model_options options;
     QR_TRY(choose_formats(model, params, &options, err));
@@ -347,7 +358,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .family = model->family->name,
         .quant = qr_weight_format_name(model->linear_format),
         .head_format = qr_weight_format_name(model->head.desc.format),
-        .dtype = model->act_dtype == QR_DTYPE_F32 ? "f32" : "bf16",
+        .dtype = act_name(model->act_dtype),
         .n_parameters = model->n_parameters,
         .n_quantized_parameters = model->n_quantized_parameters,
         .n_linear_parameters = n_linear,

@@ -45,7 +45,13 @@ static qr_kv_format choose_kv_format(const qrun_model *model, qrun_kv kv) {
         case QRUN_KV_BF16: return QR_KV_BF16;
         case QRUN_KV_INT8: return QR_KV_INT8;
         case QRUN_KV_F32: return QR_KV_F32;
-        default: return model->act_dtype == QR_DTYPE_F32 ? QR_KV_F32 : QR_KV_BF16;
+        case QRUN_KV_F16: return QR_KV_F16;
+        default: break;
+    }
+    switch (model->act_dtype) {
+        case QR_DTYPE_F32: return QR_KV_F32;
+        case QR_DTYPE_F16: return QR_KV_F16;
+        default: return QR_KV_BF16;
     }
 }
 

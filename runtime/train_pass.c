@@ -164,7 +164,7 @@ static qr_attention_packed_args attention_args(const qr_train_pass *pass, const 
         .scale = s->attn_scale,
         .softcap = s->attn_softcap,
         .window = layer->window,
-        .round_kv = pass->model->act_dtype == QR_DTYPE_BF16,
+        .round_kv = pass->model->act_dtype != QR_DTYPE_F32,
     };
 }
 

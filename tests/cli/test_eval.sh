@@ -18,5 +18,15 @@ run eval --model "$model" --text "$work/nothing"
 expect_true "an empty text has no perplexity" test "$code" -ne 0
 expect_one_error_line
 
+# In F16 the mean is as in F32 to three digits, and not the same.
+for dtype in f32 f16; do
+    run eval --model "$model" --text "$work/text" --quant f32 --dtype $dtype --json --max-tokens 300
+    expect_code 0
+    expect_out "\"dtype\":\"$dtype\""
+    sed 's/.*"mean_nll":\([0-9.]*\).*/\1/' "$work/out" >"$work/nll.$dtype"
+done
+expect_true "F16 is near F32, and is not F32" sh -c "paste '$work/nll.f32' '$work/nll.f16' |
+    awk '{ d = (\$2 - \$1) / \$1; exit !(d != 0 && d < 1e-3 && d > -1e-3) }'"
+
 # The documented mean of the real model's stories is checked in test_real_model.sh.
 finish

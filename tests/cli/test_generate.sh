@@ -15,6 +15,13 @@ expect_true "stdin gives the same text" cmp -s "$work/out" "$work/text"
 run generate -m "$model" -p "Once upon a time" --max-tokens 24 --temperature 0 --threads 1
 expect_true "one thread gives the same text" cmp -s "$work/out" "$work/text"
 
+# F16 throughout: text again, and K/V of another type beside it.
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 24 --temperature 0 --quant f16 --dtype f16
+expect_code 0
+expect_true "there is text in F16" test "$(wc -c <"$work/out")" -gt 40
+run generate --model "$model" --prompt "Once upon a time" --max-tokens 24 --temperature 0 --kv f16
+expect_code 0
+
 # Sampling: a seed gives one answer, another seed another; no seed repeats itself.
 for seed in 1 1 2; do
     run generate --model "$model" --prompt "One day" --max-tokens 24 --temperature 1 --seed $seed

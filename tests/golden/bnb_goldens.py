@@ -295,7 +295,7 @@ def make_quantised_folder_golden(name, root):
     _check_folder(name, base_folder, load_file(folder / "model.safetensors"), modules)
     rounded_model, _ = dequantised_model(root, name, torch.float32, torch.bfloat16)
     bf16_model, _ = dequantised_model(root, name, torch.bfloat16, torch.bfloat16)
-    tensors, prompts = golden_prompts(model, bf16_model, name, PROMPT_LENGTHS)
+    tensors, prompts = golden_prompts(model, name, PROMPT_LENGTHS, bf16=bf16_model)
     for index, prompt in enumerate(prompts):
         key = f"logits_bf16_weights.{index}"
         tensors[key] = recorded_rows(prompt["ids"], logits_of(rounded_model, prompt["ids"])).contiguous()

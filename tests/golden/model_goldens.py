@@ -141,19 +141,30 @@ def rounded(value):
     return float(f"{value:.6g}")
 
 
-def prompt_entry(index, ids, logits, bf16_logits, continuation, gaps):
-    """The index entry of one prompt; both logits are of all its positions."""
-    recorded = recorded_rows(ids, logits)
-    error, recorded_error = bf16_logits - logits, recorded_rows(ids, bf16_logits) - recorded
+def errors(name, ids, logits, rounded_logits):
+    """How far the logits of a model in a 16-bit type are from those in F32, both of all positions."""
+    error = rounded_logits - logits
+    recorded_error = recorded_rows(ids, error)
     return {
+        f"{name}_error": rounded(recorded_error.abs().max().item()),
+        f"{name}_rms_error": rounded(recorded_error.square().mean().sqrt().item()),
+        f"{name}_error_all_positions": rounded(error.abs().max().item()),
+    }
+
+
+def prompt_entry(index, ids, logits, continuation, gaps, **rounded_logits):
+    """The index entry of one prompt; all logits are of all its positions. rounded_logits: those in bf16 (and f16)."""
+    recorded = recorded_rows(ids, logits)
+    entry = {
         "ids": ids,
         "logits": f"logits.{index}",
         "first_position": len(ids) - recorded.shape[0],
         "n_positions": recorded.shape[0],
         "max_abs_logit": rounded(recorded.abs().max().item()),
-        "bf16_error": rounded(recorded_error.abs().max().item()),
-        "bf16_rms_error": rounded(recorded_error.square().mean().sqrt().item()),
-        "bf16_error_all_positions": rounded(error.abs().max().item()),
+    }
+    for name, values in rounded_logits.items():
+        entry |= errors(name, ids, logits, values)
+    return entry | {
         "greedy": continuation,
         "greedy_gaps": [rounded(gap) for gap in gaps],
         "greedy_rotary_length": len(ids) + N_GREEDY,
@@ -164,14 +175,15 @@ def recorded_rows(ids, logits):
     return logits if len(ids) <= FULL_LOGITS_UP_TO else logits[-1:]
 
 
-def golden_prompts(model, bf16_model, name, lengths, rotary_depends_on_length=False):
-    """The logits tensors and the index entries of one prompt of each length."""
+def golden_prompts(model, name, lengths, rotary_depends_on_length=False, **rounded_models):
+    """The logits tensors and the index entries of one prompt of each length. rounded_models: bf16 (and f16)."""
     tensors, prompts = {}, []
     for index, length in enumerate(lengths):
         ids, continuation, gaps = choose_prompt(model, name, length, rotary_depends_on_length)
-        logits, bf16_logits = logits_of(model, ids), logits_of(bf16_model, ids)
+        logits = logits_of(model, ids)
         tensors[f"logits.{index}"] = recorded_rows(ids, logits).contiguous()
-        prompts.append(prompt_entry(index, ids, logits, bf16_logits, continuation, gaps))
+        rounded_logits = {type_name: logits_of(other, ids) for type_name, other in rounded_models.items()}
+        prompts.append(prompt_entry(index, ids, logits, continuation, gaps, **rounded_logits))
     return tensors, prompts
 
 
@@ -185,8 +197,9 @@ def make_model_golden(family, root):
     older_file.parent.mkdir(parents=True, exist_ok=True)
     older_file.write_text(json.dumps(older, indent=2, sort_keys=True) + "\n")
 
-    tensors, prompts = golden_prompts(load(folder, torch.float32), load(folder, torch.bfloat16), family.name,
-                                      family.prompt_lengths, family.rotary_depends_on_length)
+    tensors, prompts = golden_prompts(load(folder, torch.float32), family.name, family.prompt_lengths,
+                                      family.rotary_depends_on_length, bf16=load(folder, torch.bfloat16),
+                                      f16=load(folder, torch.float16))
     save_file(tensors, root / "goldens" / f"{family.name}.safetensors")
     return {
         "name": family.name,

@@ -68,7 +68,7 @@ def _make_folder(adapter, folder, base_folder):
 
 def _golden(name, covers, base, adapter, models, root):
     """Writes the goldens of `models` (F32, BF16), which carry the adapter; returns the index entry."""
-    tensors, prompts = golden_prompts(*models, name, PROMPT_LENGTHS)
+    tensors, prompts = golden_prompts(models[0], name, PROMPT_LENGTHS, bf16=models[1])
     save_file(tensors, root / "goldens" / f"{name}.safetensors")
     return {
         "name": name,

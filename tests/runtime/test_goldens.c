@@ -136,38 +136,57 @@ static void check_f32(qrun_model *model, const qr_json *entry, const qr_safetens
     }
 }
 
-static void check_bf16(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
+/* A 16-bit type and what transformers itself loses in it. */
+typedef struct rounding {
+    qr_kv_format kv;
+    const char *error, *error_all_positions;
+} rounding;
+
+static const rounding bf16_rounding = {QR_KV_BF16, "bf16_error", "bf16_error_all_positions"};
+static const rounding f16_rounding = {QR_KV_F16, "f16_error", "f16_error_all_positions"};
+
+static void check_rounded(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter,
+                          const rounding *r) {
     for (const qr_json *p = qr_json_first(qr_json_get(entry, "prompts")); p != NULL; p = p->next) {
-        const double error = prompt_error(model, p, golden, QR_KV_BF16, adapter),
-                     bound = 2 * number_of(p, "bf16_error");
+        const double error = prompt_error(model, p, golden, r->kv, adapter), bound = 2 * number_of(p, r->error);
         CHECK_MSG(error <= bound, "%s: %s is off by %.3g, allowed %.3g", text_of(entry, "name"), text_of(p, "logits"),
                   error, bound);
-        CHECK_INT(greedy_mismatches(model, p, QR_KV_BF16, 2 * number_of(p, "bf16_error_all_positions"), adapter), 0);
+        CHECK_INT(greedy_mismatches(model, p, r->kv, 2 * number_of(p, r->error_all_positions), adapter), 0);
     }
 }
 
-static void test_f32_equals_transformers(void) {
+static void check_bf16(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
+    check_rounded(model, entry, golden, adapter, &bf16_rounding);
+}
+
+static void check_f16(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter) {
+    check_rounded(model, entry, golden, adapter, &f16_rounding);
+}
+
+typedef void check_model(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter);
+
+static void check_models(qrun_quant quant, qrun_dtype dtype, check_model *check) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
          entry = entry->next) {
-        qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+        qrun_model *model = open_model(text_of(entry, "folder"), quant, dtype);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
-        check_f32(model, entry, golden, -1);
+        check(model, entry, golden, -1);
         qr_safetensors_close(golden);
         qrun_model_destroy(model);
     }
 }
+
+static void test_f32_equals_transformers(void) { check_models(QRUN_QUANT_F32, QRUN_DTYPE_F32, check_f32); }
 
 static void test_bf16_is_within_twice_the_error_of_transformers(void) {
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
-         entry = entry->next) {
-        qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
-        qr_safetensors *golden = open_golden(entry);
-        if (model == NULL || golden == NULL) { continue; }
-        check_bf16(model, entry, golden, -1);
-        qr_safetensors_close(golden);
-        qrun_model_destroy(model);
-    }
+    check_models(QRUN_QUANT_BF16, QRUN_DTYPE_BF16, check_bf16);
+}
+
+/* Held in F32, the weights are rounded to F16 where they are multiplied: as in F16 folders and in transformers. */
+static void test_f16_is_within_twice_the_error_of_transformers(void) {
+    check_models(QRUN_QUANT_F16, QRUN_DTYPE_F16, check_f16);
+    check_models(QRUN_QUANT_F32, QRUN_DTYPE_F16, check_f16);
 }
 
 /* ---- Folders quantised by bitsandbytes --------------------------------------------------------------------------- */
@@ -406,6 +425,7 @@ int main(int argc, char **argv) {
     }
     CHECK_RUN(test_f32_equals_transformers);
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
+    CHECK_RUN(test_f16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_folders_of_bitsandbytes);
     CHECK_RUN(test_adapters);
     CHECK_RUN(test_sessions_generate_the_recorded_tokens);

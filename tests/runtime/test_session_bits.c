@@ -175,12 +175,17 @@ static void test_mistral_int8_f32(void) {
 }
 static void test_gpt2_bf16(void) { run_model("models/gpt2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
 static void test_phi3_nf4_dq(void) { run_model("models/phi3", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL); }
+static void test_llama_nf4_dq_f16(void) {
+    run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_F16, QRUN_KV_AUTO, NULL);
+}
+static void test_gemma3_f16(void) { run_model("models/gemma3", QRUN_QUANT_F16, QRUN_DTYPE_F16, QRUN_KV_AUTO, NULL); }
 static void test_llama_dynamic_rope(void) {
     run_model("models/llama-dynamic", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
 static void test_adapters_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-rslora"};
     run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, adapters);
+    run_model("models/llama", QRUN_QUANT_INT8, QRUN_DTYPE_F16, QRUN_KV_INT8, adapters);
 }
 
 /* ---- Samples of one request -------------------------------------------------------------------------------------- */
@@ -274,6 +279,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_mistral_int8_f32);
     CHECK_RUN(test_gpt2_bf16);
     CHECK_RUN(test_phi3_nf4_dq);
+    CHECK_RUN(test_llama_nf4_dq_f16);
+    CHECK_RUN(test_gemma3_f16);
     CHECK_RUN(test_llama_dynamic_rope);
     CHECK_RUN(test_adapters_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);
