@@ -1,6 +1,6 @@
 # How the parts of qrun are built.
 
-set(QRUN_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wvla)
+set(QRUN_WARNINGS -Wall -Wextra -Wshadow -Wconversion $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> -Wvla)
 if(QRUN_WERROR)
   list(APPEND QRUN_WARNINGS -Werror)
 endif()

@@ -59,47 +59,20 @@ static double round_to_dtype(double value, qr_dtype dtype) {
 
 /* --- Backends --- */
 
-static bool add_device(const char *label, qr_backend *one, qr_backend *two) {
+void op_add_device(const char *label, qr_backend *one, qr_backend *two) {
     op_device *device = &op_everything.devices[op_everything.n_devices++];
     snprintf(device->label, sizeof device->label, "%s", label);
     device->backends[0] = one;
     device->backends[1] = two;
     printf("backend %s\n", label);
-    return true;
 }
 
-/* Every instruction set by name; those this machine lacks are refused and left out. Plain C is always there. */
-static bool add_cpu_devices(qr_error *err) {
-    static const char *const isas[] = {"c", "avx2", "avx512", "avx512-bf16", "amx-bf16"};
-    for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
-        qr_backend *backends[2] = {NULL, NULL};
-        qr_error refused = {0};
-        qrun_status status = qr_backend_cpu_create(isas[i], op_everything.threads[0], &backends[0], &refused);
-        if (status != QRUN_OK && i > 0) {
-            printf("backend cpu/%s left out: %s\n", isas[i], refused.message);
-            continue;
-        }
-        if (status == QRUN_OK) {
-            status = qr_backend_cpu_create(isas[i], op_everything.threads[1], &backends[1], err);
-        }
-        if (status != QRUN_OK) { return false; }
-        char label[32];
-        snprintf(label, sizeof label, "cpu/%s", isas[i]);
-        add_device(label, backends[0], backends[1]);
-    }
-    return true;
-}
-
-bool op_world_create(void) {
+bool op_world_create(bool (*add_devices)(qr_error *err)) {
     op_world *world = &op_everything;
     qr_error err = {0};
-    qr_backend *ref[2] = {NULL, NULL};
     const bool made = qr_threads_create(1, &world->threads[0], &err) == QRUN_OK &&
                       qr_threads_create(2, &world->threads[1], &err) == QRUN_OK &&
-                      qr_backend_ref_create(world->threads[0], &ref[0], &err) == QRUN_OK &&
-                      qr_backend_ref_create(world->threads[1], &ref[1], &err) == QRUN_OK &&
-                      add_device("ref", ref[0], ref[1]) && add_cpu_devices(&err);
-    world->ref = ref[0];
+                      qr_backend_ref_create(world->threads[0], &world->ref, &err) == QRUN_OK && add_devices(&err);
     if (!made) { printf("cannot make the backends: %s\n", err.message); }
     return made;
 }
@@ -110,6 +83,7 @@ void op_world_destroy(void) {
         qr_backend_destroy(world->devices[d].backends[0]);
         qr_backend_destroy(world->devices[d].backends[1]);
     }
+    qr_backend_destroy(world->ref);
     qr_threads_destroy(world->threads[0]);
     qr_threads_destroy(world->threads[1]);
 }

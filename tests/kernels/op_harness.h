@@ -29,14 +29,16 @@ typedef struct op_device {
 
 typedef struct op_world {
     qr_backend *ref;
-    op_device devices[OP_MAX_DEVICES]; /* the first is ref itself: it keeps the promises too */
+    op_device devices[OP_MAX_DEVICES];
     int n_devices;
     qr_threads *threads[2];
 } op_world;
 
 extern op_world op_everything;
 
-bool op_world_create(void);
+/* The threads and the reference backend; then `add_devices` adds what is to be tested, by op_add_device. */
+bool op_world_create(bool (*add_devices)(qr_error *err));
+void op_add_device(const char *label, qr_backend *one, qr_backend *two);
 void op_world_destroy(void);
 
 /* A weight as a file holds it, made by quantising values: canonical codes and scales, and what the linear op multiplies

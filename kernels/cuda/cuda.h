@@ -1,0 +1,86 @@
+/* The CUDA backend's own header: the backend object, the layout of weights in its memory, and where each op is
+ * implemented: one `const qr_op_impl qr_cuda_op_<name>` in the .cu file of its family. */
+#ifndef QR_KERNELS_CUDA_CUDA_H
+#define QR_KERNELS_CUDA_CUDA_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include <atomic>
+
+#include "kernels/cuda/device_api.h"
+
+extern "C" {
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "kernels/op_check.h"
+}
+
+/* Constant tables that kernels read, from quant/. */
+struct qr_cuda_tables {
+    float nf4[16];
+    float dynamic_map[2][256];    /* unsigned, signed */
+    float dynamic_bounds[2][256]; /* 255 of each */
+};
+
+struct qr_cuda_backend {
+    qr_backend base; /* first: a qr_backend * of this backend is a qr_cuda_backend * */
+    qr_device *device;
+    qr_backend *host; /* the CPU backend, for ops on host memory (quantize) */
+    const qr_cuda_tables *tables; /* device memory */
+    std::atomic<size_t> held_bytes, peak_bytes;
+};
+
+static inline qr_cuda_backend *qr_cuda(qr_backend *backend) { return reinterpret_cast<qr_cuda_backend *>(backend); }
+static inline const qr_cuda_backend *qr_cuda(const qr_backend *backend) {
+    return reinterpret_cast<const qr_cuda_backend *>(backend);
+}
+
+extern "C" {
+#define QR_X(name) extern const qr_op_impl qr_cuda_op_##name;
+QR_OPS(QR_X)
+#undef QR_X
+}
+
+/* Defines qr_cuda_op_<name> by two functions,
+ *     size_t workspace(const qr_<name>_args &) and
+ *     qrun_status run(qr_cuda_backend &, const qr_<name>_args &, void *workspace, qr_error *),
+ * with op_check as its `supports`. */
+#define QR_CUDA_OP(name, workspace, run)                                                                             \
+    const qr_op_impl qr_cuda_op_##name = {                                                                           \
+        [](const qr_backend *, const void *args, qr_error *err) { return qr_check_##name(args, err); },              \
+        [](const qr_backend *, const void *args) -> size_t {                                                         \
+            return workspace(*static_cast<const qr_##name##_args *>(args));                                          \
+        },                                                                                                           \
+        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {                     \
+            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);               \
+        }};
+
+template <typename T> static inline size_t no_workspace(const T &) { return 0; }
+
+/* --- Weights in this backend's memory: the canonical codes in their order, then the scales, each part at a multiple of
+ * 64 bytes: SCB F32 [rows] of INT8; absmax F32 [n_blocks] of NF4; absmax codes U8 [n_blocks], then nested absmax
+ * F32 [ceil(n_blocks / 256)] of NF4_DQ. The codes of 64 columns of 8 rows are then 8 runs of 32 bytes, whole sectors. --- */
+struct qr_cuda_layout {
+    size_t scales_offset, nested_offset, total_bytes;
+};
+
+qr_cuda_layout qr_cuda_layout_of(const qr_weight_desc *desc);
+
+size_t qr_cuda_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
+qrun_status qr_cuda_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+                                    const void *codes, qr_error *err);
+qrun_status qr_cuda_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
+                                      qr_error *err);
+qrun_status qr_cuda_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
+                                    void *codes, qr_error *err);
+qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
+                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
+
+/* As qr_backend.measure_limits (cuda_limits.cu). */
+qrun_status qr_cuda_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+
+/* What libqrun_cuda.so exports under QR_CUDA_ENTRY: kernels/cuda_plugin.h. */
+qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err);
+
+#endif

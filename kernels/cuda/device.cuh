@@ -1,0 +1,229 @@
+/* What every kernel here is written with: the launch, and the warp, matrix and copy primitives that tests/simt executes
+ * on the processor (QR_SIMT). A kernel uses threadIdx, blockIdx, blockDim, gridDim, __syncthreads and the functions of
+ * this file, and nothing else of CUDA's.
+ *
+ * Discipline, so that kernels are right on the GPU and testable without one:
+ *   - shared memory is the launch's (shared_memory<T>()), never static;
+ *   - collectives are called by all 32 lanes of a warp; a warp's lanes leave a kernel together where one follows;
+ *   - compiled with -fmad=false: products and sums round as written, fmaf where a fused one is meant, so the bits of a
+ *     result are those that tests/simt computes but for the functions of libm and the tensor cores' sums. */
+#ifndef QR_KERNELS_CUDA_DEVICE_CUH
+#define QR_KERNELS_CUDA_DEVICE_CUH
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cuda/device_api.h"
+
+#ifdef QR_SIMT
+#include "simt.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+extern "C" {
+#include "base/half.h"
+#include "base/sizes.h"
+}
+
+enum { WARP_LANES = 32 };
+
+/* --- Launching --- */
+
+/* Starts kernel on a grid of blocks of n_threads (a multiple of 32) with shared_bytes of shared memory each. */
+#define QR_LAUNCH(device, err, kernel, grid, n_threads, shared_bytes, ...) \
+    qr_launch(device, #kernel, kernel, grid, n_threads, shared_bytes, err, __VA_ARGS__)
+
+#ifdef QR_SIMT
+
+template <typename... P, typename... A>
+qrun_status qr_launch(qr_device *, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
+                      size_t shared_bytes, qr_error *, const A &...args) {
+    simt::launch(name, grid, dim3(n_threads), shared_bytes, [&] { kernel(args...); });
+    return QRUN_OK;
+}
+
+template <typename T> T *shared_memory() { return reinterpret_cast<T *>(simt::now.shared); }
+
+#else
+
+qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err);
+qrun_status qr_device_launch_check(const char *kernel, qr_error *err);
+cudaStream_t qr_device_stream(const qr_device *device);
+
+template <typename... P, typename... A>
+qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
+                      size_t shared_bytes, qr_error *err, const A &...args) {
+    const qrun_status status =
+        qr_device_launch_prepare(device, reinterpret_cast<const void *>(kernel), shared_bytes, err);
+    if (status != QRUN_OK) { return status; }
+    kernel<<<grid, n_threads, shared_bytes, qr_device_stream(device)>>>(args...);
+    return qr_device_launch_check(name, err);
+}
+
+template <typename T> __device__ __forceinline__ T *shared_memory() {
+    extern __shared__ __align__(16) unsigned char qr_dynamic_shared[];
+    return reinterpret_cast<T *>(qr_dynamic_shared);
+}
+
+#endif
+
+/* The number of this thread in a grid of one-dimensional blocks. */
+__device__ __forceinline__ int64_t global_thread() {
+    return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+/* Blocks of n_threads that cover n elements, one each. */
+static inline dim3 blocks_for(int64_t n, unsigned n_threads) {
+    return dim3(static_cast<unsigned>(qr_ceil_div(n, n_threads)));
+}
+
+/* --- Warps --- */
+
+__device__ __forceinline__ unsigned lane_index() { return threadIdx.x % WARP_LANES; }
+__device__ __forceinline__ unsigned warp_index() { return threadIdx.x / WARP_LANES; }
+
+#ifdef QR_SIMT
+
+inline void warp_sync() { simt::exchange("warp_sync", nullptr, 0); }
+template <typename T> T warp_shuffle(T value, unsigned lane) { return simt::exchange("shuffle", value)[lane]; }
+template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
+    return simt::exchange("shuffle_xor", value)[lane_index() ^ mask];
+}
+template <typename T> T warp_sum(T value) {
+    return simt::reduce("sum", value, [](T a, T b) { return a + b; });
+}
+inline float warp_max(float value) { return simt::reduce("max", value, [](float a, float b) { return fmaxf(a, b); }); }
+
+#else
+
+__device__ __forceinline__ void warp_sync() { __syncwarp(); }
+template <typename T> __device__ __forceinline__ T warp_shuffle(T value, unsigned lane) {
+    return __shfl_sync(0xFFFFFFFFU, value, static_cast<int>(lane));
+}
+template <typename T> __device__ __forceinline__ T warp_shuffle_xor(T value, unsigned mask) {
+    return __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(mask));
+}
+/* Butterflies: every lane gets the same bits, in an order that is always the same. */
+template <typename T> __device__ __forceinline__ T warp_sum(T value) {
+    for (unsigned mask = WARP_LANES / 2; mask > 0; mask /= 2) { value += warp_shuffle_xor(value, mask); }
+    return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+    for (unsigned mask = WARP_LANES / 2; mask > 0; mask /= 2) { value = fmaxf(value, warp_shuffle_xor(value, mask)); }
+    return value;
+}
+
+#endif
+
+/* The sum over a block, in every thread; `scratch` is shared memory for one T a warp. All threads call it. */
+template <typename T> __device__ __forceinline__ T block_sum(T value, T *scratch) {
+    const T of_warp = warp_sum(value);
+    if (lane_index() == 0) { scratch[warp_index()] = of_warp; }
+    __syncthreads();
+    T sum = scratch[0];
+    for (unsigned w = 1; w < blockDim.x / WARP_LANES; w++) { sum += scratch[w]; }
+    __syncthreads();
+    return sum;
+}
+
+__device__ __forceinline__ float block_max(float value, float *scratch) {
+    const float of_warp = warp_max(value);
+    if (lane_index() == 0) { scratch[warp_index()] = of_warp; }
+    __syncthreads();
+    float largest = scratch[0];
+    for (unsigned w = 1; w < blockDim.x / WARP_LANES; w++) { largest = fmaxf(largest, scratch[w]); }
+    __syncthreads();
+    return largest;
+}
+
+/* --- Numbers of 16 bits --- */
+
+__device__ __forceinline__ float f32_from_bits(uint32_t bits) { return __uint_as_float(bits); }
+
+__device__ __forceinline__ float bf16_to_f32(uint16_t value) {
+    return __uint_as_float(static_cast<uint32_t>(value) << 16);
+}
+
+#ifdef QR_SIMT
+inline uint16_t f32_to_bf16(float value) { return qr_f32_to_bf16(value); }
+inline float f16_to_f32(uint16_t value) { return qr_f16_to_f32(value); }
+inline uint16_t f32_to_f16(float value) { return qr_f32_to_f16(value); }
+#else
+__device__ __forceinline__ uint16_t f32_to_bf16(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+__device__ __forceinline__ float f16_to_f32(uint16_t value) { return __half2float(__ushort_as_half(value)); }
+__device__ __forceinline__ uint16_t f32_to_f16(float value) { return __half_as_ushort(__float2half_rn(value)); }
+#endif
+
+__device__ __forceinline__ uint32_t pack16(uint16_t low, uint16_t high) {
+    return static_cast<uint32_t>(high) << 16 | low;
+}
+
+/* Element `index` of an array of F32, BF16 or F16. */
+__device__ __forceinline__ float load_as_f32(const void *src, qr_dtype dtype, int64_t index) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: return bf16_to_f32(static_cast<const uint16_t *>(src)[index]);
+    case QR_DTYPE_F16: return f16_to_f32(static_cast<const uint16_t *>(src)[index]);
+    default: return static_cast<const float *>(src)[index];
+    }
+}
+
+__device__ __forceinline__ void store_from_f32(void *dst, qr_dtype dtype, int64_t index, float value) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: static_cast<uint16_t *>(dst)[index] = f32_to_bf16(value); break;
+    case QR_DTYPE_F16: static_cast<uint16_t *>(dst)[index] = f32_to_f16(value); break;
+    default: static_cast<float *>(dst)[index] = value; break;
+    }
+}
+
+/* --- Matrix products of a warp: d [16, 8] += a [16, 16] · b [16, 8], fragments as PTX lays them out for
+ * mma.m16n8k16: with g = lane / 4 and t = lane % 4, a[0] holds row g, columns 2t and 2t + 1, a[1] row g + 8, a[2] and
+ * a[3] the same rows, columns + 8; b[0] column g, rows 2t and 2t + 1, b[1] rows + 8; d[0] and d[1] row g, columns 2t and
+ * 2t + 1, d[2] and d[3] row g + 8. --- */
+
+#ifdef QR_SIMT
+inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) { simt::mma_bf16_16x8x16(d, a, b); }
+inline void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) { simt::mma_f16_16x8x16(d, a, b); }
+#else
+#define QR_MMA(type)                                                                                         \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                              \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"                         \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+__device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) { QR_MMA("bf16"); }
+__device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) { QR_MMA("f16"); }
+#undef QR_MMA
+#endif
+
+/* --- Copies from global to shared memory that the thread does not wait for --- */
+
+/* 16 bytes, both addresses multiples of 16; those behind n_bytes are zeros (n_bytes 0 reads nothing). */
+__device__ __forceinline__ void copy_async_16(void *shared, const void *global, unsigned n_bytes) {
+#ifdef QR_SIMT
+    simt::copy_async_16(shared, global, n_bytes);
+#else
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void copy_async_commit() {
+#ifdef QR_SIMT
+    simt::copy_async_commit();
+#else
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+#endif
+}
+
+/* This thread's copies but those of the newest n_pending groups have arrived; a barrier then shows them to others. */
+template <unsigned n_pending> __device__ __forceinline__ void copy_async_wait() {
+#ifdef QR_SIMT
+    simt::copy_async_wait(n_pending);
+#else
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(n_pending) : "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,189 @@
+/* device_api.h over CUDA's runtime. */
+#include "kernels/cuda/device_api.h"
+
+#include <cuda_runtime.h>
+
+#include <stdio.h>
+
+#include "kernels/cuda/device.cuh"
+
+extern "C" {
+#include "base/alloc.h"
+}
+
+struct qr_device {
+    int index;
+    int multiprocessors;
+    char isa[16];
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+};
+
+/* A failed call names what was asked for. After an error that breaks the context every later call gives the same. */
+static qrun_status check(cudaError_t result, const char *what, qr_error *err) {
+    if (result == cudaSuccess) { return QRUN_OK; }
+    return qr_fail(err, result == cudaErrorMemoryAllocation ? QRUN_ERROR_MEMORY : QRUN_ERROR_DEVICE, "cuda: %s: %s (%s)",
+                   what, cudaGetErrorString(result), cudaGetErrorName(result));
+}
+
+/* Threads that load weights come here without a current device. */
+static qrun_status enter(const qr_device *device, qr_error *err) {
+    return check(cudaSetDevice(device->index), "selecting the GPU", err);
+}
+
+static qrun_status check_driver(qr_error *err) {
+    int driver = 0, runtime = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: there is no NVIDIA driver on this machine");
+    }
+    const cudaError_t result = cudaRuntimeGetVersion(&runtime);
+    if (result != cudaSuccess) { return check(result, "asking for the runtime's version", err); }
+    if (driver / 1000 < runtime / 1000) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "cuda: the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.0 or newer",
+                       driver / 1000, driver % 1000 / 10, runtime / 1000);
+    }
+    return QRUN_OK;
+}
+
+/* BF16 products and cp.async came with compute capability 8.0. */
+static qrun_status choose_gpu(qr_device *device, qr_error *err) {
+    int n_devices = 0, major = 0, minor = 0;
+    const cudaError_t result = cudaGetDeviceCount(&n_devices);
+    if (result == cudaErrorNoDevice || (result == cudaSuccess && n_devices == 0)) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: the driver knows of no GPU (or CUDA_VISIBLE_DEVICES hides it)");
+    }
+    if (result != cudaSuccess) { return check(result, "looking for a GPU", err); }
+    for (int i = 0; i < n_devices; i++) {
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
+        if (major < 8) { continue; }
+        device->index = i;
+        snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
+        return check(cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, i),
+                     "asking for the GPU's size", err);
+    }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "cuda: the GPU has compute capability %d.%d, without BF16; 8.0 (Ampere) or newer is needed", major,
+                   minor);
+}
+
+qrun_status qr_device_open(qr_device **device, qr_error *err) {
+    *device = NULL;
+    qr_device *made = static_cast<qr_device *>(qr_alloc_zeroed(sizeof *made));
+    if (made == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof *made); }
+    qrun_status status = QRUN_OK;
+    QR_TRY(check_driver(err));
+    QR_TRY(choose_gpu(made, err));
+    QR_TRY(enter(made, err));
+    QR_TRY(check(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream", err));
+    QR_TRY(check(cudaEventCreate(&made->begin), "creating an event", err));
+    QR_TRY(check(cudaEventCreate(&made->end), "creating an event", err));
+    *device = made;
+    return QRUN_OK;
+out:
+    qr_device_close(made);
+    return status;
+}
+
+void qr_device_close(qr_device *device) {
+    if (device == NULL) { return; }
+    if (device->stream != NULL) {
+        cudaSetDevice(device->index);
+        cudaStreamSynchronize(device->stream);
+        if (device->begin != NULL) { cudaEventDestroy(device->begin); }
+        if (device->end != NULL) { cudaEventDestroy(device->end); }
+        cudaStreamDestroy(device->stream);
+    }
+    qr_free(device);
+}
+
+const char *qr_device_isa(const qr_device *device) { return device->isa; }
+
+int qr_device_multiprocessors(const qr_device *device) { return device->multiprocessors; }
+
+qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                    qr_error *err) {
+    *memory = NULL;
+    const qrun_status status = enter(device, err);
+    if (status != QRUN_OK) { return status; }
+    const size_t at_least_one = n_bytes > 0 ? n_bytes : 1;
+    const cudaError_t result = kind == QR_MEMORY_DEVICE ? cudaMalloc(memory, at_least_one)
+                                                        : cudaMallocHost(memory, at_least_one);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* this one does not break the context */
+        return qr_fail_memory(err, kind == QR_MEMORY_DEVICE ? "memory of the GPU" : "pinned host memory", n_bytes);
+    }
+    return check(result, "taking memory", err);
+}
+
+void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memory) {
+    if (memory == NULL || cudaSetDevice(device->index) != cudaSuccess) { return; }
+    cudaStreamSynchronize(device->stream);
+    if (kind == QR_MEMORY_DEVICE) {
+        cudaFree(memory);
+    } else {
+        cudaFreeHost(memory);
+    }
+}
+
+static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind, bool wait,
+                        qr_error *err) {
+    if (n_bytes == 0) { return QRUN_OK; }
+    qrun_status status = enter(device, err);
+    if (status == QRUN_OK) { status = check(cudaMemcpyAsync(dst, src, n_bytes, kind, device->stream), "copying", err); }
+    if (status == QRUN_OK && wait) { status = check(cudaStreamSynchronize(device->stream), "copying", err); }
+    return status;
+}
+
+qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
+    return copy(device, dst, host, n_bytes, cudaMemcpyHostToDevice, true, err);
+}
+
+qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
+    return copy(device, host, src, n_bytes, cudaMemcpyDeviceToHost, true, err);
+}
+
+qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    return copy(device, dst, src, n_bytes, cudaMemcpyDeviceToDevice, false, err);
+}
+
+qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
+    const qrun_status status = enter(device, err);
+    if (status != QRUN_OK || n_bytes == 0) { return status; }
+    return check(cudaMemsetAsync(memory, 0, n_bytes, device->stream), "zeroing memory", err);
+}
+
+qrun_status qr_device_sync(qr_device *device, qr_error *err) {
+    const qrun_status status = enter(device, err);
+    return status != QRUN_OK ? status : check(cudaStreamSynchronize(device->stream), "waiting for the GPU", err);
+}
+
+qrun_status qr_device_timer_start(qr_device *device, qr_error *err) {
+    return check(cudaEventRecord(device->begin, device->stream), "recording an event", err);
+}
+
+qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *err) {
+    float milliseconds = 0.0F;
+    qrun_status status = QRUN_OK;
+    QR_TRY(check(cudaEventRecord(device->end, device->stream), "recording an event", err));
+    QR_TRY(check(cudaEventSynchronize(device->end), "waiting for the GPU", err));
+    QR_TRY(check(cudaEventElapsedTime(&milliseconds, device->begin, device->end), "reading a timer", err));
+    *seconds = static_cast<double>(milliseconds) * 1e-3;
+out:
+    return status;
+}
+
+/* --- What device.cuh's launch needs --- */
+
+qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err) {
+    enum { WITHOUT_ASKING = 48 << 10 };
+    const qrun_status status = enter(device, err);
+    if (status != QRUN_OK || shared_bytes <= WITHOUT_ASKING) { return status; }
+    return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+                 "asking for shared memory", err);
+}
+
+qrun_status qr_device_launch_check(const char *kernel, qr_error *err) { return check(cudaGetLastError(), kernel, err); }
+
+cudaStream_t qr_device_stream(const qr_device *device) { return device->stream; }

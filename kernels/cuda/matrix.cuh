@@ -1,0 +1,63 @@
+/* A weight matrix as kernels read it: by value in a kernel's parameters. */
+#ifndef QR_KERNELS_CUDA_MATRIX_CUH
+#define QR_KERNELS_CUDA_MATRIX_CUH
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.cuh"
+
+struct matrix {
+    qr_weight_format format;
+    int block_shift; /* log2 of the NF4 block */
+    int64_t rows, cols;
+    const unsigned char *codes;
+    const float *scales;         /* INT8: SCB [rows]; NF4: absmax [n_blocks] */
+    const uint8_t *absmax_codes; /* NF4_DQ */
+    const float *nested_absmax;  /* NF4_DQ */
+    float nested_offset;
+    const qr_cuda_tables *tables;
+};
+
+static inline matrix matrix_of(const qr_cuda_backend &cuda, const qr_weight &weight) {
+    const qr_cuda_layout layout = qr_cuda_layout_of(&weight.desc);
+    const unsigned char *data = static_cast<const unsigned char *>(weight.data);
+    matrix m = {};
+    m.format = weight.desc.format;
+    m.block_shift = weight.desc.block > 0 ? __builtin_ctz(static_cast<unsigned>(weight.desc.block)) : 0;
+    m.rows = weight.desc.rows;
+    m.cols = weight.desc.cols;
+    m.codes = data;
+    m.scales = reinterpret_cast<const float *>(data + layout.scales_offset);
+    m.absmax_codes = data + layout.scales_offset;
+    m.nested_absmax = reinterpret_cast<const float *>(data + layout.nested_offset);
+    m.nested_offset = weight.nested_offset;
+    m.tables = cuda.tables;
+    return m;
+}
+
+/* The absmax of an NF4 block; nested: every operation rounded, as quant/nf4.h says. */
+__device__ __forceinline__ float matrix_absmax(const matrix &m, int64_t block) {
+    if (m.format == QR_WEIGHT_NF4) { return m.scales[block]; }
+    const float value = m.tables->dynamic_map[1][m.absmax_codes[block]];
+    return value * m.nested_absmax[block / QR_NESTED_BLOCK] + m.nested_offset;
+}
+
+/* Element number `index` of the flattened matrix, dequantised to F32; of INT8 the code alone, as a number. */
+__device__ __forceinline__ float matrix_code(const matrix &m, int64_t index) {
+    switch (m.format) {
+    case QR_WEIGHT_F32: return reinterpret_cast<const float *>(m.codes)[index];
+    case QR_WEIGHT_F16: return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
+    case QR_WEIGHT_BF16: return bf16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
+    case QR_WEIGHT_INT8: return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[index]);
+    default: {
+        const unsigned byte = m.codes[index / 2];
+        return m.tables->nf4[index % 2 == 0 ? byte >> 4 : byte & 15U] * matrix_absmax(m, index >> m.block_shift);
+    }
+    }
+}
+
+/* What the sum over a row is multiplied with: SCB / 127 of INT8. */
+__device__ __forceinline__ float matrix_row_factor(const matrix &m, int64_t row) {
+    return m.format == QR_WEIGHT_INT8 ? m.scales[row] / 127.0F : 1.0F;
+}
+
+#endif

@@ -1,0 +1,19 @@
+# What both builds of the CUDA backend are made of: nvcc's (kernels/cuda) and the host compiler's (tests/simt). One
+# source a line.
+set(QR_CUDA_SOURCES
+  absent.cu
+  attention.cu
+  backend.cu
+  elementwise.cu
+  embedding.cu
+  kv.cu
+  limits.cu
+  linear.cu
+  linear_mma.cu
+  lora.cu
+  loss.cu
+  norm.cu
+  rope.cu
+  weight.cu
+)
+list(TRANSFORM QR_CUDA_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

@@ -1,0 +1,422 @@
+/* Fibers, scheduling and collectives of simt.h. */
+#include "simt.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <sys/mman.h>
+
+extern "C" {
+#include "base/half.h"
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace simt {
+
+state now;
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { STACK_BYTES = 256 << 10, PAGE_BYTES = 4096 };
+#else
+enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096 };
+#endif
+
+[[noreturn]] void fail(const char *message);
+
+/* --- Stacks, and switching between them --- */
+
+#if defined(__x86_64__)
+/* Saves what the calling convention says a function keeps, leaves the stack's address in *from and goes on at `to`.
+ * (swapcontext would make a system call each time.) */
+extern "C" void simt_switch_stack(void **from, void *to);
+__asm__(".text\n"
+        ".globl simt_switch_stack\n"
+        ".type simt_switch_stack, @function\n"
+        "simt_switch_stack:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+        "    ret\n"
+        ".size simt_switch_stack, .-simt_switch_stack\n"
+        ".section .note.GNU-stack,\"\",@progbits\n"
+        ".text\n");
+
+typedef void *context;
+
+void switch_context(context *from, context *to) { simt_switch_stack(from, *to); }
+
+/* As if entry had been called: six registers, its address, and a return address that nobody uses. */
+void prepare_context(context *at, unsigned char *stack, void (*entry)()) {
+    void **top = reinterpret_cast<void **>(stack + STACK_BYTES);
+    for (int i = 1; i <= 8; i++) { top[-i] = nullptr; }
+    top[-2] = reinterpret_cast<void *>(entry);
+    *at = top - 8;
+}
+#else
+typedef ucontext_t context;
+
+void switch_context(context *from, context *to) { swapcontext(from, to); }
+
+void prepare_context(context *at, unsigned char *stack, void (*entry)()) {
+    getcontext(at);
+    at->uc_stack.ss_sp = stack;
+    at->uc_stack.ss_size = STACK_BYTES;
+    at->uc_link = nullptr;
+    makecontext(at, entry, 0);
+}
+#endif
+
+struct pending_copy {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+};
+
+struct fiber {
+    place where;
+    context at;
+    unsigned char *stack;
+    void *fake_stack; /* AddressSanitizer's */
+    std::vector<std::vector<pending_copy>> groups; /* of cp.async; the last one is open */
+};
+
+struct warp {
+    uint32_t ready, waiting, finished; /* lanes */
+    unsigned generation, n_brought;
+    const char *what;
+    alignas(16) unsigned char slots[2][WARP * SLOT_BYTES];
+};
+
+struct machine {
+    fiber fibers[MAX_THREADS];
+    warp warps[MAX_THREADS / WARP];
+    unsigned n_threads, n_warps, n_at_barrier, n_finished;
+    fiber *running;
+    context outside;
+    void *outside_fake_stack;
+    const void *outside_stack;
+    size_t outside_stack_bytes;
+    const std::function<void()> *body;
+    const char *kernel;
+    uint64_t random;
+    std::set<std::string> launched;
+    std::mutex lock;
+};
+
+machine the;
+
+[[noreturn]] void fail(const char *message) {
+    fprintf(stderr, "simt: %s: block (%u, %u, %u): %s\n", the.kernel, now.block.x, now.block.y, now.block.z, message);
+    abort();
+}
+
+uint32_t random_below(uint32_t n) {
+    the.random = the.random * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<uint32_t>(((the.random >> 32) * n) >> 32);
+}
+
+/* --- Switching, announced to AddressSanitizer --- */
+
+#if defined(__SANITIZE_ADDRESS__)
+void leave(void **fake_stack, const void *stack, size_t n_bytes) {
+    __sanitizer_start_switch_fiber(fake_stack, stack, n_bytes);
+}
+void arrive(void *fake_stack, const void **stack, size_t *n_bytes) {
+    __sanitizer_finish_switch_fiber(fake_stack, stack, n_bytes);
+}
+/* The last fiber on this stack never returned from its first functions, whose frames stay poisoned. */
+void forget_frames(const fiber *f) { __asan_unpoison_memory_region(f->stack + STACK_BYTES - 8192, 8192); }
+#else
+void leave(void **, const void *, size_t) {}
+void arrive(void *, const void **, size_t *) {}
+void forget_frames(const fiber *) {}
+#endif
+
+void switch_to(fiber *next) {
+    fiber *self = the.running;
+    if (next == self) { return; }
+    the.running = next;
+    now.here = &next->where;
+    leave(&self->fake_stack, next->stack, STACK_BYTES);
+    switch_context(&self->at, &next->at);
+    arrive(self->fake_stack, nullptr, nullptr);
+}
+
+/* A lane of this warp that can run, searched from a lane on. */
+fiber *lane_from(unsigned warp_index, unsigned lane) {
+    const uint32_t ready = the.warps[warp_index].ready;
+    const uint32_t behind = ready >> lane << lane;
+    return &the.fibers[warp_index * WARP + static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready))];
+}
+
+/* The next thread to run: of the same warp while it has one, else of a random warp. */
+fiber *choose(unsigned warp_index, unsigned lane) {
+    if (the.warps[warp_index].ready != 0) { return lane_from(warp_index, lane); }
+    const unsigned start = random_below(the.n_warps);
+    for (unsigned i = 0; i < the.n_warps; i++) {
+        const unsigned w = (start + i) % the.n_warps;
+        if (the.warps[w].ready != 0) { return lane_from(w, random_below(WARP)); }
+    }
+    fail("every thread waits: a barrier or a collective that not all threads reach");
+}
+
+void finish_thread() {
+    fiber *self = the.running;
+    warp &w = the.warps[self->where.warp];
+    for (const auto &group : self->groups) {
+        if (!group.empty()) { fail("a thread ends with copies under way"); }
+    }
+    w.ready &= ~(1U << self->where.lane);
+    w.finished |= 1U << self->where.lane;
+    if (++the.n_finished < the.n_threads) {
+        switch_to(choose(self->where.warp, self->where.lane));
+    } else {
+        the.running = nullptr;
+        leave(nullptr, the.outside_stack, the.outside_stack_bytes);
+        switch_context(&self->at, &the.outside);
+    }
+    fail("a thread that had ended runs again");
+}
+
+void fiber_main() {
+    arrive(nullptr, the.outside_stack == nullptr ? &the.outside_stack : nullptr,
+           the.outside_stack == nullptr ? &the.outside_stack_bytes : nullptr);
+    (*the.body)();
+    finish_thread();
+}
+
+unsigned char *make_stack() {
+    void *mapped = mmap(nullptr, STACK_BYTES + PAGE_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (mapped == MAP_FAILED) { fail("no memory for a stack"); }
+    mprotect(mapped, PAGE_BYTES, PROT_NONE);
+    return static_cast<unsigned char *>(mapped) + PAGE_BYTES;
+}
+
+void prepare_threads(dim3 block) {
+    for (unsigned i = 0; i < the.n_threads; i++) {
+        fiber &f = the.fibers[i];
+        if (f.stack == nullptr) { f.stack = make_stack(); }
+        f.where = {{i % block.x, i / block.x % block.y, i / block.x / block.y}, i / WARP, i % WARP};
+        f.fake_stack = nullptr;
+        f.groups.clear();
+        forget_frames(&f);
+        prepare_context(&f.at, f.stack, fiber_main);
+    }
+    for (unsigned i = 0; i < the.n_warps; i++) {
+        warp &w = the.warps[i];
+        w.ready = ~0U;
+        w.waiting = w.finished = 0;
+        w.generation = w.n_brought = 0;
+    }
+    the.n_at_barrier = the.n_finished = 0;
+}
+
+void run_block() {
+    the.running = lane_from(random_below(the.n_warps), random_below(WARP));
+    now.here = &the.running->where;
+    the.outside_stack = nullptr;
+    leave(&the.outside_fake_stack, the.running->stack, STACK_BYTES);
+    switch_context(&the.outside, &the.running->at);
+    arrive(the.outside_fake_stack, nullptr, nullptr);
+}
+
+/* An odd number that has no factor in common with n, for a walk that meets every block once. */
+uint64_t stride_for(uint64_t n) {
+    uint64_t stride = random_below(1U << 20) | 1U;
+    for (;; stride += 2) {
+        uint64_t a = n, b = stride % n;
+        if (n == 1) { return 1; }
+        while (b != 0) {
+            const uint64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1) { return stride % n; }
+    }
+}
+
+/* "(kernel<arguments>)" and "kernel" are the same kernel. */
+void remember_launch(const char *name) {
+    const size_t begin = strspn(name, "(");
+    the.launched.insert(std::string(name + begin, strcspn(name + begin, "<)")));
+}
+
+} // namespace
+
+void set_seed(uint64_t seed) { the.random = seed * 0x9E3779B97F4A7C15U + 1; }
+
+bool was_launched(const char *kernel, size_t length) {
+    return the.launched.count(std::string(kernel, length)) > 0;
+}
+
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body) {
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.kernel = name;
+    remember_launch(name);
+    the.n_threads = block.x * block.y * block.z;
+    if (the.n_threads == 0 || the.n_threads > MAX_THREADS || the.n_threads % WARP != 0) {
+        fail("a block has 32 to 1024 threads, in whole warps");
+    }
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) { fail("an impossible grid"); }
+    if (shared_bytes > (99U << 10)) { fail("more shared memory than every supported GPU has (99 KiB)"); }
+    the.n_warps = the.n_threads / WARP;
+    the.body = &body;
+    now.grid_size = grid;
+    now.block_size = block;
+    now.shared = static_cast<unsigned char *>(malloc(shared_bytes > 0 ? shared_bytes : 1));
+    const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z, stride = stride_for(n_blocks);
+    uint64_t at = random_below(static_cast<uint32_t>(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX));
+    for (uint64_t i = 0; i < n_blocks; i++, at = (at + stride) % n_blocks) {
+        now.block = {static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                     static_cast<unsigned>(at / grid.x / grid.y)};
+        memset(now.shared, 0xFF, shared_bytes);
+        prepare_threads(block);
+        run_block();
+    }
+    free(now.shared);
+    now.shared = nullptr;
+}
+
+/* --- Barriers and collectives --- */
+
+void block_barrier() {
+    fiber *self = the.running;
+    warp &w = the.warps[self->where.warp];
+    const uint32_t bit = 1U << self->where.lane;
+    w.ready &= ~bit;
+    w.waiting |= bit;
+    if (++the.n_at_barrier == the.n_threads) {
+        the.n_at_barrier = 0;
+        for (unsigned i = 0; i < the.n_warps; i++) {
+            the.warps[i].ready = the.warps[i].waiting;
+            the.warps[i].waiting = 0;
+        }
+        switch_to(lane_from(random_below(the.n_warps), random_below(WARP)));
+        return;
+    }
+    switch_to(choose(self->where.warp, self->where.lane));
+}
+
+const unsigned char *exchange(const char *what, const void *bytes, size_t n_bytes, completion complete) {
+    fiber *self = the.running;
+    warp &w = the.warps[self->where.warp];
+    unsigned char *slots = w.slots[w.generation % 2];
+    if (n_bytes > 0) { memcpy(slots + self->where.lane * SLOT_BYTES, bytes, n_bytes); }
+    if (w.n_brought == 0) { w.what = what; }
+    if (w.what != what && strcmp(w.what, what) != 0) { fail("the lanes of a warp are in different collectives"); }
+    if (++w.n_brought == WARP) {
+        if (complete != nullptr) { complete(slots); }
+        w.n_brought = 0;
+        w.generation++;
+        w.ready = ~0U;
+        return slots;
+    }
+    w.ready &= ~(1U << self->where.lane);
+    switch_to(choose(self->where.warp, self->where.lane));
+    return slots;
+}
+
+/* --- The matrix product --- */
+
+namespace {
+
+struct mma_operands {
+    uint32_t a[4], b[2];
+};
+
+/* Fragment layouts of m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): group g = lane / 4, t = lane % 4;
+ * a[0] is row g, a[1] row g + 8, columns 2t and 2t + 1; a[2] and a[3] the same rows, columns + 8; b[0] is column g, rows
+ * 2t and 2t + 1; b[1] rows + 8; d[0], d[1] are row g, columns 2t and 2t + 1; d[2], d[3] row g + 8. */
+template <float (*to_float)(uint16_t)> void multiply(unsigned char *slots) {
+    float a[16][16], b[16][8];
+    const lanes<mma_operands> all = {slots};
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        const mma_operands one = all[lane];
+        const unsigned g = lane / 4, t = lane % 4;
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned row = g + i % 2 * 8, col = 2 * t + i / 2 * 8;
+            a[row][col] = to_float(static_cast<uint16_t>(one.a[i]));
+            a[row][col + 1] = to_float(static_cast<uint16_t>(one.a[i] >> 16));
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            b[2 * t + i * 8][g] = to_float(static_cast<uint16_t>(one.b[i]));
+            b[2 * t + i * 8 + 1][g] = to_float(static_cast<uint16_t>(one.b[i] >> 16));
+        }
+    }
+    double sums[16][8] = {};
+    for (unsigned row = 0; row < 16; row++) {
+        for (unsigned k = 0; k < 16; k++) {
+            for (unsigned col = 0; col < 8; col++) { sums[row][col] += double{a[row][k]} * double{b[k][col]}; }
+        }
+    }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        const unsigned g = lane / 4, t = lane % 4;
+        const double mine[4] = {sums[g][2 * t], sums[g][2 * t + 1], sums[g + 8][2 * t], sums[g + 8][2 * t + 1]};
+        memcpy(slots + lane * SLOT_BYTES, mine, sizeof mine);
+    }
+}
+
+template <float (*to_float)(uint16_t)>
+void mma(const char *what, float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    mma_operands mine;
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    double sums[4];
+    const unsigned lane = the.running->where.lane;
+    memcpy(sums, exchange(what, &mine, sizeof mine, multiply<to_float>) + lane * SLOT_BYTES, sizeof sums);
+    for (int i = 0; i < 4; i++) { d[i] = static_cast<float>(double{d[i]} + sums[i]); }
+}
+
+float from_bf16(uint16_t bits) { return qr_bf16_to_f32(bits); }
+float from_f16(uint16_t bits) { return qr_f16_to_f32(bits); }
+
+} // namespace
+
+void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_bf16>("mma bf16", d, a, b); }
+void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_f16>("mma f16", d, a, b); }
+
+/* --- Asynchronous copies --- */
+
+void copy_async_16(void *dst, const void *src, size_t n_bytes) {
+    auto &groups = the.running->groups;
+    if (reinterpret_cast<uintptr_t>(dst) % 16 != 0 || (n_bytes > 0 && reinterpret_cast<uintptr_t>(src) % 16 != 0)) {
+        fail("an asynchronous copy that is not aligned to 16 bytes");
+    }
+    if (groups.empty()) { groups.emplace_back(); }
+    groups.back().push_back({dst, src, n_bytes});
+}
+
+void copy_async_commit() {
+    auto &groups = the.running->groups;
+    if (groups.empty()) { groups.emplace_back(); }
+    groups.emplace_back();
+}
+
+void copy_async_wait(unsigned n_pending) {
+    auto &groups = the.running->groups; /* the last is not committed */
+    while (groups.size() > size_t{n_pending} + 1) {
+        for (const pending_copy &copy : groups.front()) {
+            memset(copy.dst, 0, 16);
+            if (copy.n_bytes > 0) { memcpy(copy.dst, copy.src, copy.n_bytes); }
+        }
+        groups.erase(groups.begin());
+    }
+}
+
+} // namespace simt

@@ -1,0 +1,150 @@
+/* CUDA kernels executed by the processor, thread by thread, so that their logic is tested on machines without a GPU.
+ *
+ * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device.cuh then includes
+ * this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page below);
+ * blocks run one after the other in a seeded random order, the warps of a block in a random order between barriers, and
+ * a lane runs alone until it meets the others of its warp in a collective. So a read that no barrier orders behind its
+ * write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch said: under
+ * AddressSanitizer every access is checked against it, and against the exact size of every buffer.
+ *
+ * A collective (shuffle, vote, matrix product) takes all 32 lanes of a warp, which is also the discipline of our
+ * kernels; one that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with
+ * a message. Static __shared__ variables do not exist: all shared memory is the launch's.
+ *
+ * Not imitated: memory order between blocks, the speed of anything, and the order of additions inside a tensor core. */
+#ifndef QR_TESTS_SIMT_H
+#define QR_TESTS_SIMT_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace simt {
+
+enum { WARP = 32, MAX_THREADS = 1024, SLOT_BYTES = 64 };
+
+struct place {
+    uint3 thread;
+    unsigned warp, lane;
+};
+
+/* Where the running thread is. One launch at a time. */
+struct state {
+    const place *here;
+    uint3 block;
+    dim3 grid_size, block_size;
+    unsigned char *shared;
+};
+
+extern state now;
+
+/* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below. */
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+
+/* The order of blocks, warps and lanes follows from this. */
+void set_seed(uint64_t seed);
+
+/* Whether a kernel has been launched since the start of the program. */
+bool was_launched(const char *kernel, size_t length);
+
+void block_barrier();
+
+/* Every lane of the warp brings n_bytes; when all have, gives the 32 slots, SLOT_BYTES apart, which stay as they are
+ * until the lane's next collective. `what` must be the same in all lanes. The last lane to come calls `complete`. */
+typedef void (*completion)(unsigned char *slots);
+const unsigned char *exchange(const char *what, const void *bytes, size_t n_bytes, completion complete = nullptr);
+
+template <typename T> struct lanes {
+    const unsigned char *slots;
+    T operator[](unsigned lane) const {
+        T value;
+        memcpy(&value, slots + lane * SLOT_BYTES, sizeof value);
+        return value;
+    }
+};
+
+template <typename T> lanes<T> exchange(const char *what, const T &value) {
+    static_assert(sizeof(T) <= SLOT_BYTES && std::is_trivially_copyable<T>::value, "a slot holds plain values");
+    return {exchange(what, &value, sizeof value)};
+}
+
+/* What five steps of a butterfly give, of an operation that commutes: the same bits in every lane. */
+template <typename T, typename F> T reduce(const char *what, const T &value, F combine) {
+    const lanes<T> all = exchange(what, value);
+    T values[WARP];
+    for (unsigned i = 0; i < WARP; i++) { values[i] = all[i]; }
+    for (unsigned step = WARP / 2; step > 0; step /= 2) {
+        for (unsigned i = 0; i < step; i++) { values[i] = combine(values[i], values[i + step]); }
+    }
+    return values[0];
+}
+
+/* mma.sync.aligned.m16n8k16.row.col.f32: d += a · b, the products and their sum in F64, rounded once. */
+void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+
+/* cp.async of 16 bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete in
+ * order; wait leaves the newest n_pending unfinished. */
+void copy_async_16(void *dst, const void *src, size_t n_bytes);
+void copy_async_commit();
+void copy_async_wait(unsigned n_pending);
+
+} // namespace simt
+
+#define threadIdx (simt::now.here->thread)
+#define blockIdx (simt::now.block)
+#define blockDim (simt::now.block_size)
+#define gridDim (simt::now.grid_size)
+
+static inline void __syncthreads() { simt::block_barrier(); }
+
+static inline float rsqrtf(float x) { return 1.0F / sqrtf(x); }
+
+static inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+#endif
