@@ -25,8 +25,9 @@ typedef struct finetune_options {
     option_int seq_len, batching, batch_size, batch_tokens, grad_accum, max_steps;
     option_seed seed;
     const char *checkpointing;
-    option_int eval_every, save_every, keep;
-    bool restart, json, verbose, quiet;
+    option_int eval_every, early_stopping, save_every, keep;
+    option_number early_stopping_threshold;
+    bool load_best, restart, json, verbose, quiet;
 } finetune_options;
 
 #define AT(field) .offset = offsetof(finetune_options, field)
@@ -123,10 +124,18 @@ static const option memory_table[] = {
 static const option course_table[] = {
     {.name = "eval-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(eval_every), .low = 1,
      .high = 1e15, .help = "Evaluate every N steps, and at the end. Default: only at the end."},
+    {.name = "early-stopping", .kind = OPTION_INT, .value_name = "PATIENCE", AT(early_stopping), .low = 1, .high = 1e9,
+     .help = "End the run after so many evaluations in a row that were not better than the best. Needs --eval-every; "
+             "the adapter is then that of the best evaluation."},
+    {.name = "early-stopping-threshold", .kind = OPTION_NUMBER, .value_name = "X", AT(early_stopping_threshold),
+     .low = 0, .high = 1e9, .help = "How much lower than the best a loss has to be to count as better. Default: 0."},
+    {.name = "load-best", .kind = OPTION_FLAG, AT(load_best),
+     .help = "Write the adapter of the best evaluation at the end, not that of the last step. The checkpoint of the "
+             "best evaluation stays in --out in either case."},
     {.name = "save-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(save_every), .low = 1,
      .high = 1e15, .help = "Write a checkpoint every N steps, and at the end. Default: only at the end."},
     {.name = "keep", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(keep), .low = 1, .high = 1000000,
-     .help = "Checkpoints to keep; older ones are removed. Default: 2."},
+     .help = "The last checkpoints to keep, beside that of the best evaluation; older ones are removed. Default: 2."},
     {.name = "restart", .neutral = true, .kind = OPTION_FLAG, AT(restart),
      .help = "Begin anew. Without it, training goes on from the last checkpoint in --out."},
     {.name = "json", .neutral = true, .kind = OPTION_FLAG, AT(json),
@@ -161,6 +170,15 @@ static int check_combination(const finetune_options *o) {
     }
     if (o->eval_every.given && o->eval_data == NULL && o->eval_split.value <= 0) {
         return complain(EXIT_USAGE, "--eval-every needs --eval-data FILE.jsonl or --eval-split SHARE");
+    }
+    if (o->early_stopping.given && !o->eval_every.given) {
+        return complain(EXIT_USAGE, "--early-stopping needs --eval-every N: how often to evaluate");
+    }
+    if (o->early_stopping_threshold.given && !o->early_stopping.given) {
+        return complain(EXIT_USAGE, "--early-stopping-threshold needs --early-stopping PATIENCE");
+    }
+    if (o->load_best && o->eval_data == NULL && o->eval_split.value <= 0) {
+        return complain(EXIT_USAGE, "--load-best needs --eval-data FILE.jsonl or --eval-split SHARE");
     }
     if (o->batch_tokens.given && o->batching.value != QRUN_BATCHING_GROUP) {
         return complain(EXIT_USAGE, "--batch-tokens needs --batching group");
@@ -199,6 +217,10 @@ static qrun_train_params train_params(const finetune_options *o) {
     p.seed = o->seed.value;
     p.checkpointing = o->checkpointing;
     p.memory_bytes = o->engine.memory.value;
+    p.eval_every = o->eval_every.value;
+    p.early_stopping_patience = (int32_t)o->early_stopping.value;
+    p.early_stopping_threshold = o->early_stopping_threshold.value;
+    p.load_best = o->load_best;
     p.keep = (int32_t)o->keep.value;
     p.restart = o->restart;
     return p; /* save_every stays 0: training.c saves, once the metrics of the step are on file */
@@ -220,9 +242,14 @@ static int open_trainer(const finetune_options *o, const engine *e, training *t)
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_params params = train_params(o);
     params.restart = o->restart || o->show_mask.given; /* examples are shown whatever a checkpoint belongs to */
+    params.progress = training_show_progress;
+    params.progress_user = t;
     progress_draw(0, 0, "reading the data");
     const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
     progress_clear();
+    if (status == QRUN_ERROR_CANCELLED) {
+        return complain(EXIT_INTERRUPTED, "interrupted while the data were read; nothing of it is kept");
+    }
     t->info = (qrun_train_info)QRUN_TRAIN_INFO_INIT;
     if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
@@ -233,14 +260,15 @@ static int open_trainer(const finetune_options *o, const engine *e, training *t)
 static int train(const finetune_options *o, const engine *e, training *t, text_buffer *options) {
     options_describe(&command_finetune, o, options);
     t->out = o->out;
-    t->eval_every = o->eval_every.value;
+    t->load_best = o->load_best || o->early_stopping.given;
     t->save_every = o->save_every.value;
     t->json = o->json;
     t->verbose = o->verbose && !progress_enabled();
     t->state = (train_state_facts){
         .total_steps = t->info.total_steps, .save_steps = o->save_every.value, .eval_steps = o->eval_every.value,
         .n_parameters = e->info.n_parameters, .epochs = o->epochs.given ? o->epochs.value : 1,
-        .batch_size = o->batch_size.given ? (int32_t)o->batch_size.value : 1};
+        .batch_size = o->batch_size.given ? (int32_t)o->batch_size.value : 1, .out = o->out,
+        .patience = o->early_stopping.value, .threshold = o->early_stopping_threshold.value};
     t->facts = (train_report_facts){.model = o->engine.model, .data = o->data, .out = o->out,
                                     .model_info = &e->info, .options_json = options->data};
     t->chat = e->info.has_chat_template && strcmp(t->info.data_format, "text") != 0 &&

@@ -32,7 +32,7 @@ void finetune_print_start(const training *t) {
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);
-    if (info->first_step > info->total_steps) {
+    if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_DONE) {
         printf("All steps are done already; --restart begins anew.\n");
     } else if (info->first_step > 1) {
         printf("Going on from step %lld, saved by an earlier run.\n", (long long)info->first_step - 1);
@@ -119,6 +119,11 @@ void finetune_print_result(const training *t) {
         if (best->step != eval->step) { printf(" (lowest: %.4f after step %lld)", best->loss, (long long)best->step); }
         printf("\n");
     }
+    if (t->info.stopped_early) {
+        printf("stopped     early, after step %lld of %lld: %d evaluations in a row were not better\n",
+               (long long)t->step, (long long)t->info.total_steps, (int)t->info.n_not_better);
+    }
+    if (t->load_best) { printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step); }
     if (sums.n_steps > 0) {
         printf("speed       %lld steps with %lld tokens in %.1f s: %.0f tokens/s\n", (long long)sums.n_steps,
                (long long)sums.n_tokens, sums.seconds, sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
@@ -148,6 +153,9 @@ void finetune_print_result_json(const training *t) {
     put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);
     put_loss(&out, "last_loss", last != NULL ? last->loss : NAN);
     put_loss(&out, "eval_loss", log->n_evals > 0 ? log->evals[log->n_evals - 1].loss : NAN);
+    put_loss(&out, "best_eval_loss", t->info.best_step > 0 ? t->info.best_loss : NAN);
+    text_format(&out, ",\"best_step\":%lld,\"stopped_early\":%s", (long long)t->info.best_step,
+                t->info.stopped_early ? "true" : "false");
     text_format(&out, ",\"tokens\":%lld,\"seconds\":%.6f,\"planned_bytes\":%lld,\"peak_bytes\":%lld}}",
                 (long long)sums.n_tokens, sums.seconds, (long long)t->info.planned_bytes,
                 (long long)t->info.peak_bytes);

@@ -79,25 +79,25 @@ static bool read_eval(const cJSON *object, train_eval_record *record) {
            read_number(object, "eval_loss", &record->loss) && read_number(object, "seconds", &record->seconds);
 }
 
-/* Keeps what the line says where it is of a step before first_step. */
-static bool take_line(train_log *log, const char *line, int64_t first_step) {
+/* Keeps what the line says where it is of an earlier run's steps that count. */
+static bool take_line(train_log *log, const char *line, int64_t last_step, int64_t last_eval) {
     cJSON *object = cJSON_ParseWithOpts(line, NULL, true);
     train_step_record step;
     train_eval_record eval;
     bool taken = false;
     if (cJSON_HasObjectItem(object, "eval_loss")) {
-        taken = read_eval(object, &eval) && eval.step < first_step;
+        taken = read_eval(object, &eval) && eval.step <= last_eval;
         if (taken) { keep_eval(log, &eval); }
     } else {
-        taken = read_step(object, &step) && step.step < first_step;
+        taken = read_step(object, &step) && step.step <= last_step;
         if (taken) { keep_step(log, &step); }
     }
     cJSON_Delete(object);
     return taken;
 }
 
-/* Reads whole lines up to first_step and cuts the file behind them. */
-static bool cut_back(train_log *log, int64_t first_step) {
+/* Reads whole lines as far as they count and cuts the file behind them. */
+static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
     FILE *stream = fopen(log->path.data, "rb");
     char *line = NULL;
     size_t capacity = 0;
@@ -105,7 +105,7 @@ static bool cut_back(train_log *log, int64_t first_step) {
     off_t kept_bytes = 0;
     if (stream == NULL) { return false; }
     while ((length = getline(&line, &capacity, stream)) > 0 && line[length - 1] == '\n' &&
-           take_line(log, line, first_step)) {
+           take_line(log, line, last_step, last_eval)) {
         kept_bytes += length;
     }
     const bool read_well = ferror(stream) == 0; /* nothing is cut because it could not be read */
@@ -117,14 +117,14 @@ static bool cut_back(train_log *log, int64_t first_step) {
     return read_well && ftruncate(log->descriptor, kept_bytes) == 0;
 }
 
-int train_log_open(train_log *log, const char *folder, int64_t first_step) {
+int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval) {
     text_format(&log->path, "%s/metrics.jsonl", folder);
     log->descriptor = open(log->path.data, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (log->descriptor < 0) {
         return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, strerror(errno));
     }
     log->opened = true;
-    if (cut_back(log, first_step)) { return EXIT_OK; }
+    if (cut_back(log, last_step, last_eval)) { return EXIT_OK; }
     return complain(EXIT_FILE, "cannot continue '%s': %s", log->path.data, strerror(errno));
 }
 

@@ -38,9 +38,10 @@ typedef struct train_log {
     int64_t n_earlier_steps; /* of these, done by an earlier run */
 } train_log;
 
-/* Opens `folder`/metrics.jsonl to go on at first_step: lines of earlier steps are read, those of first_step and later
- * and what was torn at the end are cut away. Returns 0 or an exit code, after telling the user; so do the others. */
-int train_log_open(train_log *log, const char *folder, int64_t first_step);
+/* Opens `folder`/metrics.jsonl to go on behind last_step, and last_eval, after which the last evaluation was: lines up
+ * to these are read, later ones and what was torn at the end are cut away. Returns 0 or an exit code, after telling the
+ * user; so do the others. */
+int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval);
 /* Each keeps the record and appends its line; `echo` writes the line to stdout too. */
 int train_log_step(train_log *log, const train_step_record *record, bool echo);
 int train_log_eval(train_log *log, const train_eval_record *record, bool echo);
@@ -60,6 +61,12 @@ typedef struct train_state_facts {
     int64_t n_parameters;                        /* of the model, for the operations spent */
     int32_t batch_size;
     double epochs;
+    const char *out;             /* where the checkpoints are */
+    int64_t best_step;           /* 0: no evaluation yet */
+    double best_loss;
+    int64_t patience;            /* of early stopping; 0: none */
+    double threshold;
+    int64_t n_not_better;
 } train_state_facts;
 void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out);
 

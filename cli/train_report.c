@@ -94,7 +94,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-static void put_run(const train_log *log, text_buffer *out) {
+static void put_run(const train_log *log, const train_report_facts *facts, text_buffer *out) {
     double seconds = 0;
     int64_t n_tokens = 0, n_skipped = 0;
     for (int64_t i = 0; i < log->n_steps; i++) {
@@ -113,6 +113,13 @@ static void put_run(const train_log *log, text_buffer *out) {
         html_row(out, "evaluation loss", "%.4g after step %lld; lowest %.4g after step %lld",
                  log->evals[log->n_evals - 1].loss, (long long)log->evals[log->n_evals - 1].step, best->loss,
                  (long long)best->step);
+    }
+    if (facts->info->best_step > 0) {
+        html_row(out, "best checkpoint", "checkpoint-%lld", (long long)facts->info->best_step);
+    }
+    if (facts->info->stopped_early) {
+        html_row(out, "stopped early", "after %d evaluations in a row that were not better",
+                 (int)facts->info->n_not_better);
     }
     html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
              seconds > 0 ? (double)n_tokens / seconds : 0);
@@ -183,7 +190,7 @@ void train_report_html(const train_log *log, const train_report_facts *facts, te
     text_puts(out, "</p>\n");
     put_charts(log, out);
     text_puts(out, "<div class=\"tables\">\n");
-    put_run(log, out);
+    put_run(log, facts, out);
     put_data(facts, out);
     put_model(facts, out);
     put_memory(facts, out);

@@ -35,19 +35,40 @@ static int64_t tokens_seen(const train_log *log) {
     return tokens;
 }
 
+static void put_best(const train_state_facts *facts, text_buffer *out) {
+    if (facts->best_step == 0) {
+        text_puts(out, "  \"best_global_step\": null,\n  \"best_metric\": null,\n"
+                       "  \"best_model_checkpoint\": null,\n");
+        return;
+    }
+    text_buffer path = {0};
+    text_format(&path, "%s/checkpoint-%lld", facts->out, (long long)facts->best_step);
+    text_format(out, "  \"best_global_step\": %lld,\n  \"best_metric\": ", (long long)facts->best_step);
+    text_json_double(out, facts->best_loss);
+    text_puts(out, ",\n  \"best_model_checkpoint\": ");
+    text_json_string(out, path.data, path.size);
+    text_puts(out, ",\n");
+    text_free(&path);
+}
+
+static void put_callbacks(const train_state_facts *facts, text_buffer *out) {
+    text_puts(out, "  \"stateful_callbacks\": {");
+    if (facts->patience > 0) {
+        text_format(out, "\n    \"EarlyStoppingCallback\": {\"args\": {\"early_stopping_patience\": %lld, "
+                         "\"early_stopping_threshold\": ", (long long)facts->patience);
+        text_json_double(out, facts->threshold);
+        text_format(out, "}, \"attributes\": {\"early_stopping_patience_counter\": %lld}}\n  ",
+                    (long long)facts->n_not_better);
+    }
+    text_puts(out, "},\n");
+}
+
 void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out) {
     const train_step_record *last = train_log_last(log);
-    const train_eval_record *best = train_log_best_eval(log);
     const int64_t n_tokens = tokens_seen(log);
-    text_puts(out, "{\n  \"best_global_step\": ");
-    if (best != NULL) {
-        text_format(out, "%lld", (long long)best->step);
-    } else {
-        text_puts(out, "null");
-    }
-    text_puts(out, ",\n  \"best_metric\": ");
-    text_json_double(out, best != NULL ? best->loss : NAN);
-    text_puts(out, ",\n  \"best_model_checkpoint\": null,\n  \"epoch\": ");
+    text_puts(out, "{\n");
+    put_best(facts, out);
+    text_puts(out, "  \"epoch\": ");
     text_json_double(out, last != NULL ? last->epoch : 0);
     text_format(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n", (long long)facts->eval_steps,
                 last != NULL ? (long long)last->step : 0);
@@ -56,8 +77,9 @@ void train_state_json(const train_log *log, const train_state_facts *facts, text
     put_history(log, out);
     text_format(out, "  \"logging_steps\": 1,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n",
                 (long long)facts->total_steps, (long long)n_tokens);
-    text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n  \"stateful_callbacks\": {},\n",
+    text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n",
                 ceil(facts->epochs), (long long)facts->save_steps);
+    put_callbacks(facts, out);
     /* As the Trainer counts: six operations a parameter and token. */
     text_puts(out, "  \"total_flos\": ");
     text_json_double(out, 6.0 * (double)facts->n_parameters * (double)n_tokens);

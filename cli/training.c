@@ -29,6 +29,9 @@ static int publish(training *t, const char *state) {
     t->facts.state = state;
     t->facts.info = &t->info;
     t->published_seconds = clock_seconds();
+    t->state.best_step = t->info.best_step;
+    t->state.best_loss = t->info.best_loss;
+    t->state.n_not_better = t->info.n_not_better;
     train_state_json(&t->log, &t->state, &content);
     const int code = publish_text(t, "trainer_state.json", &content);
     if (code != EXIT_OK) { return code; }
@@ -57,6 +60,19 @@ static const char *duration_text(double seconds, char out[32]) {
         snprintf(out, 32, "%lld:%02lld", whole / 60, whole % 60);
     }
     return out;
+}
+
+bool training_show_progress(void *user, int64_t done, int64_t total) {
+    const training *t = user;
+    char have[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES];
+    if (progress_due() && t->trainer == NULL) {
+        progress_draw((double)done, (double)total, "reading the data: %s of %s", size_text(done, have),
+                      size_text(total, whole));
+    } else if (progress_due()) {
+        progress_draw((double)done, (double)total, "evaluating: %lld of %lld examples", (long long)done,
+                      (long long)total);
+    }
+    return !interrupted();
 }
 
 static void show_step(const training *t, const train_step_record *r) {
@@ -94,10 +110,11 @@ static int take_skipped(training *t, const train_step_record *r) {
                     SKIPPED_IN_A_ROW_MAX);
 }
 
-static int run_step(training *t, bool *done) {
+static int run_step(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_metrics m = QRUN_TRAIN_METRICS_INIT;
-    if (qrun_trainer_step(t->trainer, &m, done, &error) != QRUN_OK ||
+    bool done;
+    if (qrun_trainer_step(t->trainer, &m, &done, &error) != QRUN_OK ||
         qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
     }
@@ -117,26 +134,28 @@ static int evaluate(training *t) {
     const train_step_record *last = train_log_last(&t->log);
     train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
     const double begin = clock_seconds();
-    if (progress_enabled()) {
-        progress_draw((double)record.step, (double)t->info.total_steps, "evaluating %lld examples",
-                      (long long)t->info.n_eval_examples);
+    const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
+    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run goes on */
+    if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+        return complain_error(&error);
     }
-    if (qrun_trainer_evaluate(t->trainer, &record.loss, &error) != QRUN_OK) { return complain_error(&error); }
     record.seconds = clock_seconds() - begin;
     if (t->verbose || progress_enabled()) {
-        notify("evaluation after step %lld: loss %.4f", (long long)record.step, record.loss);
+        notify("evaluation after step %lld: loss %.4f%s", (long long)record.step, record.loss,
+               t->info.best_step == record.step ? ", the best so far" : "");
     }
     return train_log_eval(&t->log, &record, t->json);
 }
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* What comes after a step that was not the last. Its metrics are on file by now: going on from the checkpoint finds
- * those of every step before it. */
+/* What comes after a step and its evaluation. Its metrics are on file by now: going on from the checkpoint finds those
+ * of every step before it. */
 static int after_step(training *t) {
     int code = EXIT_OK;
-    if (t->info.n_eval_examples > 0 && is_due(t->step, t->eval_every)) { code = evaluate(t); }
-    if (code == EXIT_OK && is_due(t->step, t->save_every)) { code = save(t); }
+    const bool best = t->info.best_step == t->step && t->step > 0;
+    if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE) { return EXIT_OK; }
+    if (best || (is_due(t->step, t->save_every) && t->step < t->info.total_steps)) { code = save(t); }
     if (code == EXIT_OK && clock_seconds() - t->published_seconds >= PUBLISH_SECONDS) { code = publish(t, "running"); }
     return code;
 }
@@ -155,12 +174,11 @@ static int stop_early(training *t) {
 }
 
 static int run_steps(training *t) {
-    bool done = t->info.first_step > t->info.total_steps;
     t->begin_seconds = clock_seconds();
-    while (!done) {
+    for (qrun_train_action next; (next = qrun_trainer_next(t->trainer)) != QRUN_TRAIN_DONE;) {
         if (interrupted()) { return stop_early(t); }
-        int code = run_step(t, &done);
-        if (code == EXIT_OK && !done && !interrupted()) { code = after_step(t); }
+        int code = next == QRUN_TRAIN_EVALUATE ? evaluate(t) : run_step(t);
+        if (code == EXIT_OK && !interrupted()) { code = after_step(t); }
         if (code != EXIT_OK) { return code; }
     }
     return EXIT_OK;
@@ -170,18 +188,20 @@ static int run_steps(training *t) {
 
 static int finish(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    const train_eval_record *last = t->log.n_evals > 0 ? &t->log.evals[t->log.n_evals - 1] : NULL;
-    int code = EXIT_OK;
-    if (t->info.n_eval_examples > 0 && (last == NULL || last->step != t->step)) { code = evaluate(t); }
-    if (code == EXIT_OK) { code = save(t); }
+    const int code = save(t);
     if (code != EXIT_OK) { return code; }
-    if (qrun_trainer_export(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
-    return publish(t, "finished");
+    if ((t->load_best && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
+        qrun_trainer_export(t->trainer, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    return publish(t, t->info.stopped_early ? "stopped early" : "finished");
 }
 
 int training_run(training *t) {
-    int code = train_log_open(&t->log, t->out, t->info.first_step);
     t->step = t->saved_step = t->info.first_step - 1;
+    /* An evaluation that is due again is not to be in the log twice. */
+    const int64_t n_evaluated = qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE ? t->step - 1 : t->step;
+    int code = train_log_open(&t->log, t->out, t->step, n_evaluated);
     if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
     if (code == EXIT_OK) { code = run_steps(t); }
     if (code == EXIT_OK) { code = finish(t); }

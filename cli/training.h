@@ -13,7 +13,8 @@ typedef struct training {
     train_report_facts facts;
     train_state_facts state;
     const char *out;
-    int64_t eval_every, save_every; /* steps; 0: only at the end */
+    int64_t save_every;             /* steps; 0: only at the end */
+    bool load_best;                 /* the adapter is that of the best evaluation */
     bool chat;                      /* examples are conversations: the adapter is used with --chat */
     bool json;                      /* metrics as JSON lines on stdout */
     bool verbose;                   /* a line on stderr now and then, where no progress is drawn */
@@ -25,6 +26,10 @@ typedef struct training {
     int64_t n_skipped_in_a_row;
     double begin_seconds, published_seconds;
 } training;
+
+/* A qrun_progress_fn: shows how far the data are read, or an evaluation is; Ctrl-C cancels. user: the training, whose
+ * trainer is NULL while it is made. */
+bool training_show_progress(void *user, int64_t done, int64_t total);
 
 /* Trains to the end and exports the adapter. Returns 0 or an exit code, after telling the user: EXIT_INTERRUPTED after
  * Ctrl-C, with a checkpoint of the last step; EXIT_SOME_FAILED where training diverged. */

@@ -451,6 +451,10 @@ typedef enum qrun_batching {
     QRUN_BATCHING_GROUP = 1 /* examples of like length together, as many as batch_tokens has room for */
 } qrun_batching;
 
+typedef struct qrun_train_metrics qrun_train_metrics;
+/* After every step and every evaluation, from the thread that made the call; metrics are lent. */
+typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
+
 typedef struct qrun_train_params {
     size_t struct_size;
     const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
@@ -481,11 +485,21 @@ typedef struct qrun_train_params {
     uint64_t seed;
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
     int64_t memory_bytes;    /* budget for everything; 0: what is free */
+    int64_t eval_every;      /* steps; 0: only at the end. Needs examples to evaluate on */
+    int32_t early_stopping_patience;   /* stop after so many evaluations in a row that were not better than the best by
+                                          more than the threshold; 0: never. Needs eval_every */
+    double early_stopping_threshold;
+    bool load_best;          /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones;
+                                early stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
     int64_t save_every;      /* steps; 0: only at the end */
-    int32_t keep;            /* checkpoints; 0: 2 */
+    int32_t keep;            /* the last so many checkpoints; 0: 2. That of the best evaluation stays beside them */
     bool restart;            /* ignore a checkpoint in out; else training goes on from the last one */
     bool random_tokens;      /* for measuring: full rows of random tokens in place of data, an epoch of one step.
                                 data and out are not looked at, and nothing can be saved */
+    qrun_progress_fn progress; /* bytes of the data while they are read and tokenised; examples during an evaluation */
+    void *progress_user;
+    qrun_train_metrics_fn on_metrics;
+    void *metrics_user;
 } qrun_train_params;
 #define QRUN_TRAIN_PARAMS_INIT {.struct_size = sizeof(qrun_train_params)}
 
@@ -497,6 +511,10 @@ typedef struct qrun_train_info {
     int64_t n_tokens, n_target_tokens; /* of an epoch */
     int64_t n_trainable;        /* parameters */
     int64_t total_steps, first_step; /* first_step > 1 after a resume */
+    int64_t best_step;          /* after which the evaluation was best; 0: there was none yet */
+    double best_loss;           /* of it */
+    int32_t n_not_better;       /* evaluations in a row up to now that early stopping counts */
+    bool stopped_early;
     const char *checkpointing;  /* as chosen */
     int64_t planned_bytes, peak_bytes;
     double flops_per_token;     /* what matrix products and attention compute for a token of a full row, forward, again
@@ -504,8 +522,9 @@ typedef struct qrun_train_info {
 } qrun_train_info;
 #define QRUN_TRAIN_INFO_INIT {.struct_size = sizeof(qrun_train_info)}
 
-typedef struct qrun_train_metrics {
+struct qrun_train_metrics {
     size_t struct_size;
+    bool is_evaluation;   /* for on_metrics: loss, seconds and the tokens are those of an evaluation after the step */
     int64_t step;         /* 1 … */
     double epoch;
     double loss;          /* mean over the step's target tokens, before the update */
@@ -514,7 +533,7 @@ typedef struct qrun_train_metrics {
     bool skipped;         /* loss or gradient was no number: parameters unchanged */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
-} qrun_train_metrics;
+};
 #define QRUN_TRAIN_METRICS_INIT {.struct_size = sizeof(qrun_train_metrics)}
 
 /* Reads and tokenises the data, plans the memory and refuses what does not fit, and goes on from the last checkpoint in
@@ -529,15 +548,42 @@ QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, i
 QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
                                                qrun_error *error);
 
+/* The whole run from where it stands: steps, evaluations, checkpoints (every save_every steps, after the best
+ * evaluation so far, and at the end), and the adapter in `out`. After qrun_trainer_cancel it saves a checkpoint and
+ * returns QRUN_ERROR_CANCELLED. The calls below are what it is made of, for programs that have a loop of their own:
+ *
+ *     for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;)
+ *         next == QRUN_TRAIN_STEP ? qrun_trainer_step(trainer, &metrics, &done, &error)
+ *                                 : qrun_trainer_evaluate(trainer, &loss, &error); */
+QRUN_API qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error);
+
+/* Ends the step or evaluation that runs now, or else the next one, with QRUN_ERROR_CANCELLED: as if it had not begun,
+ * so that the trainer can save, and go on. From any thread, and from a signal handler. While the data is read there is
+ * no trainer yet: there `progress` cancels. */
+QRUN_API void qrun_trainer_cancel(qrun_trainer *trainer);
+
+typedef enum qrun_train_action {
+    QRUN_TRAIN_STEP = 0,
+    QRUN_TRAIN_EVALUATE = 1, /* an evaluation is due: eval_every says so, or the last step is done */
+    QRUN_TRAIN_DONE = 2      /* the last step is done, or early stopping has ended the run */
+} qrun_train_action;
+/* What comes next. Also after a resume: an evaluation that was due when the run was stopped is still due. */
+QRUN_API qrun_train_action qrun_trainer_next(const qrun_trainer *trainer);
+
 /* Runs one step; *done when it was the last. */
 QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done,
                                        qrun_error *error);
 
-/* Mean loss per target token of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. */
+/* Mean loss per target token of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. Where it is the best
+ * so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from there. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
 
 /* Writes a checkpoint (out/checkpoint-<step>) that training can go on from to the bit; whole or not at all. */
 QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
+
+/* Puts the parameters of the best evaluation in the place of the current ones, for qrun_trainer_export. The run is over
+ * then: further steps, evaluations and checkpoints are refused. Save before. */
+QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
 
 /* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it. */
 QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error);

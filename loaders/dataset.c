@@ -44,6 +44,25 @@ static qrun_status hash_file(const char *folder, const char *name, uint64_t *has
     return status;
 }
 
+static qrun_status tell_progress(const qr_dataset_options *options, size_t done, size_t total, qr_error *err) {
+    const bool goes_on = options->progress == NULL ||
+                         options->progress(options->progress_user, (int64_t)done, (int64_t)total);
+    return goes_on ? QRUN_OK : qr_fail(err, QRUN_ERROR_CANCELLED, "reading %s was cancelled", options->path);
+}
+
+/* Piece by piece, so that it can be cancelled; nothing counts as done before it is tokenised. */
+static qrun_status hash_data(const qr_dataset_options *options, const qr_file_map *data, uint64_t *hash,
+                             qr_error *err) {
+    const size_t piece = (size_t)1 << 26;
+    qrun_status status = QRUN_OK;
+    *hash = QR_HASH_START;
+    for (size_t at = 0; at < data->size && status == QRUN_OK; at += piece) {
+        *hash = qr_hash_bytes(*hash, data->data + at, data->size - at < piece ? data->size - at : piece);
+        status = tell_progress(options, 0, data->size, err);
+    }
+    return status;
+}
+
 /* What tokens depend on beside the data: tokenizer and template. */
 static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *hash, qr_error *err) {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -181,10 +200,7 @@ static qrun_status encode_all(build *b, qr_error *err) {
         qr_threads_run(options->threads, b->n_items, encode_item, b);
         for (int64_t i = 0; i < b->n_items && status == QRUN_OK; i++) { status = take_item(b, &b->items[i], err); }
         if (status == QRUN_OK && read != QRUN_OK) { status = qr_fail(err, read, "%s", source_err.message); }
-        if (status == QRUN_OK && options->progress != NULL &&
-            !options->progress(options->progress_user, (int64_t)b->source->at, (int64_t)b->source->map.size)) {
-            status = qr_fail(err, QRUN_ERROR_CANCELLED, "reading %s was cancelled", options->path);
-        }
+        if (status == QRUN_OK) { status = tell_progress(options, b->source->at, b->source->map.size, err); }
     }
     return status == QRUN_OK && b->info.n_examples == 0 ? refuse_nothing(b, err) : status;
 }
@@ -264,7 +280,7 @@ qrun_status qr_dataset_open(const qr_dataset_options *options, const qr_tokenize
     if (made == NULL) { QR_TRY(qr_fail_memory(err, "a data set", sizeof *made)); }
     made->tokenizer = tokenizer;
     QR_TRY(qr_dataset_source_open(&source, options->path, err));
-    made->data_hash = qr_hash_bytes(QR_HASH_START, source.map.data, source.map.size);
+    QR_TRY(hash_data(options, &source.map, &made->data_hash, err));
     QR_TRY(hash_tokenizer(options, &made->tokenizer_hash, err));
     key = make_key(options, made, source.map.size);
     path = cache_path(options, key);

@@ -3,6 +3,7 @@
  * folder of that name is always whole. */
 #include <dirent.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,12 +50,19 @@ static int64_t last_checkpoint(const char *out, int64_t below) {
     return last;
 }
 
-/* All but the last n_kept. */
+static bool has_checkpoint(const qrun_trainer *trainer, int64_t step) {
+    char *path = checkpoint_path(trainer, step);
+    const bool has = path != NULL && qr_file_exists(path);
+    qr_free(path);
+    return has;
+}
+
+/* All but the last n_kept and, where any are kept, that of the best evaluation. */
 static qrun_status remove_old(const qrun_trainer *trainer, int64_t n_kept, qr_error *err) {
     qrun_status status = QRUN_OK;
     int64_t step = INT64_MAX, n = 0;
     for (; status == QRUN_OK && (step = last_checkpoint(trainer->settings.out, step)) >= 0; n++) {
-        if (n < n_kept) { continue; }
+        if (n < n_kept || (n_kept > 0 && step == trainer->state.best_step)) { continue; }
         char *path = checkpoint_path(trainer, step);
         status = path != NULL ? qr_folder_retire(path, err)
                               : qr_fail_memory(err, "a path", strlen(trainer->settings.out));
@@ -115,10 +123,15 @@ out:
 }
 
 static qrun_status write_place(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
-    char text[200];
-    (void)snprintf(text, sizeof text,
-                   "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld,\"checksum\":\"%016" PRIx64 "\"}\n",
-                   (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window, checksum);
+    char text[400];
+    const int n = snprintf(text, sizeof text,
+                           "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld,\"checksum\":\"%016" PRIx64 "\",",
+                           (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window,
+                           checksum);
+    (void)snprintf(text + n, sizeof text - (size_t)n,
+                   "\"evaluated_step\":%lld,\"best_step\":%lld,\"best_loss\":%.17g,\"n_not_better\":%lld}\n",
+                   (long long)state->evaluated_step, (long long)state->best_step, state->best_loss,
+                   (long long)state->n_not_better);
     return write_text(folder, "state.json", text, err);
 }
 
@@ -129,6 +142,7 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     qrun_status status = QRUN_OK;
     if (path == NULL) { QR_TRY(qr_fail_memory(error, "a path", strlen(trainer->settings.out))); }
     QR_TRY(qr_trainer_require_out(trainer, error));
+    QR_TRY(qr_trainer_require_current(trainer, error));
     if (!trainer->begins_anew && qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
     if (qr_file_exists(path)) { QR_TRY(qr_folder_retire(path, error)); }
     QR_TRY(qr_folder_writer_open(&folder, path, error));
@@ -190,20 +204,78 @@ static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, co
     return status == QRUN_OK ? status : qr_fail(err, status, "%s", why.message);
 }
 
+/* What the evaluations up to there have given. */
+static qrun_status read_evaluations(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
+    const struct {
+        const char *key;
+        int64_t *value;
+    } members[] = {{"evaluated_step", &state->evaluated_step},
+                   {"best_step", &state->best_step},
+                   {"n_not_better", &state->n_not_better}};
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < QR_COUNT_OF(members) && status == QRUN_OK; i++) {
+        *members[i].value = -1;
+        status = qr_json_get_int(object, members[i].key, 0, INT64_C(1) << 52, members[i].value, folder, err);
+    }
+    state->best_loss = NAN;
+    if (status == QRUN_OK) {
+        status = qr_json_get_double(object, "best_loss", -1e300, 1e300, &state->best_loss, folder, err);
+    }
+    const bool whole = state->evaluated_step >= 0 && state->evaluated_step <= state->step && state->best_step >= 0 &&
+                       state->best_step <= state->evaluated_step && state->n_not_better >= 0 &&
+                       isfinite(state->best_loss);
+    if (status != QRUN_OK || whole) { return status; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks the evaluations of the run; --restart begins anew",
+                   folder);
+}
+
+static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
+                                   qr_error *err) {
+    qr_backend *backend = trainer->model->context->backend;
+    const qr_safetensors_tensor *values = checkpoint->parameters;
+    if (values->n_bytes != qr_parameters_bytes(&trainer->parameters)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
+                       folder);
+    }
+    return backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
+}
+
 static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                               qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     size_t n_optimizer;
     void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
-    const qr_safetensors_tensor *values = checkpoint->parameters, *states = checkpoint->optimizer;
-    if (values->n_bytes != qr_parameters_bytes(&trainer->parameters) || states->n_bytes != n_optimizer ||
-        checkpoint->step > trainer->total_steps) {
+    const qr_safetensors_tensor *states = checkpoint->optimizer;
+    qr_train_state state = {.step = checkpoint->step, .cursor = {checkpoint->epoch, checkpoint->window}};
+    qrun_status status;
+    if (states->n_bytes != n_optimizer || checkpoint->step > trainer->total_steps) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
                        folder);
     }
-    qrun_status status = backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
-    if (status == QRUN_OK) { status = backend->copy_in(backend, optimizer, states->data, states->n_bytes, err); }
-    trainer->state = (qr_train_state){checkpoint->step, {checkpoint->epoch, checkpoint->window}};
+    QR_TRY(read_evaluations(checkpoint->state, folder, &state, err));
+    if (state.best_step > 0 && !has_checkpoint(trainer, state.best_step)) {
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: the checkpoint of the best evaluation, %s%lld, is not beside it; "
+                       "put it back, or use --restart to begin anew", folder, CHECKPOINT_PREFIX,
+                       (long long)state.best_step));
+    }
+    QR_TRY(take_parameters(trainer, checkpoint, folder, err));
+    QR_TRY(backend->copy_in(backend, optimizer, states->data, states->n_bytes, err));
+    trainer->state = state;
+out:
+    return status;
+}
+
+qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err) {
+    qr_checkpoint checkpoint = {0};
+    char *path = checkpoint_path(trainer, step);
+    qrun_status status;
+    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(trainer->settings.out))); }
+    QR_TRY(open_checkpoint(trainer, step, path, &checkpoint, err));
+    QR_TRY(check_run(trainer, path, &checkpoint, err));
+    QR_TRY(take_parameters(trainer, &checkpoint, path, err));
+out:
+    qr_checkpoint_close(&checkpoint);
+    qr_free(path);
     return status;
 }
 

@@ -17,7 +17,8 @@ static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *
     const qr_dataset_options options = {.path = path, .cache_folder = cache, .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens, .skip_bad = params->skip_bad,
                                         .now = trainer->settings.now,
-                                        .threads = model->context->threads};
+                                        .threads = model->context->threads,
+                                        .progress = trainer->progress, .progress_user = trainer->progress_user};
     const qrun_status status =
         qr_dataset_open(&options, model->tokenizer->tokenizer, model->tokenizer->chat_template, dataset, err);
     qr_free(cache);

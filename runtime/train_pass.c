@@ -54,6 +54,7 @@ struct qr_train_pass {
     int64_t n_tokens, n_sequences;
     int32_t longest;
     const qr_kept_layer *current; /* the layer whose blocks run */
+    const atomic_bool *cancelled; /* lent; NULL: never */
     qr_layer_dropout dropout;
 };
 
@@ -414,11 +415,19 @@ static qrun_status copy_stream(qr_train_pass *pass, float *dst, const float *src
 
 /* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
  * stream behind it. */
+void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag) { pass->cancelled = flag; }
+
+static qrun_status check_cancelled(const qr_train_pass *pass, qr_error *err) {
+    if (pass->cancelled == NULL || !atomic_load_explicit(pass->cancelled, memory_order_relaxed)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+}
+
 static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     qrun_status status = QRUN_OK;
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = layer_pass(pass);
+    QR_TRY(check_cancelled(pass, err));
     QR_TRY(copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_TRY(qr_layer_attention(&blocks, layer, err));
     QR_TRY(copy_stream(pass, pass->current->x_mid, pass->b.x, err));
@@ -724,6 +733,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = layer_pass(pass);
     blocks.buffers_only = true;
+    QR_TRY(check_cancelled(pass, err));
     if (kept_segment && !pass->current->mlp_kept) {
         QR_TRY(copy_stream(pass, pass->b.x, pass->current->x_mid, err));
         QR_TRY(qr_layer_mlp(&blocks, layer, err));

@@ -4,6 +4,8 @@
 #ifndef QR_RUNTIME_TRAIN_PASS_H
 #define QR_RUNTIME_TRAIN_PASS_H
 
+#include <stdatomic.h>
+
 #include "runtime/activations.h"
 #include "runtime/parameters.h"
 
@@ -30,6 +32,9 @@ qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameter
 qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
                                  qr_train_pass **pass, qr_error *err);
 void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
+
+/* A pass that runs ends with QRUN_ERROR_CANCELLED soon after *flag becomes true; lent, NULL: never. */
+void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag);
 
 /* Adds the gradient of loss_scale · sum over targets of −log p(target) to the parameters' gradients (nothing when
  * backward is false), and gives that sum, unscaled, in *loss_sum. */

@@ -36,6 +36,9 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
         {"epochs", params->epochs, 0, 1e6},
         {"max_steps", (double)params->max_steps, 0, 1e12},
         {"the share set aside for evaluation", params->eval_fraction, 0, 0.9},
+        {"eval_every", (double)params->eval_every, 0, 1e12},
+        {"the patience of early stopping", params->early_stopping_patience, 0, 1e9},
+        {"the threshold of early stopping", params->early_stopping_threshold, 0, 1e9},
         {"save_every", (double)params->save_every, 0, 1e12},
         {"keep", params->keep, 0, 1e6},
         {"optimizer", (double)params->optimizer, 0, QRUN_OPTIMIZER_SGD},
@@ -77,6 +80,10 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .grad_accum = (int64_t)or_default(params->grad_accum, 1),
         .max_steps = params->max_steps,
         .seed = params->seed,
+        .eval_every = params->eval_every,
+        .patience = params->early_stopping_patience,
+        .threshold = params->early_stopping_threshold,
+        .load_best = params->load_best || params->early_stopping_patience > 0,
         .save_every = params->save_every,
         .keep = (int64_t)or_default(params->keep, DEFAULT_KEEP),
         .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
@@ -85,6 +92,14 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "a sequence length of %lld is not possible: this model is made for 2 to %lld",
                        (long long)s->seq_tokens, (long long)model->shape.context_tokens);
+    }
+    const bool evaluates = params->eval_data != NULL || params->eval_fraction > 0;
+    if ((s->eval_every > 0 || s->load_best) && !evaluates) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s needs examples to evaluate on; give --eval-data or --eval-split",
+                       s->patience > 0 ? "early stopping" : s->load_best ? "--load-best" : "--eval-every");
+    }
+    if (s->patience > 0 && s->eval_every == 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "early stopping needs evaluations on the way: give --eval-every");
     }
     if (s->batching == QR_BATCH_PACK && params->batch_tokens != 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "--batch-tokens is for --batching group; packed rows have --seq-len "
@@ -134,6 +149,10 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
     qr_buffer_append_format(
         &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
         (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens, (long long)s->batch_size);
+    /* Evaluations decide where the run ends and what is exported only where that is asked for. */
+    qr_buffer_append_format(&text, "\"eval_every\":%lld,\"patience\":%lld,\"threshold\":%.17g,\"load_best\":%s,",
+                            (long long)(s->load_best ? s->eval_every : 0), (long long)s->patience, s->threshold,
+                            s->load_best ? "true" : "false");
     qr_buffer_append_format(&text, "\"batching\":\"%s\",\"batch_tokens\":%lld,",
                             s->batching == QR_BATCH_GROUP ? "group" : "pack", (long long)s->batch_tokens);
     qr_buffer_append_format(

@@ -18,7 +18,10 @@ typedef struct qr_train_settings {
     qr_batch_mode batching;
     int64_t batch_tokens; /* the most of a micro-batch, whatever the mode */
     uint64_t seed;
-    int64_t save_every, keep;
+    int64_t eval_every, save_every, keep;
+    int64_t patience; /* evaluations without improvement; 0: no early stopping */
+    double threshold; /* that an improvement is larger than */
+    bool load_best;
     int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
 } qr_train_settings;
 

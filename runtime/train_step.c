@@ -1,4 +1,4 @@
-/* Steps over windows of examples, and evaluation. */
+/* Steps over windows of examples. */
 #include <math.h>
 
 #include "base/random.h"
@@ -7,8 +7,8 @@
 #include "runtime/schedule.h"
 #include "runtime/trainer.h"
 
-static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
-                                   float loss_scale, bool backward, double *loss, qr_error *err) {
+qrun_status qr_trainer_run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
+                                       float loss_scale, bool backward, double *loss, qr_error *err) {
     double sum = 0;
     qr_train_data_fill(&trainer->data, dataset, micro);
     const qrun_status status = qr_train_pass_run(trainer->pass, &trainer->data.batch, loss_scale, backward, &sum, err);
@@ -24,7 +24,7 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *wind
     trainer->data.batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
         const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, window->first + i);
-        status = run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);
+        status = qr_trainer_run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);
     }
     return status;
 }
@@ -38,9 +38,15 @@ static void advance(qrun_trainer *trainer) {
     }
 }
 
-static double epoch_of(const qrun_trainer *trainer) {
+double qr_trainer_epoch(const qrun_trainer *trainer) {
     const qr_train_cursor *cursor = &trainer->state.cursor;
+    if (cursor->window == 0) { return (double)cursor->epoch; }
     return (double)cursor->epoch + (double)cursor->window / (double)qr_batch_plan_windows(trainer->epoch_plan);
+}
+
+qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err) {
+    if (!trainer->holds_best) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
 }
 
 static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
@@ -63,7 +69,7 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     advance(trainer);
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
-                                    .epoch = epoch_of(trainer),
+                                    .epoch = qr_trainer_epoch(trainer),
                                     .loss = loss / (double)window.n_targets,
                                     .learning_rate = rate,
                                     .grad_norm = update.grad_norm,
@@ -75,45 +81,27 @@ out:
     return status;
 }
 
+static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_error *err) {
+    *done = trainer->state.step >= trainer->total_steps || qr_trainer_stopped_early(trainer);
+    if (!*done) { return qr_trainer_require_current(trainer, err); }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "all steps are done: the last was %lld", (long long)trainer->state.step);
+}
+
 qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error) {
     if (metrics->struct_size != sizeof *metrics) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
                        "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
     }
-    *done = trainer->state.step >= trainer->total_steps;
-    if (*done) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "all %lld steps are done", (long long)trainer->total_steps);
-    }
-    pthread_mutex_lock(&trainer->model->context->compute_lock);
-    qrun_status status = run_step(trainer, metrics, error);
-    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    qrun_status status = check_not_done(trainer, done, error);
     if (status != QRUN_OK) { return status; }
+    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    status = run_step(trainer, metrics, error);
+    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* told, so it is served */
+    if (status != QRUN_OK) { return status; }
+    if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, metrics); }
     *done = trainer->state.step >= trainer->total_steps;
     const int64_t every = trainer->settings.save_every;
     if (every > 0 && trainer->state.step % every == 0 && !*done) { status = qrun_trainer_save(trainer, error); }
-    return status;
-}
-
-qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error) {
-    *loss = 0;
-    if (trainer->eval_view.n == 0) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "there are no examples to evaluate on; give --eval-data or --eval-split");
-    }
-    const qr_dataset *dataset = trainer->eval_view.dataset;
-    const qr_batch_options options = qr_trainer_batch_options(trainer, false);
-    qr_batch_plan *plan;
-    qrun_status status = qr_batch_plan_create(&trainer->eval_view, &options, 0, &plan, error);
-    if (status != QRUN_OK) { return status; }
-    int64_t n_targets = 0;
-    pthread_mutex_lock(&trainer->model->context->compute_lock);
-    for (int64_t i = 0; i < qr_batch_plan_micro_batches(plan) && status == QRUN_OK; i++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, i);
-        status = run_micro_batch(trainer, dataset, &micro, 0, false, loss, error);
-        n_targets += micro.n_targets;
-    }
-    pthread_mutex_unlock(&trainer->model->context->compute_lock);
-    qr_batch_plan_destroy(plan);
-    *loss /= (double)qr_max(n_targets, 1);
     return status;
 }

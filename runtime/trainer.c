@@ -26,6 +26,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
     trainer->scratch_bytes = scratch_bytes;
     QR_TRY(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
+    qr_train_pass_watch(trainer->pass, &trainer->cancelled);
 out:
     return status;
 }
@@ -37,6 +38,10 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
     made->out_lock = -1;
+    made->progress = params->progress;
+    made->progress_user = params->progress_user;
+    made->on_metrics = params->on_metrics;
+    made->metrics_user = params->metrics_user;
     const bool goes_on = !params->restart && !params->random_tokens;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
@@ -107,6 +112,10 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .n_tokens = data->n_tokens,
         .n_target_tokens = data->n_targets,
         .n_trainable = qr_parameters_count(&trainer->parameters),
+        .best_step = trainer->state.best_step,
+        .best_loss = trainer->state.best_loss,
+        .n_not_better = (int32_t)trainer->state.n_not_better,
+        .stopped_early = qr_trainer_stopped_early(trainer),
         .total_steps = trainer->total_steps,
         .first_step = trainer->first_step,
         .checkpointing = trainer->policy_name,

@@ -1,8 +1,10 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c makes it, train_settings.c,
- * train_epochs.c and train_plan.c settle its options, data and memory, train_step.c steps, train_checkpoint.c writes it
- * down and takes it up again. */
+ * train_epochs.c and train_plan.c settle its options, data and memory, train_step.c steps, train_evaluate.c evaluates
+ * and knows the best, train_checkpoint.c writes it down and takes it up again, train_run.c is all of it in order. */
 #ifndef QR_RUNTIME_TRAINER_H
 #define QR_RUNTIME_TRAINER_H
+
+#include <stdatomic.h>
 
 #include "runtime/lora_parameters.h"
 #include "runtime/train_data.h"
@@ -18,6 +20,10 @@ typedef struct qr_train_cursor {
 typedef struct qr_train_state {
     int64_t step; /* finished */
     qr_train_cursor cursor;
+    int64_t evaluated_step; /* after which the last evaluation took place; 0: none yet, like best_step */
+    int64_t best_step;
+    double best_loss;
+    int64_t n_not_better; /* evaluations in a row that did not improve on the best by more than the threshold */
 } qr_train_state;
 
 struct qrun_trainer {
@@ -42,6 +48,12 @@ struct qrun_trainer {
     char *fingerprint; /* JSON of everything that must be equal to go on from a checkpoint */
     int out_lock;         /* descriptor that holds settings.out against other runs; −1: none */
     bool counted_session; /* model->n_sessions counts this trainer */
+    atomic_bool cancelled;
+    bool holds_best;      /* the parameters are no longer those of state.step */
+    qrun_progress_fn progress;
+    void *progress_user;
+    qrun_train_metrics_fn on_metrics;
+    void *metrics_user;
     bool begins_anew;     /* checkpoints of an earlier run are in its folder until it saves its first one */
 };
 
@@ -72,6 +84,20 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoi
 /* Settles flops_per_token. Needs the policy. */
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
+/* ---- train_step.c ------------------------------------------------------------------------------------------------ */
+
+/* Adds a micro-batch's sum of losses to *loss and, with backward, its gradient. */
+qrun_status qr_trainer_run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
+                                       float loss_scale, bool backward, double *loss, qr_error *err);
+/* Epochs that are done, with the share of the current one; its plan must be the current one. */
+double qr_trainer_epoch(const qrun_trainer *trainer);
+/* QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
+qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err);
+
+/* ---- train_evaluate.c -------------------------------------------------------------------------------------------- */
+
+bool qr_trainer_stopped_early(const qrun_trainer *trainer);
+
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 
 #define QR_TOKENS_FOLDER "tokens" /* in settings.out, of the data set's cache, where no other was given */
@@ -86,5 +112,8 @@ qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_
 /* Takes up the last checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run, or damaged:
  * the message says how to go on. Nothing is passed over silently, because damage may mean a failing disk. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
+
+/* Puts the parameters of a checkpoint in the place of the current ones; nothing else of it. */
+qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err);
 
 #endif

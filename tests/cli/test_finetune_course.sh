@@ -10,7 +10,8 @@ finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --see
 # ---- What is refused ----
 
 for wrong in "needs --batching group|--batch-tokens 100" "did you mean 'group'|--batching grouped" \
-    "exclude each other|--batching group --batch-size 2 --batch-tokens 100"; do
+    "exclude each other|--batching group --batch-size 2 --batch-tokens 100" "needs --eval-every|--early-stopping 3" \
+    "needs --early-stopping|--early-stopping-threshold 0.1" "needs --eval-data|--load-best"; do
     # shellcheck disable=SC2086 # words of the list
     run finetune --model "$model" --data x --out y ${wrong#*|}
     expect_code 2
@@ -30,6 +31,78 @@ finetune --data "$work/train.jsonl" --batching group --batch-tokens 16 --out "$w
 expect_code 2
 expect_one_error_line
 expect_err "--seq-len of at most 16"
+
+# ---- Evaluation: the best checkpoint, early stopping, the best adapter ----
+
+# Answers that contradict those that are learned: after some steps the loss of the evaluation rises.
+sed 's/"content": *"Ahoy[^"]*"/"content": "Good evening."/' "$work/train.jsonl" | head -6 >"$work/contrary.jsonl"
+early() {
+    finetune --data "$work/train.jsonl" --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --lr 1e-2 \
+        --early-stopping 3 --early-stopping-threshold 0.001 --keep 1 "$@"
+}
+early --out "$work/early"
+expect_code 0
+expect_silent_err
+expect_out "stopped     early, after step"
+expect_out "adapter     that of step"
+state=$work/early/trainer_state.json
+best=$(sed -n 's/.*"best_global_step": \([0-9]*\),/\1/p' "$state")
+expect_true "the best is before the last" test "$best" -lt "$(sed -n 's/.*"global_step": \([0-9]*\),/\1/p' "$state" | tail -1)"
+expect_true "best_model_checkpoint as the Trainer writes it" \
+    grep -q "\"best_model_checkpoint\": \"$work/early/checkpoint-$best\"," "$state"
+expect_true "the callback's state" grep -q '"EarlyStoppingCallback": {"args": {"early_stopping_patience": 3, "early_stopping_threshold": 0.001}, "attributes": {"early_stopping_patience_counter": 3}}' "$state"
+expect_true "the best checkpoint is kept" test -d "$work/early/checkpoint-$best"
+expect_true "and the last" test "$(ls -d "$work/early/checkpoint-"* | wc -l)" -eq 2
+expect_true "the adapter is the best one's" cmp -s "$work/early/adapter_model.safetensors" \
+    "$work/early/checkpoint-$best/adapter_model.safetensors"
+expect_true "the report says so" grep -q "stopped early" "$work/early/report.html"
+early --out "$work/early"
+expect_code 0
+expect_out "All steps are done already"
+
+# Stopped again and again, it takes the same course.
+code=130
+last="qrun finetune, interrupted"
+for part in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    [ "$code" -eq 130 ] || break
+    : >"$work/out"
+    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --seed 3 --data "$work/train.jsonl" \
+        --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --lr 1e-2 --early-stopping 3 \
+        --early-stopping-threshold 0.001 --keep 1 --out "$work/parts" --json >"$work/out" 2>"$work/err" &
+    process=$!
+    while kill -0 "$process" 2>/dev/null && [ "$(grep -c '"step"' "$work/out")" -lt "$part" ]; do sleep 0.01; done
+    [ "$part" -eq 12 ] || kill -s INT "$process" 2>/dev/null
+    wait "$process"
+    code=$?
+done
+expect_code 0
+expect_true "the adapter is the same" cmp -s "$work/early/adapter_model.safetensors" \
+    "$work/parts/adapter_model.safetensors"
+for run in early parts; do
+    sed 's/,"tokens_per_second.*//; s/,"seconds.*//' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
+    sed 's/"eval_runtime": [^,]*,//; s/"total_flos.*//; s#/early/#/parts/#' "$work/$run/trainer_state.json" >"$work/$run.state"
+done
+expect_true "so are the metrics" cmp -s "$work/early.metrics" "$work/parts.metrics"
+expect_true "so is trainer_state.json" cmp -s "$work/early.state" "$work/parts.state"
+
+finetune --data "$work/train.jsonl" --eval-split 0.25 --max-steps 4 --eval-every 2 --load-best --out "$work/load" --json
+expect_code 0
+expect_true "the result names the best" sh -c "tail -1 '$work/out' | grep -q '\"best_eval_loss\":[0-9.]*,\"best_step\":[24],\"stopped_early\":false'"
+
+# ---- Stopped while the data are read ----
+
+awk 'BEGIN { for (i = 0; i < 400000; i++) printf "{\"text\": \"The fox number %d says nothing at all, all day.\"}\n", i }' >"$work/long.jsonl"
+last="qrun finetune, interrupted while it reads"
+"$QRUN" finetune --model "$model" --data "$work/long.jsonl" --out "$work/reading" >"$work/out" 2>"$work/err" &
+process=$!
+while kill -0 "$process" 2>/dev/null && ! ls -A "$work/reading/tokens" 2>/dev/null | grep -q .; do sleep 0.01; done
+kill -s INT "$process"
+wait "$process"
+code=$?
+expect_code 130
+expect_one_error_line
+expect_err "interrupted while the data were read"
+expect_true "nothing half is left" test -z "$(find "$work/reading" -type f)"
 
 # ---- Data ----
 

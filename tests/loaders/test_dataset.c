@@ -349,28 +349,38 @@ static void test_damaged_cache(void) {
     temporary_remove(&folder);
 }
 
+typedef struct stop_state {
+    int n_calls, last_call;
+} stop_state;
+
+/* The first call comes before anything is tokenised. */
 static bool stop(void *user, int64_t done, int64_t total) {
-    CHECK(done > 0 && done <= total);
-    return ++*(int *)user < 2;
+    stop_state *state = user;
+    CHECK((state->n_calls == 0) == (done == 0) && done <= total);
+    return ++state->n_calls < state->last_call;
 }
 
-static void test_cancel(void) {
+static void check_cancel(int last_call) {
     const temporary_folder folder = temporary_create();
     const example_model model = example_model_open();
     qr_buffer text = {0};
     for (int i = 0; i < 2000; i++) { qr_buffer_append_text(&text, "{\"text\": \"a\"}\n"); }
     qr_dataset_options options = dataset_options(&folder, temporary_text(&folder, "d", text.data), 16);
-    int n_calls = 0;
+    stop_state state = {0, last_call};
     options.progress = stop;
-    options.progress_user = &n_calls;
+    options.progress_user = &state;
     qr_dataset *dataset;
     qr_error err = {0};
     CHECK(qr_dataset_open(&options, model.tokenizer, NULL, &dataset, &err) == QRUN_ERROR_CANCELLED);
-    CHECK_INT(n_calls, 2);
+    CHECK_INT(state.n_calls, last_call);
     CHECK_INT(count_files(options.cache_folder), 0);
     qr_buffer_free(&text);
     example_model_close(&model);
     temporary_remove(&folder);
+}
+
+static void test_cancel(void) {
+    for (int last_call = 1; last_call <= 3; last_call++) { check_cancel(last_call); }
 }
 
 typedef struct sweep {

@@ -2,7 +2,12 @@
  * steps. */
 #include "check.h"
 
+#include <dirent.h>
+#include <pthread.h>
+#include <time.h>
+
 #include "base/alloc.h"
+#include "base/file.h"
 #include "runtime/trainer.h"
 #include "trainer_run.h"
 
@@ -131,13 +136,302 @@ static void test_budgets_that_cannot_be_are_refused(void) {
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
 }
 
+/* ---- Evaluation -------------------------------------------------------------------------------------------------- */
+
+/* The other way round from what is trained on: what is learned helps at first (the form), then it hurts. */
+static void write_contrary_data(const char *path) {
+    FILE *file = fopen(path, "w");
+    REQUIRE(file != NULL);
+    for (int i = 0; i < 8; i++) {
+        fprintf(file, "{\"prompt\": \"The fox number %d says: \", \"completion\": \"it hums all night\"}\n", i);
+    }
+    fclose(file);
+}
+
+static qrun_train_params evaluated_params(const char *out) {
+    qrun_train_params params = trainer_params(out);
+    params.eval_data = trainer_path("contrary.jsonl");
+    params.eval_every = 2;
+    params.max_steps = 40;
+    params.grad_accum = 1;
+    params.learning_rate = 2e-2;
+    params.keep = 1;
+    return params;
+}
+
+enum { MOST_METRICS = 100 };
+
+/* What on_metrics was told, and after how many calls it cancels (0: never). */
+typedef struct heard {
+    qrun_trainer *trainer;
+    int n, cancel_after;
+    qrun_train_metrics metrics[MOST_METRICS];
+} heard;
+
+static void hear(void *user, const qrun_train_metrics *metrics) {
+    heard *h = user;
+    if (h->n < MOST_METRICS) { h->metrics[h->n] = *metrics; }
+    h->n++;
+    if (h->n == h->cancel_after) { qrun_trainer_cancel(h->trainer); }
+}
+
+/* Runs to the end; cancelled after so many steps and evaluations, the run goes on as a new process would. */
+static void run_in_parts(qrun_train_params params, int cancel_after, heard *all, qrun_train_info *info) {
+    params.on_metrics = hear;
+    params.metrics_user = all;
+    qrun_status status = QRUN_ERROR_CANCELLED;
+    for (int part = 0; part < MOST_METRICS && status == QRUN_ERROR_CANCELLED; part++) {
+        qrun_model *model = trainer_open_model();
+        qrun_error error = QRUN_ERROR_INIT;
+        all->trainer = trainer_create(model, &params);
+        REQUIRE(all->trainer != NULL);
+        all->cancel_after = cancel_after > 0 ? all->n + cancel_after : 0;
+        status = qrun_trainer_run(all->trainer, &error);
+        CHECK_MSG(status == QRUN_OK || status == QRUN_ERROR_CANCELLED, "%s", error.message);
+        *info = (qrun_train_info)QRUN_TRAIN_INFO_INIT;
+        CHECK(qrun_trainer_get_info(all->trainer, info, &error) == QRUN_OK);
+        info->checkpointing = info->data_format = NULL; /* the trainer's */
+        qrun_trainer_destroy(all->trainer);
+        qrun_model_destroy(model);
+    }
+    CHECK_INT(status, QRUN_OK);
+}
+
+static void test_early_stopping_ends_with_the_best(void) {
+    qrun_train_params params = evaluated_params(trainer_path("early"));
+    params.early_stopping_patience = 3;
+    heard all = {0};
+    qrun_train_info info;
+    run_in_parts(params, 0, &all, &info);
+    CHECK(info.stopped_early && info.n_not_better == 3);
+    double best = INFINITY;
+    int64_t best_step = 0, last_step = 0;
+    for (int i = 0; i < all.n; i++) {
+        const qrun_train_metrics *m = &all.metrics[i];
+        if (m->is_evaluation) { CHECK_INT(m->step % 2, 0); }
+        if (m->is_evaluation && m->loss < best) { best_step = m->step, best = m->loss; }
+        last_step = m->step;
+    }
+    CHECK_INT(info.best_step, best_step);
+    CHECK(info.best_loss == best);
+    CHECK_MSG(best_step >= 2 && last_step == best_step + 6 && last_step < 40, "best %lld, last %lld",
+              (long long)best_step, (long long)last_step);
+    /* The adapter is that of the best checkpoint, which is still there; of the others the last is. */
+    char checkpoint[600];
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.out, (long long)best_step);
+    CHECK(trainer_adapters_are_equal(params.out, checkpoint));
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.out, (long long)last_step);
+    CHECK(!trainer_adapters_are_equal(params.out, checkpoint));
+    /* Once more: nothing is left to do, and the adapter stays. */
+    heard none = {0};
+    CHECK(rename(trainer_path("early/adapter_model.safetensors"), trainer_path("kept")) == 0);
+    run_in_parts(params, 0, &none, &info);
+    CHECK_INT(none.n, 0);
+    CHECK(trainer_files_are_equal(trainer_path("early/adapter_model.safetensors"), trainer_path("kept")));
+    params.early_stopping_patience = 4; /* another run */
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
+}
+
+/* The best, what early stopping counts, and an evaluation that was due are all in the checkpoint. */
+static void test_evaluations_go_on_after_a_cancel(void) {
+    static heard whole, parts;
+    whole = parts = (heard){0};
+    qrun_train_info info, again;
+    qrun_train_params params = evaluated_params(trainer_path("whole-course"));
+    params.early_stopping_patience = 3;
+    params.early_stopping_threshold = 1e-3;
+    run_in_parts(params, 0, &whole, &info);
+    qrun_train_params in_parts = params;
+    in_parts.out = trainer_path("course-in-parts");
+    run_in_parts(in_parts, 2, &parts, &again); /* after step and evaluation in turn */
+    CHECK_INT(parts.n, whole.n);
+    for (int i = 0; i < whole.n && i < parts.n; i++) {
+        const qrun_train_metrics *a = &whole.metrics[i], *b = &parts.metrics[i];
+        CHECK(a->is_evaluation == b->is_evaluation && a->step == b->step && a->loss == b->loss &&
+              a->grad_norm == b->grad_norm && a->epoch == b->epoch && a->n_tokens == b->n_tokens);
+    }
+    CHECK(info.best_step == again.best_step && info.best_loss == again.best_loss &&
+          info.n_not_better == again.n_not_better && info.stopped_early && again.stopped_early);
+    CHECK(trainer_adapters_are_equal(params.out, in_parts.out));
+}
+
+static void test_the_best_checkpoint_is_kept(void) {
+    qrun_train_params params = evaluated_params(trainer_path("best"));
+    params.save_every = 3;
+    params.max_steps = 16;
+    heard all = {0};
+    qrun_train_info info;
+    run_in_parts(params, 0, &all, &info);
+    char name[64], best[600];
+    snprintf(name, sizeof name, "best/checkpoint-%lld", (long long)info.best_step);
+    snprintf(best, sizeof best, "%s", trainer_path(name));
+    CHECK(info.best_step < 16 && qr_file_exists(best));
+    CHECK(qr_file_exists(trainer_path("best/checkpoint-16")));
+    CHECK(!qr_file_exists(trainer_path("best/checkpoint-15")) && !qr_file_exists(trainer_path("best/checkpoint-12")));
+    CHECK(!trainer_adapters_are_equal(params.out, best)); /* the last one's, unless load_best asks for it */
+    CHECK(rename(best, trainer_path("best/away")) == 0);
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "the checkpoint of the best evaluation");
+    params = evaluated_params(trainer_path("none"));
+    params.eval_data = NULL;
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--eval-data");
+    params = evaluated_params(trainer_path("none"));
+    params.eval_every = 0;
+    params.early_stopping_patience = 1;
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--eval-every");
+}
+
+static void test_after_load_best_the_run_is_over(void) {
+    qrun_model *model = trainer_open_model();
+    qrun_train_params params = evaluated_params(trainer_path("over"));
+    qrun_trainer *trainer = trainer_create(model, &params);
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    double loss;
+    bool done;
+    REQUIRE(trainer != NULL);
+    CHECK_INT(qrun_trainer_next(trainer), QRUN_TRAIN_STEP);
+    CHECK(qrun_trainer_load_best(trainer, &error) == QRUN_ERROR_ARGUMENT);
+    trainer_run_steps(trainer, 2, NULL);
+    CHECK_INT(qrun_trainer_next(trainer), QRUN_TRAIN_EVALUATE);
+    CHECK(qrun_trainer_evaluate(trainer, &loss, NULL) == QRUN_OK && qrun_trainer_save(trainer, NULL) == QRUN_OK);
+    CHECK_INT(qrun_trainer_next(trainer), QRUN_TRAIN_STEP);
+    trainer_run_steps(trainer, 3, NULL);
+    CHECK(qrun_trainer_load_best(trainer, NULL) == QRUN_OK);
+    CHECK_INT(qrun_trainer_next(trainer), QRUN_TRAIN_DONE);
+    CHECK(qrun_trainer_step(trainer, &metrics, &done, NULL) == QRUN_ERROR_ARGUMENT);
+    CHECK(qrun_trainer_evaluate(trainer, &loss, NULL) == QRUN_ERROR_ARGUMENT);
+    CHECK(qrun_trainer_save(trainer, NULL) == QRUN_ERROR_ARGUMENT);
+    CHECK(qrun_trainer_export(trainer, NULL) == QRUN_OK);
+    CHECK(trainer_adapters_are_equal(params.out, trainer_path("over/checkpoint-2")));
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
+/* ---- Cancelling -------------------------------------------------------------------------------------------------- */
+
+static void *cancel_soon(void *trainer) {
+    const struct timespec pause = {0, 3000000};
+    nanosleep(&pause, NULL);
+    qrun_trainer_cancel(trainer);
+    return NULL;
+}
+
+/* A step that is cancelled from another thread has not taken place. */
+static void test_a_cancelled_step_changes_nothing(void) {
+    qrun_model *model = trainer_open_model();
+    qrun_error error = QRUN_ERROR_INIT;
+    double losses[12], again[12];
+    qrun_train_params params = trainer_params(trainer_path("never"));
+    params.grad_accum = 15; /* long enough to be cancelled inside */
+    for (int part = 0; part < 2; part++) {
+        qrun_trainer *trainer = trainer_create(model, &params);
+        REQUIRE(trainer != NULL);
+        trainer_run_steps(trainer, 3, part == 0 ? losses : again);
+        if (part == 1) {
+            qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+            bool done;
+            qrun_trainer_cancel(trainer); /* ends the next one */
+            CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_ERROR_CANCELLED && !done);
+            pthread_t thread;
+            REQUIRE(pthread_create(&thread, NULL, cancel_soon, trainer) == 0);
+            const qrun_status status = qrun_trainer_step(trainer, &metrics, &done, NULL);
+            CHECK(pthread_join(thread, NULL) == 0);
+            CHECK(status == QRUN_ERROR_CANCELLED || status == QRUN_OK); /* a fast machine may be done before */
+            if (status == QRUN_OK) { /* then it is the next one that ends */
+                again[3] = metrics.loss;
+                CHECK(qrun_trainer_step(trainer, &metrics, &done, NULL) == QRUN_ERROR_CANCELLED);
+            }
+        }
+        trainer_run_steps(trainer, 6, part == 0 ? losses : again);
+        qrun_trainer_destroy(trainer);
+    }
+    CHECK(memcmp(losses, again, 6 * sizeof *losses) == 0);
+    qrun_model_destroy(model);
+}
+
+typedef struct progress_record {
+    int n_calls, end_after;
+    int64_t last_done, total;
+} progress_record;
+
+static bool note_progress(void *user, int64_t done, int64_t total) {
+    progress_record *record = user;
+    CHECK(done >= record->last_done && done <= total);
+    record->last_done = done;
+    record->total = total;
+    return ++record->n_calls != record->end_after;
+}
+
+/* Data of which it takes some batches to tokenise. */
+static void test_reading_the_data_is_cancelled(void) {
+    FILE *file = fopen(trainer_path("long.jsonl"), "w");
+    REQUIRE(file != NULL);
+    for (int i = 0; i < 2000; i++) { fprintf(file, "{\"text\": \"The fox number %d says nothing.\"}\n", i); }
+    const long n_bytes = ftell(file);
+    fclose(file);
+    qrun_train_params params = trainer_params(trainer_path("cancelled"));
+    progress_record record = {.end_after = 4};
+    params.data = trainer_path("long.jsonl");
+    params.cache_folder = NULL;
+    params.progress = note_progress;
+    params.progress_user = &record;
+    trainer_expect_refusal(&params, QRUN_ERROR_CANCELLED, "long.jsonl");
+    CHECK_INT(record.n_calls, 4);
+    CHECK(record.last_done > 0 && record.last_done < n_bytes);
+    DIR *folder = opendir(trainer_path("cancelled/tokens"));
+    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        CHECK_MSG(entry->d_name[0] == '.', "%s is left", entry->d_name);
+    }
+    if (folder != NULL) { closedir(folder); }
+    record = (progress_record){0};
+    qrun_model *model = trainer_open_model();
+    qrun_trainer *trainer = trainer_create(model, &params);
+    CHECK_INT(record.last_done, n_bytes);
+    CHECK_INT(record.total, n_bytes);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
+/* Progress of an evaluation is in examples, and cancels it. */
+static void test_an_evaluation_is_cancelled(void) {
+    qrun_model *model = trainer_open_model();
+    progress_record record = {0};
+    qrun_train_params params = evaluated_params(trainer_path("eval-cancelled"));
+    params.batch_size = 1;
+    params.progress = note_progress;
+    params.progress_user = &record;
+    qrun_trainer *trainer = trainer_create(model, &params);
+    double loss, again;
+    REQUIRE(trainer != NULL);
+    record = (progress_record){.end_after = 2};
+    CHECK(qrun_trainer_evaluate(trainer, &loss, NULL) == QRUN_ERROR_CANCELLED);
+    CHECK_INT(record.total, 8);
+    record = (progress_record){0};
+    CHECK(qrun_trainer_evaluate(trainer, &loss, NULL) == QRUN_OK && record.last_done == 8);
+    qrun_trainer_cancel(trainer);
+    record = (progress_record){0};
+    CHECK(qrun_trainer_evaluate(trainer, &again, NULL) == QRUN_ERROR_CANCELLED);
+    CHECK_INT(record.n_calls, 0);
+    CHECK(qrun_trainer_evaluate(trainer, &again, NULL) == QRUN_OK && loss == again);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(60)) { return 1; }
     write_ragged_data(trainer_path("ragged.jsonl"));
+    write_contrary_data(trainer_path("contrary.jsonl"));
     CHECK_RUN(test_grouped_and_packed_gradients_are_equal);
     CHECK_RUN(test_grouped_batches_keep_to_their_budget);
     CHECK_RUN(test_budgets_that_cannot_be_are_refused);
+    CHECK_RUN(test_early_stopping_ends_with_the_best);
+    CHECK_RUN(test_evaluations_go_on_after_a_cancel);
+    CHECK_RUN(test_the_best_checkpoint_is_kept);
+    CHECK_RUN(test_after_load_best_the_run_is_over);
+    CHECK_RUN(test_a_cancelled_step_changes_nothing);
+    CHECK_RUN(test_reading_the_data_is_cancelled);
+    CHECK_RUN(test_an_evaluation_is_cancelled);
     trainer_run_end();
     return check_end();
 }

@@ -10,9 +10,9 @@ qrun_context *trainer_context;
 static char folder[] = "/tmp/qrun-test-XXXXXX";
 
 char *trainer_path(const char *name) {
-    static char paths[8][512];
+    static char paths[64][512];
     static int next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 64];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
 }
@@ -97,20 +97,25 @@ void trainer_expect_refusal(const qrun_train_params *params, qrun_status status,
     qrun_model_destroy(model);
 }
 
-char *trainer_read_adapter(const char *out, size_t *n_bytes) {
-    char path[600];
+static char *read_file(const char *path, size_t *n_bytes) {
     char *bytes = NULL;
     qr_error err = {0};
-    snprintf(path, sizeof path, "%s/adapter_model.safetensors", out);
     CHECK_MSG(qr_file_read(path, 1 << 26, &bytes, n_bytes, &err) == QRUN_OK, "%s", err.message);
     return bytes;
 }
 
-bool trainer_adapters_are_equal(const char *a, const char *b) {
+bool trainer_files_are_equal(const char *a, const char *b) {
     size_t n_a = 0, n_b = 0;
-    char *of_a = trainer_read_adapter(a, &n_a), *of_b = trainer_read_adapter(b, &n_b);
+    char *of_a = read_file(a, &n_a), *of_b = read_file(b, &n_b);
     const bool equal = of_a != NULL && of_b != NULL && n_a == n_b && memcmp(of_a, of_b, n_a) == 0;
     qr_free(of_a);
     qr_free(of_b);
     return equal;
+}
+
+bool trainer_adapters_are_equal(const char *a, const char *b) {
+    char of_a[600], of_b[600];
+    snprintf(of_a, sizeof of_a, "%s/adapter_model.safetensors", a);
+    snprintf(of_b, sizeof of_b, "%s/adapter_model.safetensors", b);
+    return trainer_files_are_equal(of_a, of_b);
 }

@@ -10,7 +10,7 @@ extern qrun_context *trainer_context;
 bool trainer_run_begin(int n_examples);
 void trainer_run_end(void);
 
-/* A path in that folder; one of the last eight. */
+/* A path in that folder; one of the last 64. */
 char *trainer_path(const char *name);
 
 /* NULL after a failed check. */
@@ -28,9 +28,9 @@ void trainer_run_steps(qrun_trainer *trainer, int64_t last, double *losses);
 /* The run must be refused with this status and a message that has `why` in it. */
 void trainer_expect_refusal(const qrun_train_params *params, qrun_status status, const char *why);
 
-/* adapter_model.safetensors in `out`; NULL after a failed check. To be freed with qr_free. */
-char *trainer_read_adapter(const char *out, size_t *n_bytes);
-/* Whether both folders have the same adapter, to the byte. */
+/* To the byte. */
+bool trainer_files_are_equal(const char *a, const char *b);
+/* The same for adapter_model.safetensors in two folders. */
 bool trainer_adapters_are_equal(const char *a, const char *b);
 
 #endif
