@@ -18,7 +18,7 @@ typedef struct finetune_options {
     const char *targets;
     option_int rank;
     option_number alpha;
-    bool rslora;
+    bool rslora, dora;
     option_number lora_dropout;
     option_int optimizer, schedule;
     option_number lr, warmup, weight_decay, max_grad_norm, epochs;
@@ -67,6 +67,8 @@ static const option adapter_table[] = {
     {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", AT(alpha), .low = 1e-6, .high = 1e6,
      .help = "The update is scaled by alpha / rank. Default: twice the rank."},
     {.name = "rslora", .kind = OPTION_FLAG, AT(rslora), .help = "Scale by alpha / √rank instead."},
+    {.name = "dora", .kind = OPTION_FLAG, AT(dora),
+     .help = "DoRA: train the length of every row of the adapted matrices beside LoRA. Takes a third more time."},
     {.name = "lora-dropout", .kind = OPTION_NUMBER, .value_name = "P", AT(lora_dropout), .low = 0, .high = 0.99,
      .help = "While training, drop each number that enters an adapter with this probability. Results do not depend on "
              "how examples are batched. Default: 0."},
@@ -200,6 +202,7 @@ static qrun_train_params train_params(const finetune_options *o) {
     p.rank = (int32_t)o->rank.value;
     p.alpha = (float)o->alpha.value;
     p.rslora = o->rslora;
+    p.dora = o->dora;
     p.lora_dropout = o->lora_dropout.value;
     p.optimizer = (qrun_optimizer)o->optimizer.value;
     p.schedule = (qrun_schedule)o->schedule.value;

@@ -468,6 +468,7 @@ typedef struct qrun_train_params {
     int32_t rank;            /* 0: 16 */
     float alpha;             /* 0: twice the rank */
     bool rslora;
+    bool dora;               /* DoRA: a trained magnitude for every output of an adapted layer */
     double lora_dropout;     /* of what enters the adapters, while training; 0: none, up to 0.99 */
     qrun_optimizer optimizer;
     qrun_schedule schedule;

@@ -17,6 +17,14 @@ static qrun_status read_factor(void *user, size_t i, bool is_b, float *values, q
                              (size_t)n * sizeof *values, err);
 }
 
+static qrun_status read_magnitude(void *user, size_t i, float *values, qr_error *err) {
+    const qr_parameters *p = user;
+    const qr_lora_pair *pair = &p->lora.pairs[i];
+    qr_backend *backend = p->model->context->backend;
+    return backend->copy_out(backend, values, p->values + pair->magnitude_offset, (size_t)pair->out * sizeof *values,
+                             err);
+}
+
 static const char *last_component(const char *module) {
     const char *dot = strrchr(module, '.');
     return dot != NULL ? dot + 1 : module;
@@ -75,6 +83,7 @@ qrun_status qr_adapter_export(qrun_trainer *trainer, const char *folder, qr_erro
         .factors = factors,
         .n_factors = (size_t)lora->n_pairs,
         .read = read_factor,
+        .read_magnitude = lora->dora ? read_magnitude : NULL,
         .user = p,
     };
     status = qr_adapter_write(folder, &spec, err);

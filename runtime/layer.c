@@ -1,6 +1,6 @@
 #include "runtime/layer.h"
 
-#include "base/random.h"
+#include "runtime/layer_adapters.h"
 
 int64_t qr_qkv_columns(const qr_model_shape *shape) {
     return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
@@ -40,79 +40,17 @@ qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_lay
                             .x_stride = linear->weight.desc.cols, .y_stride = y_stride, .accumulate = accumulate};
 }
 
-qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
-                                const void *x, float *y, int64_t y_stride, int64_t n_rows) {
-    const qr_weight_desc *desc = &linear->weight.desc;
-    return (qr_lora_args){
-        .factors = adapters->table != NULL ? adapters->table + (int64_t)linear->slot * adapters->n_adapters : NULL,
-        .row_adapter = adapters->row_adapter,
-        .x = x,
-        .x_dtype = x_dtype,
-        .y = y != NULL ? y + linear->out_offset : NULL,
-        .n_rows = n_rows,
-        .in = desc->cols,
-        .out = desc->rows,
-        .x_stride = desc->cols,
-        .y_stride = y_stride,
-        .n_adapters = adapters->n_adapters,
-        .max_rank = adapters->max_rank};
-}
-
-qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
-                                      const void *x, void *dst, int64_t n_rows) {
-    const int64_t in = linear->weight.desc.cols;
-    return (qr_dropout_args){.x = x,
-                             .x_dtype = dtype,
-                             .dst = dst,
-                             .row_key = dropout->row_key,
-                             .key = qr_hash_mix(dropout->key + (uint64_t)linear->slot),
-                             .p = dropout->p,
-                             .n_rows = n_rows,
-                             .dim = in,
-                             .x_stride = in,
-                             .dst_stride = in};
-}
-
-static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
-                            int64_t y_stride, qr_error *err) {
-    const qrun_model *model = pass->model;
-    qr_backend *backend = model->context->backend;
-    qrun_status status = QRUN_OK;
-    if (pass->dropout.p > 0) {
-        const qr_dropout_args args = qr_layer_dropout_args(&pass->dropout, model->act_dtype, linear, x,
-                                                           pass->dropout.dropped, pass->n_tokens);
-        QR_TRY(qr_dropout(backend, &args, pass->workspace, err));
-        x = pass->dropout.dropped;
-    }
-    const qr_lora_args args =
-        qr_layer_lora_args(&pass->adapters, model->act_dtype, linear, x, y, y_stride, pass->n_tokens);
-    QR_TRY(qr_lora(backend, &args, pass->workspace, err));
-out:
-    return status;
-}
-
-static qrun_status run_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
-                              int64_t y_stride, bool accumulate, qr_error *err) {
-    const qrun_model *model = pass->model;
-    const qr_linear_args args = qr_layer_linear_args(model, linear, x, y, y_stride, pass->n_tokens, accumulate);
-    const qrun_status status = qr_linear(model->context->backend, &args, pass->workspace, err);
-    const bool adapted = pass->adapters.table != NULL && (pass->adapters.pair_of_slot == NULL ||
-                                                          pass->adapters.pair_of_slot[linear->slot] >= 0);
-    if (status != QRUN_OK || !adapted) { return status; }
-    return run_lora(pass, linear, x, y, y_stride, err);
-}
-
 /* x += linear(src), through the norm that some families put behind a block: which reads `branch` again on the way
  * back, and is all that the last product of a block is computed again for. */
 static qrun_status run_block_output(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
                                     const qr_norm *post_norm, float *branch, qr_error *err) {
     const int64_t hidden = pass->model->shape.hidden, n = pass->n_tokens;
     if (post_norm->weight == NULL) {
-        return pass->buffers_only ? QRUN_OK : run_linear(pass, linear, src, pass->x, hidden, true, err);
+        return pass->buffers_only ? QRUN_OK : qr_layer_linear(pass, linear, src, pass->x, hidden, true, err);
     }
     float *normed = pass->buffers.branch_normed;
     qrun_status status = QRUN_OK;
-    QR_TRY(run_linear(pass, linear, src, branch, hidden, false, err));
+    QR_TRY(qr_layer_linear(pass, linear, src, branch, hidden, false, err));
     if (pass->buffers_only) { goto out; }
     QR_TRY(qr_layer_norm_rows(pass->model, pass->workspace, post_norm, branch, normed, QR_DTYPE_F32, n, err));
     const qr_add_args args = {pass->x, normed, n * hidden};
@@ -178,7 +116,7 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
     QR_TRY(qr_layer_norm_rows(model, pass->workspace, &layer->attn_norm, pass->x, b->attn_normed, model->act_dtype,
                               pass->n_tokens, err));
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(run_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s), false, err));
+        QR_TRY(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s), false, err));
     }
     QR_TRY(keep_raw_heads(pass, layer, err));
     QR_TRY(norm_heads(pass, &layer->q_norm, q, s->n_heads, err));
@@ -221,7 +159,7 @@ qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_er
     QR_TRY(qr_layer_norm_rows(model, pass->workspace, &layer->mlp_norm, pass->x, b->mlp_normed, model->act_dtype,
                               pass->n_tokens, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(run_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp, qr_mlp_columns(model), false, err));
+        QR_TRY(qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp, qr_mlp_columns(model), false, err));
     }
     QR_TRY(run_activation(pass, err));
     QR_TRY(run_block_output(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err));

@@ -17,6 +17,8 @@ typedef struct qr_layer_buffers {
     void *mlp_normed;     /* [T, D] act */
     float *mlp;           /* [T, 2 M] gate and up, or [T, M] ungated */
     void *gated;          /* [T, M] act */
+    float *dora;          /* [T, D], in training [T, widest adapted output]: DoRA's work; read and written between any
+                           * two others, so it may share memory with what is not needed behind attention */
 } qr_layer_buffers;
 
 /* The LoRA factors of a pass, or none. */
@@ -24,6 +26,8 @@ typedef struct qr_layer_adapters {
     const qr_lora_factor *table; /* device, [n_slots][n_adapters]; NULL: no adapters */
     int32_t n_adapters, max_rank;
     const int32_t *row_adapter;  /* device, [T] */
+    const int32_t *row_dora;     /* device, [T]: of row_adapter, what is DoRA, else −1; NULL: nothing is */
+    const int32_t *row_plain;    /* device, [T]: the others; NULL: there are none beside row_dora's */
     const int64_t *pair_of_slot; /* host, [n_slots]: −1 where none of them adapts the layer; NULL: any may */
 } qr_layer_adapters;
 

@@ -8,6 +8,8 @@
 #include "base/sizes.h"
 #include "loaders/stored_weight.h"
 #include "runtime/adapter.h"
+
+enum { OUTPUT_ALIGNMENT = 16 };
 #include "runtime/whole_parameters.h"
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
@@ -60,6 +62,14 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
     factor.rows = pair.out;
     factor.cols = lora->rank;
     status = qr_parameters_add(state->parameters, factor, &pair.b_offset, err);
+    if (status != QRUN_OK) { return status; }
+    if (lora->dora) {
+        factor = (qr_parameter){.kind = QR_PARAMETER_LORA_MAGNITUDE, .role = role, .layer = layer, .rows = 1,
+                                .cols = pair.out};
+        status = qr_parameters_add(state->parameters, factor, &pair.magnitude_offset, err);
+        pair.output_offset = lora->n_outputs;
+        lora->n_outputs += qr_round_up(pair.out, OUTPUT_ALIGNMENT);
+    }
     lora->pair_of_slot[linear->slot] = lora->n_pairs;
     lora->pairs[lora->n_pairs++] = pair;
     return status;
@@ -73,6 +83,7 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     qr_lora_layers *lora = &p->lora;
     lora->rank = options->rank;
     lora->dropout = (float)options->dropout;
+    lora->dora = options->dora;
     lora->scale = options->alpha / (options->rslora ? sqrtf((float)options->rank) : (float)options->rank);
     lora->pairs = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pairs);
     lora->pair_of_slot = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pair_of_slot);
@@ -105,11 +116,63 @@ static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint6
         staging[i] = (float)((2.0 * qr_random_uniform(seed, (uint64_t)pair->linear->slot, (uint64_t)i) - 1.0) * bound);
     }
     const qr_lora_factor factor = {.a = p->values + pair->a_offset, .b = p->values + pair->b_offset,
-                                   .rank = p->lora.rank, .scale = p->lora.scale};
+                                   .rank = p->lora.rank, .scale = p->lora.scale,
+                                   .ratio = p->lora.dora ? p->lora.ratios + pair->output_offset : NULL};
     qrun_status status = backend->copy_in(backend, p->values + pair->a_offset, staging,
                                           (size_t)(p->lora.rank * pair->in) * sizeof(float), err);
     if (status != QRUN_OK) { return status; }
     return backend->copy_in(backend, p->lora.table + pair->linear->slot, &factor, sizeof factor, err);
+}
+
+static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *pair, bool wants_ratio) {
+    const qr_lora_layers *lora = &p->lora;
+    const bool placed = p->values != NULL;
+    return (qr_dora_norm_args){
+        .weight = &pair->linear->weight,
+        .a = placed ? p->values + pair->a_offset : NULL,
+        .b = placed ? p->values + pair->b_offset : NULL,
+        .rank = lora->rank,
+        .scale = lora->scale,
+        .magnitude = placed && wants_ratio ? p->values + pair->magnitude_offset : NULL,
+        .norm = placed ? lora->norms + pair->output_offset : NULL,
+        .ratio = placed && wants_ratio ? lora->ratios + pair->output_offset : NULL};
+}
+
+size_t qr_lora_parameters_workspace(const qr_parameters *p) {
+    size_t most = 0;
+    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs; i++) {
+        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], false);
+        const size_t n_bytes = qr_dora_norm_workspace(p->model->context->backend, &args);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    return most;
+}
+
+qrun_status qr_lora_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs && status == QRUN_OK; i++) {
+        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], true);
+        status = qr_dora_norm(p->model->context->backend, &args, workspace, err);
+    }
+    return status;
+}
+
+/* B is zero as yet, so the norms are those of the frozen matrices. */
+static qrun_status put_magnitudes(qr_parameters *p, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    const size_t n_bytes = qr_lora_parameters_workspace(p);
+    void *workspace = NULL;
+    qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, err);
+    for (int64_t i = 0; i < p->lora.n_pairs && status == QRUN_OK; i++) {
+        const qr_lora_pair *pair = &p->lora.pairs[i];
+        const qr_dora_norm_args args = norm_args(p, pair, false);
+        status = qr_dora_norm(backend, &args, workspace, err);
+        if (status != QRUN_OK) { break; }
+        status = backend->copy_within(backend, p->values + pair->magnitude_offset, args.norm,
+                                      (size_t)pair->out * sizeof(float), err);
+    }
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    return status;
 }
 
 qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error *err) {
@@ -121,10 +184,16 @@ qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error 
     qrun_status status = QRUN_OK;
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
     lora->table = memory;
+    if (lora->dora) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_lora_norms_bytes(p), &memory, err));
+        lora->norms = memory;
+        lora->ratios = lora->norms + lora->n_outputs;
+    }
     for (int64_t i = 0; i < lora->n_pairs; i++) { most = qr_max(most, lora->pairs[i].in); }
     staging = qr_alloc_array((size_t)(most * lora->rank), sizeof *staging);
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (unsigned long long)(most * lora->rank) * 4)); }
     for (int64_t i = 0; i < lora->n_pairs; i++) { QR_TRY(put_initial(p, &lora->pairs[i], seed, staging, err)); }
+    if (lora->dora) { QR_TRY(put_magnitudes(p, err)); }
 out:
     qr_free(staging);
     return status;

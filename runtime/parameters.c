@@ -33,6 +33,9 @@ qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t 
     return QRUN_OK;
 }
 
+/* One block of memory: norms, then ratios. */
+size_t qr_lora_norms_bytes(const qr_parameters *p) { return 2 * (size_t)p->lora.n_outputs * sizeof(float); }
+
 size_t qr_parameters_bytes(const qr_parameters *p) { return (size_t)p->n_floats * sizeof(float); }
 
 int64_t qr_parameters_count(const qr_parameters *p) {
@@ -60,6 +63,7 @@ void qr_parameters_destroy(qr_parameters *p) {
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
     }
     qr_free(p->list);
     qr_free(p->lora.pairs);
@@ -84,6 +88,7 @@ void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int6
 void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, char *name, size_t name_bytes) {
     static const char *const parts[] = {[QR_PARAMETER_LORA_A] = "lora_A.weight",
                                         [QR_PARAMETER_LORA_B] = "lora_B.weight",
+                                        [QR_PARAMETER_LORA_MAGNITUDE] = "lora_magnitude_vector",
                                         [QR_PARAMETER_WEIGHT] = "weight",
                                         [QR_PARAMETER_BIAS] = "bias"};
     qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);

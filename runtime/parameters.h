@@ -10,6 +10,7 @@
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A, /* [rank, in] */
     QR_PARAMETER_LORA_B, /* [out, rank] */
+    QR_PARAMETER_LORA_MAGNITUDE, /* DoRA's: [1, out] */
     QR_PARAMETER_WEIGHT, /* a whole matrix [out, in], or a norm's weight [1, n] */
     QR_PARAMETER_BIAS    /* [1, n] */
 } qr_parameter_kind;
@@ -28,6 +29,8 @@ typedef struct qr_lora_pair {
     int64_t layer;
     qr_tensor_role role;
     int64_t a_offset, b_offset; /* floats: A [rank, in], B [out, rank] */
+    int64_t magnitude_offset;   /* DoRA: [out] */
+    int64_t output_offset;      /* DoRA: of its [out] in norms and ratios */
     int64_t in, out;
 } qr_lora_pair;
 
@@ -40,6 +43,9 @@ typedef struct qr_lora_layers {
     int64_t *pair_of_slot; /* [n_slots], −1: not adapted */
     qr_lora_factor *table; /* device, [n_slots]: what the lora op reads */
     size_t table_bytes;
+    bool dora;
+    int64_t n_outputs;       /* DoRA: of all pairs, each at a multiple of 16 */
+    float *norms, *ratios;   /* device, [n_outputs] each: ‖W + scale · B A‖ per row, and magnitude over it */
 } qr_lora_layers;
 
 /* A tensor trained whole, and where the model keeps it. */
@@ -83,6 +89,7 @@ float *qr_parameters_gradient(const qr_parameters *parameters, const float *valu
 
 /* Bytes of one arena, and numbers in the tensors themselves. */
 size_t qr_parameters_bytes(const qr_parameters *parameters);
+size_t qr_lora_norms_bytes(const qr_parameters *parameters); /* of DoRA's norms and ratios */
 int64_t qr_parameters_count(const qr_parameters *parameters);
 
 /* The tensor as its file will name it: "model.layers.0.self_attn.q_proj.lora_A.weight". */

@@ -2,8 +2,8 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "runtime/adapter_backward.h"
 #include "runtime/layout.h"
-#include "runtime/lora_parameters.h"
 #include "runtime/rope.h"
 #include "runtime/whole_parameters.h"
 
@@ -30,6 +30,7 @@ typedef struct pass_buffers {
     int64_t *row_key;     /* [T], with dropout */
     void *dropped;        /* [T, widest input] act: what dropout leaves of an adapter's input */
     float *ddropped;      /* [T, widest input] */
+    float *dora;          /* [T, widest adapted output], with DoRA */
     float *inv_freq[2], *rope_factor[2]; /* [half], [1] */
     float *logits;        /* [R, V], then their gradient */
     void *dlogits;        /* [R, V] act */
@@ -74,6 +75,12 @@ static int64_t widest_adapted_input(const qr_parameters *parameters) {
     return most;
 }
 
+static int64_t widest_adapted_output(const qr_parameters *parameters) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) { most = qr_max(most, parameters->lora.pairs[i].out); }
+    return most;
+}
+
 static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters,
                             const qr_train_limits *limits, void *base, pass_buffers *b) {
     const qr_model_shape *s = &model->shape;
@@ -101,6 +108,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
         b->dropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), act);
         b->ddropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), f32);
     }
+    if (parameters->lora.dora) { b->dora = qr_layout_take(&layout, t * widest_adapted_output(parameters), f32); }
     return layout.offset;
 }
 
@@ -140,6 +148,7 @@ static qr_layer_adapters adapters_of(const qr_train_pass *pass) {
     return (qr_layer_adapters){.table = pass->parameters->lora.table, .n_adapters = 1,
                                .max_rank = pass->parameters->lora.rank,
                                .row_adapter = pass->b.row_adapter,
+                               .row_dora = pass->parameters->lora.dora ? pass->b.row_adapter : NULL,
                                .pair_of_slot = pass->parameters->lora.pair_of_slot};
 }
 
@@ -169,30 +178,6 @@ static qr_attention_packed_args attention_args(const qr_train_pass *pass, const 
     };
 }
 
-static qr_linear_backward_args linear_backward_args(const qrun_model *model, const qr_weight *weight, const void *dy,
-                                                    int64_t dy_stride, float *dx, int64_t n_rows, bool accumulate) {
-    return (qr_linear_backward_args){.weight = weight,
-                                     .dy = dy,
-                                     .dy_dtype = model->act_dtype,
-                                     .dx = dx,
-                                     .n_rows = n_rows,
-                                     .dy_stride = dy_stride,
-                                     .dx_stride = weight->desc.cols,
-                                     .accumulate = accumulate};
-}
-
-static qr_lora_backward_args lora_backward_args(const qr_train_pass *pass, const qr_lora_pair *pair, const void *x,
-                                                const float *dy, int64_t dy_stride, float *dx) {
-    const qr_parameters *p = pass->parameters;
-    const bool placed = p->values != NULL;
-    return (qr_lora_backward_args){
-        .a = placed ? p->values + pair->a_offset : NULL, .b = placed ? p->values + pair->b_offset : NULL,
-        .da = placed ? p->gradients + pair->a_offset : NULL, .db = placed ? p->gradients + pair->b_offset : NULL,
-        .x = x, .x_dtype = pass->model->act_dtype, .dy = dy, .dx = dx, .n_rows = pass->n_tokens, .in = pair->in,
-        .out = pair->out, .x_stride = pair->in, .dy_stride = dy_stride, .dx_stride = pair->in, .rank = p->lora.rank,
-        .scale = p->lora.scale};
-}
-
 /* dw += dyᵀ x of a matrix that is trained, and the sums of its bias. */
 static qr_weight_backward_args weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
                                                     const float *dy, int64_t dy_stride, float *dw, float *dbias,
@@ -216,7 +201,7 @@ static void weight_workspace(const qr_train_pass *pass, const qr_linear_layer *l
     const qr_linear_args forward = qr_layer_linear_args(pass->model, linear, NULL, NULL, out, n_rows, false);
     raise_to(most, qr_linear_workspace(pass->backend, &forward));
     const qr_linear_backward_args backward =
-        linear_backward_args(pass->model, &linear->weight, NULL, out, NULL, n_rows, false);
+        qr_linear_backward_args_of(pass->model, &linear->weight, NULL, out, NULL, n_rows, false);
     raise_to(most, qr_linear_backward_workspace(pass->backend, &backward));
     if (pass->parameters->whole.n == 0) { return; }
     const qr_weight_backward_args weight =
@@ -242,7 +227,7 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     raise_to(&visit->most, qr_lora_workspace(pass->backend, &forward));
     if (pair == NULL) { return QRUN_OK; }
     const qr_lora_backward_args backward =
-        lora_backward_args(pass, pair, NULL, NULL, linear->weight.desc.rows, NULL);
+        qr_lora_backward_args_of(pass->parameters, pair, NULL, NULL, pair->out, NULL, pass->n_tokens);
     raise_to(&visit->most, qr_lora_backward_workspace(pass->backend, &backward));
     return QRUN_OK;
 }
@@ -284,6 +269,7 @@ static size_t workspace_bytes(qrun_model *model, const qr_parameters *parameters
     const qr_cross_entropy_args loss = {
         .n_rows = r, .vocab = model->shape.vocab, .softcap = model->shape.logit_softcap};
     raise_to(&visit.most, qr_cross_entropy_workspace(pass.backend, &loss));
+    raise_to(&visit.most, qr_lora_parameters_workspace(parameters));
     return visit.most;
 }
 
@@ -400,10 +386,12 @@ static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *
 
 static qr_layer_pass layer_pass(qr_train_pass *pass) {
     const pass_buffers *b = &pass->b;
+    qr_layer_buffers buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0};
+    buffers.dora = b->dora;
     return (qr_layer_pass){.model = pass->model, .workspace = pass->workspace, .n_tokens = pass->n_tokens, .x = b->x,
                            .cos_table = {b->cos_table[0], b->cos_table[1]},
                            .sin_table = {b->sin_table[0], b->sin_table[1]},
-                           .buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0},
+                           .buffers = buffers,
                            .adapters = adapters_of(pass), .dropout = pass->dropout, .attend = attend_packed,
                            .attend_arg = pass};
 }
@@ -467,6 +455,7 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
                                          model->shape.rope_half};
         QR_TRY(qr_rope_table(pass->backend, &args, pass->workspace, err));
     }
+    QR_TRY(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
     QR_TRY(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
 out:
     return status;
@@ -523,7 +512,7 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
         QR_TRY(qr_round_act(pass->backend, &round, pass->workspace, err));
     }
     const qr_linear_backward_args args =
-        linear_backward_args(model, &model->head, pass->b.dlogits, vocab, pass->b.dpicked_normed, n, false);
+        qr_linear_backward_args_of(model, &model->head, pass->b.dlogits, vocab, pass->b.dpicked_normed, n, false);
     QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
     QR_TRY(whole_backward(pass, &pass->model->head, NULL, pass->b.picked_normed, pass->b.logits, vocab, n, err));
     QR_TRY(norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
@@ -577,54 +566,17 @@ out:
 
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-/* dx += dy through the factors of a layer, behind dropout the way it came. */
-static qrun_status lora_backward(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
-                                 const void *x, const float *dy, int64_t dy_stride, float *dx, qr_error *err) {
-    qr_backend *backend = pass->backend;
-    const qr_layer_dropout *dropout = &pass->dropout;
-    const int64_t n_elements = pass->n_tokens * pair->in;
-    qrun_status status = QRUN_OK;
-    if (dropout->p <= 0) {
-        const qr_lora_backward_args args = lora_backward_args(pass, pair, x, dy, dy_stride, dx);
-        return qr_lora_backward(backend, &args, pass->workspace, err);
-    }
-    const qr_dropout_args again =
-        qr_layer_dropout_args(dropout, pass->model->act_dtype, linear, x, pass->b.dropped, pass->n_tokens);
-    QR_TRY(qr_dropout(backend, &again, pass->workspace, err));
-    QR_TRY(backend->fill_zero(backend, pass->b.ddropped, (size_t)n_elements * sizeof(float), err));
-    const qr_lora_backward_args args =
-        lora_backward_args(pass, pair, pass->b.dropped, dy, dy_stride, pass->b.ddropped);
-    QR_TRY(qr_lora_backward(backend, &args, pass->workspace, err));
-    const qr_dropout_args back =
-        qr_layer_dropout_args(dropout, QR_DTYPE_F32, linear, pass->b.ddropped, pass->b.ddropped, pass->n_tokens);
-    QR_TRY(qr_dropout(backend, &back, pass->workspace, err));
-    const qr_add_args add = {dx, pass->b.ddropped, n_elements};
-    QR_TRY(qr_add(backend, &add, pass->workspace, err));
-out:
-    return status;
-}
-
-/* dx (+)= dy through a matrix and its factors; their gradients grow. x is what the forward pass fed it. */
+/* dx (+)= dy through a matrix and its adapter; their gradients grow. x is what the forward pass fed it. */
 static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
-    const qrun_model *model = pass->model;
-    const void *rounded = dy;
-    int64_t stride = dy_stride;
-    qrun_status status = QRUN_OK;
-    if (model->act_dtype != QR_DTYPE_F32) {
-        stride = linear->weight.desc.rows;
-        rounded = pass->b.dy;
-        const qr_round_act_args round = {dy, pass->b.dy, model->act_dtype, pass->n_tokens, stride, dy_stride};
-        QR_TRY(qr_round_act(pass->backend, &round, pass->workspace, err));
-    }
-    const qr_linear_backward_args args =
-        linear_backward_args(model, &linear->weight, rounded, stride, dx, pass->n_tokens, accumulate);
-    QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
-    QR_TRY(whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err));
+    const qr_adapter_backward backward = {.pass = layer_pass(pass), .parameters = pass->parameters, .dy = pass->b.dy,
+                                          .ddropped = pass->b.ddropped};
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
-    if (pair != NULL) { QR_TRY(lora_backward(pass, linear, pair, x, dy, dy_stride, dx, err)); }
-out:
-    return status;
+    const qrun_status status = whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens,
+                                              err);
+    if (status != QRUN_OK) { return status; }
+    return pair != NULL ? qr_adapter_dx(&backward, linear, pair, x, dy, dy_stride, dx, accumulate, err)
+                        : qr_linear_dx(&backward, linear, dy, dy_stride, dx, accumulate, err);
 }
 
 /* The gradient into a block's last matrix: dx itself, or what comes back through the block's post-norm. */

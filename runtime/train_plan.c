@@ -15,7 +15,7 @@ static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *
     const qr_parameters *p = &trainer->parameters;
     qr_plan_init(plan);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
-    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes);
+    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p));
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
     plan->entries[QR_PLAN_OPTIMIZER].bytes =
         (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +

@@ -64,6 +64,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .lora = {.rank = rank,
                  .alpha = (float)or_default((double)params->alpha, 2.0 * rank),
                  .rslora = params->rslora,
+                 .dora = params->dora,
                  .dropout = params->lora_dropout,
                  .seed = params->seed},
         .optimizer = {params->optimizer, (float)params->weight_decay},
@@ -142,8 +143,9 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
                             qr_dataset_data_hash(trainer->dataset));
     qr_buffer_append_text(&text, "\"lora_targets\":");
     qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
-    qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dropout\":%.9g,", s->lora.rank,
-                            (double)s->lora.alpha, s->lora.rslora ? "true" : "false", s->lora.dropout);
+    qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dora\":%s,\"dropout\":%.9g,", s->lora.rank,
+                            (double)s->lora.alpha, s->lora.rslora ? "true" : "false", s->lora.dora ? "true" : "false",
+                            s->lora.dropout);
     qr_buffer_append_format(&text, "\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
                             (int)s->optimizer.kind, (int)s->schedule, s->learning_rate, s->warmup);
     qr_buffer_append_format(

@@ -39,9 +39,9 @@ static float *floats(const training_fixture *f) { return calloc((size_t)f->param
 static void test_dropout_has_the_same_bits_under_every_policy(void) {
     static training_batch batch;
     static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp"};
-    static const char *const models[] = {"llama", "gpt2", "qwen3"};
+    static const char *const models[] = {"llama", "gpt2", "qwen3", "llama-dora"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
-    for (int m = 0; m < 6; m++) {
+    for (int m = 0; m < 8; m++) {
         float *first = NULL;
         for (size_t i = 0; i < 5; i++) {
             const training_options options = {(qrun_dtype)(m % 2), policies[i], batch.batch.n_tokens, 0.3F};
@@ -62,7 +62,7 @@ static void test_dropout_has_the_same_bits_under_every_policy(void) {
     }
 }
 
-static void test_dropout_of_examples_alone_and_together(void) {
+static void check_alone_and_together(const char *name) {
     static training_batch together, alone;
     const qr_json *entry = entry_named("batches", "micro-batch");
     training_batch_read(entry, 0, -1, &together);
@@ -70,7 +70,7 @@ static void test_dropout_of_examples_alone_and_together(void) {
     training_fixture f;
     qr_error err = {0};
     double total = 0, sum;
-    REQUIRE(open_named("qwen3", &options, &f));
+    REQUIRE(open_named(name, &options, &f));
     const qr_parameters *p = &f.parameters;
     float *expected = floats(&f), *gradients = floats(&f);
     const double whole = run_batch(&f, &together.batch, expected);
@@ -83,10 +83,15 @@ static void test_dropout_of_examples_alone_and_together(void) {
     }
     CHECK(training_read(p, p->gradients, p->n_floats, gradients, &err) == QRUN_OK);
     const double error = training_relative_error(gradients, expected, p->n_floats);
-    CHECK_MSG(error <= 1e-6, "off by %.3g", error);
-    CHECK_MSG(fabs(total - whole) <= 1e-6 * whole, "loss %.9g alone, %.9g together", total, whole);
+    CHECK_MSG(error <= 1e-6, "%s: off by %.3g", name, error);
+    CHECK_MSG(fabs(total - whole) <= 1e-6 * whole, "%s: loss %.9g alone, %.9g together", name, total, whole);
     free(expected), free(gradients);
     training_fixture_close(&f);
+}
+
+static void test_dropout_of_examples_alone_and_together(void) {
+    check_alone_and_together("qwen3");
+    check_alone_and_together("llama-dora");
 }
 
 static void test_dropout_draws_anew_each_step_and_not_in_evaluation(void) {
@@ -110,6 +115,15 @@ static void test_dropout_draws_anew_each_step_and_not_in_evaluation(void) {
     training_fixture_close(&without);
 }
 
+/* Of DoRA, whose norms depend on the factors but are constants to the gradient, only magnitudes may move. */
+static void keep_magnitudes(const qr_parameters *p, float *gradients) {
+    for (int64_t i = 0; p->lora.dora && i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        if (parameter->kind == QR_PARAMETER_LORA_MAGNITUDE) { continue; }
+        memset(gradients + parameter->offset, 0, (size_t)(parameter->rows * parameter->cols) * sizeof *gradients);
+    }
+}
+
 /* The slope along the gradient itself, by central differences at one key. */
 static void check_slope(const char *name, float dropout) {
     static training_batch batch;
@@ -124,6 +138,7 @@ static void check_slope(const char *name, float dropout) {
     double norm = 0, sums[2];
     CHECK(training_read(p, p->values, n, values, &err) == QRUN_OK);
     (void)run_batch(&f, &batch.batch, gradients);
+    keep_magnitudes(p, gradients);
     for (int64_t i = 0; i < n; i++) { norm += (double)gradients[i] * (double)gradients[i]; }
     norm = sqrt(norm);
     const double step = 0.02;
@@ -147,6 +162,35 @@ static void test_dropout_against_differences(void) {
     check_slope("gemma3", 0.5F);
 }
 
+/* ---- DoRA -------------------------------------------------------------------------------------------------------- */
+
+static void test_dora_against_differences(void) {
+    check_slope("llama-dora", 0.0F);
+    check_slope("llama-dora", 0.5F);
+}
+
+/* With so small a probability nothing is dropped: what is left is that dropout takes DoRA's two products apart. */
+static void test_dora_behind_dropout_that_drops_nothing(void) {
+    static training_batch batch;
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    double sums[2];
+    float *gradients[2];
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        const training_options options = {QRUN_DTYPE_F32, "none", batch.batch.n_tokens, i == 0 ? 0.0F : 1e-9F};
+        training_fixture f;
+        REQUIRE(open_named("llama-dora", &options, &f));
+        n = f.parameters.n_floats;
+        gradients[i] = floats(&f);
+        sums[i] = run_batch(&f, &batch.batch, gradients[i]);
+        training_fixture_close(&f);
+    }
+    const double error = training_relative_error(gradients[1], gradients[0], n);
+    CHECK_MSG(error <= 2e-6, "gradients are off by %.3g", error);
+    CHECK_MSG(fabs(sums[1] - sums[0]) <= 1e-6 * sums[0], "loss %.9g, without dropout %.9g", sums[1], sums[0]);
+    free(gradients[0]), free(gradients[1]);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qr_error err = {0};
@@ -159,6 +203,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dropout_of_examples_alone_and_together);
     CHECK_RUN(test_dropout_draws_anew_each_step_and_not_in_evaluation);
     CHECK_RUN(test_dropout_against_differences);
+    CHECK_RUN(test_dora_against_differences);
+    CHECK_RUN(test_dora_behind_dropout_that_drops_nothing);
     qrun_context_destroy(context);
     qr_json_free(golden_index);
     return check_end();

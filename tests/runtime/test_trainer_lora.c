@@ -1,5 +1,5 @@
 /* LoRA's options through whole runs: dropout is planned for, decides the run, is drawn again alike after a stop, and is
- * written into the adapter's config. Uses the model in examples/model. */
+ * written into the adapter's config; DoRA. Uses the model in examples/model. */
 #include "check.h"
 
 #include "base/alloc.h"
@@ -10,6 +10,12 @@ static qrun_train_params dropout_params(const char *out) {
     qrun_train_params params = trainer_params(out);
     params.lora_dropout = 0.25;
     return params;
+}
+
+/* A context's peak is that of all its runs: a new one before a run whose plan is checked. */
+static void renew_context(void) {
+    qrun_context_destroy(trainer_context);
+    CHECK(qrun_context_create(NULL, &trainer_context, NULL) == QRUN_OK);
 }
 
 static void check_plan_is_kept(const qrun_trainer *trainer) {
@@ -57,11 +63,39 @@ static void test_dropout_decides_the_run(void) {
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "dropout");
 }
 
+/* Magnitudes begin at the lengths of the rows, so that the first loss is the base model's; the adapter that comes of
+ * it says so and holds them. */
+static void test_dora_learns_in_the_planned_memory(void) {
+    double losses[12], plain[12];
+    qrun_error error = QRUN_ERROR_INIT;
+    for (int dora = 0; dora < 2; dora++) {
+        renew_context();
+        qrun_model *model = trainer_open_model();
+        qrun_train_params params = trainer_params(trainer_path(dora ? "dora" : "plain"));
+        params.dora = dora != 0;
+        qrun_trainer *trainer = trainer_create(model, &params);
+        REQUIRE(trainer != NULL);
+        trainer_run_steps(trainer, 12, dora ? losses : plain);
+        check_plan_is_kept(trainer);
+        CHECK_MSG(qrun_trainer_export(trainer, &error) == QRUN_OK, "%s", error.message);
+        qrun_trainer_destroy(trainer);
+        qrun_model_destroy(model);
+    }
+    CHECK_MSG(fabs(losses[0] - plain[0]) <= 1e-3 * plain[0], "first loss %.6f, plain LoRA's %.6f", losses[0], plain[0]);
+    CHECK(losses[11] < 0.5 * losses[0] && losses[11] != plain[11]);
+    check_config_says(trainer_path("dora"), "\"use_dora\": true");
+    size_t n_bytes;
+    char *bytes = trainer_read_adapter(trainer_path("dora"), &n_bytes);
+    CHECK(bytes != NULL && n_bytes > 100000);
+    qr_free(bytes);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(60)) { return 1; }
     CHECK_RUN(test_dropout_goes_on_to_the_bit);
     CHECK_RUN(test_dropout_decides_the_run);
+    CHECK_RUN(test_dora_learns_in_the_planned_memory);
     trainer_run_end();
     return check_end();
 }

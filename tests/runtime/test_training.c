@@ -27,8 +27,6 @@ static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *pol
     return training_fixture_open(context, entry, &options, f);
 }
 
-static bool is_covered(const qr_json *entry) { return strstr(text_of(entry, "name"), "dora") == NULL; }
-
 /* Conv1D weights are stored [in, out]. */
 static void transpose_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
     if (!f->model->family->transposed || parameter->role < QR_ROLE_Q || parameter->kind != QR_PARAMETER_WEIGHT) {
@@ -77,7 +75,7 @@ static void test_first_gradients_equal_peft(void) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
          entry = entry->next) {
         fixture f;
-        if (!is_covered(entry) || !open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
+        if (!open_fixture(entry, QRUN_DTYPE_F32, "none", batch.batch.n_tokens, &f)) { continue; }
         char path[512];
         qr_error err = {0};
         qr_safetensors *golden;
@@ -115,7 +113,8 @@ static float *run_policy(const char *name, qrun_dtype dtype, const char *policy,
 static void test_policies_give_the_same_bits(void) {
     static training_batch batch;
     static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
-    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3", "gemma3-full", "gpt2-full"};
+    static const char *const models[] = {"llama",      "gemma3",      "gpt2",     "qwen3",
+                                         "llama-dora", "gemma3-full", "gpt2-full"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = 0; dtype < 2; dtype++) {
@@ -232,7 +231,7 @@ static void check_curves(qrun_dtype dtype) {
         fixture f;
         double losses[CURVE_STEPS], norms[CURVE_STEPS];
         qr_error err = {0};
-        if (!is_covered(entry) || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
+        if (!open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
         CHECK_MSG(run_curve(entry, &f, losses, norms, &err) == QRUN_OK, "%s", err.message);
         const double worst = worst_of(qr_json_get(entry, "loss"), losses);
         const char *run = training_is_full(entry) ? "bf16-autocast" : "bf16";

@@ -59,7 +59,8 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
     QR_TRY(qr_adapter_open(folder, &adapter, err));
     QR_TRY(qr_whole_parameters_describe(p, &whole, err));
     const qr_lora_options options = {.targets = "all", .rank = (int32_t)adapter->modules[0].rank,
-                                     .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank)};
+                                     .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank),
+                                     .dora = adapter->config.use_dora};
     QR_TRY(qr_lora_parameters_describe(p, &options, err));
     QR_TRY(qr_parameters_create(p, err));
     QR_TRY(qr_whole_parameters_create(p, &whole, err));
@@ -73,6 +74,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
         if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
         QR_TRY(put(p, pair->a_offset, module->a, p->lora.rank * pair->in, err));
         QR_TRY(put(p, pair->b_offset, module->b, p->lora.rank * pair->out, err));
+        if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
     }
 out:
     qr_adapter_close(adapter);
