@@ -29,7 +29,7 @@ typedef struct command {
     int (*run)(const void *options, const option_texts *arguments);
 } command;
 
-extern const command command_generate, command_chat, command_finetune, command_inspect, command_plan,
+extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,
     command_tokenize, command_eval, command_quantize, command_bench, command_completion;
 extern const command *const commands[]; /* all of them, NULL-terminated */
 

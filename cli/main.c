@@ -10,9 +10,9 @@
 #include "nearest.h"
 #include "qrun.h"
 
-const command *const commands[] = {&command_generate, &command_chat, &command_finetune, &command_inspect,
-                                   &command_plan,     &command_tokenize, &command_eval, &command_quantize,
-                                   &command_bench,    &command_completion, NULL};
+const command *const commands[] = {
+    &command_generate, &command_chat, &command_finetune, &command_merge, &command_inspect,    &command_plan,
+    &command_tokenize, &command_eval, &command_quantize, &command_bench, &command_completion, NULL};
 
 const command *command_find(const char *name) {
     for (int i = 0; commands[i] != NULL; i++) {

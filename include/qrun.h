@@ -604,6 +604,34 @@ typedef struct qrun_quantize_params {
 /* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
+/* ---- How two models' outputs differ ------------------------------------------------------------------------------ */
+
+typedef struct qrun_compare_params {
+    size_t struct_size;
+    const qrun_model_params *model, *other; /* of one vocabulary; opened one after the other */
+    const char *adapter, *other_adapter;    /* folders; NULL: none */
+    const char *text;        /* NULL: a short one of the library's own (random tokens for a model without tokenizer) */
+    size_t text_bytes;       /* 0: text is NUL-terminated */
+    int32_t max_tokens;      /* of the text, from its beginning; 0: 256 */
+    qrun_progress_fn progress; /* in tokens, over both models */
+    void *progress_user;
+} qrun_compare_params;
+#define QRUN_COMPARE_PARAMS_INIT {.struct_size = sizeof(qrun_compare_params)}
+
+typedef struct qrun_difference {
+    size_t struct_size;
+    int64_t n_tokens;       /* places compared: what follows each token of the text */
+    double max_abs_logit;   /* of the first model: what the differences are to be held against */
+    double mean_logit_difference, max_logit_difference; /* absolute */
+    double mean_kl, max_kl; /* Kullback-Leibler divergence of the other model from the first, in nats a token */
+    int64_t n_same_greedy;  /* places where both have the same best token */
+} qrun_difference;
+#define QRUN_DIFFERENCE_INIT {.struct_size = sizeof(qrun_difference)}
+/* Runs both models over a text and compares their logits at every token. Holds one model at a time, and the first one's
+ * logits. */
+QRUN_API qrun_status qrun_compare_outputs(qrun_context *context, const qrun_compare_params *params,
+                                          qrun_difference *difference, qrun_error *error);
+
 /* ---- Merging an adapter into its model --------------------------------------------------------------------------- */
 
 typedef enum qrun_merge_onto {

@@ -6,79 +6,18 @@
 #include "base/sizes.h"
 #include "runtime/adapter.h"
 #include "runtime/machine.h"
-#include "runtime/rope.h"
-#include "runtime/session.h"
+#include "runtime/window.h"
 
 enum { DEFAULT_WINDOW_TOKENS = 2048 };
 
 typedef struct eval_state {
     qrun_session *session;
     const qrun_eval_params *params;
-    qr_kv_sequence kv;
-    float *nll; /* [max_logit_rows] */
+    const int32_t *ids; /* of the window being scored */
+    float *nll;         /* [max_logit_rows] */
     int64_t n_scored, total;
     double sum;
 } eval_state;
-
-/* One step over tokens [first, first + n) of a window; the sequence is alone in the session. */
-static qrun_status run_chunk(eval_state *state, const int32_t *ids, int64_t n, qr_error *err) {
-    qrun_session *session = state->session;
-    qr_step *step = &session->step;
-    const int64_t first = state->kv.n_tokens;
-    int32_t n_copies;
-    if (!qr_kv_reserve(session->cache, &state->kv, n, step->copies, &n_copies)) {
-        return qr_fail(err, QRUN_ERROR_MEMORY,
-                       "the K/V pool is too small for a window; use a smaller --window or more --memory");
-    }
-    const int32_t adapter = qr_adapter_index(state->params->adapter);
-    for (int64_t i = 0; i < n; i++) {
-        step->ids[i] = ids[first + i];
-        step->position[i] = (int32_t)(first + i);
-        step->rope_slot[i] = 0;
-        step->row_adapter[i] = adapter;
-    }
-    for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
-        for (int64_t i = 0; i < n; i++) {
-            step->token_page[g][i] = qr_kv_table_entry(&state->kv, g, (first + i) / QR_KV_PAGE_TOKENS);
-        }
-        memcpy(step->block_table[g], state->kv.tables + (int64_t)g * state->kv.n_blocks,
-               (size_t)state->kv.n_blocks * sizeof(int32_t));
-    }
-    step->q_start[0] = 0, step->q_start[1] = (int32_t)n;
-    step->first_position[0] = (int32_t)first;
-    const qr_batch batch = {.n_tokens = n,
-                            .n_sequences = 1,
-                            .ids = step->ids,
-                            .position = step->position,
-                            .rope_slot = step->rope_slot,
-                            .row_adapter = step->row_adapter,
-                            .has_adapters = adapter >= 0,
-                            .q_start = step->q_start,
-                            .first_position = step->first_position,
-                            .token_page = (const int32_t *const *)step->token_page,
-                            .block_table = (const int32_t *const *)step->block_table,
-                            .table_stride = state->kv.n_blocks};
-    const qrun_status status = qr_forward_run(session->forward, &batch, err);
-    if (status == QRUN_OK) { qr_kv_commit(session->cache, &state->kv, ids, n); }
-    return status;
-}
-
-/* Adds −log p of ids[first + 1 …] given the rows of the last chunk, as many as have a successor in the window. */
-static qrun_status score_chunk(eval_state *state, const int32_t *ids, int64_t first, int64_t n, qr_error *err) {
-    qrun_session *session = state->session;
-    const int64_t most = session->sizes.forward.max_logit_rows;
-    int32_t *rows = session->step.rows;
-    for (int64_t at = 0; at < n; at += most) {
-        const int64_t n_rows = qr_min(most, n - at);
-        for (int64_t i = 0; i < n_rows; i++) { rows[i] = (int32_t)(at + i); }
-        const qrun_status status =
-            qr_forward_nll(session->forward, rows, ids + first + at + 1, n_rows, state->nll, err);
-        if (status != QRUN_OK) { return status; }
-        for (int64_t i = 0; i < n_rows; i++) { state->sum += (double)state->nll[i]; }
-    }
-    state->n_scored += n;
-    return QRUN_OK;
-}
 
 static qrun_status report(eval_state *state, qr_error *err) {
     const qrun_eval_params *params = state->params;
@@ -88,24 +27,27 @@ static qrun_status report(eval_state *state, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_CANCELLED, "the evaluation was cancelled");
 }
 
+/* Adds −log p of ids[first + 1 …] given the rows of the last pass, all of which have a successor in the window. */
+static qrun_status score_pass(void *arg, qrun_session *session, int64_t first, int64_t n, qr_error *err) {
+    eval_state *state = arg;
+    const int64_t most = session->sizes.forward.max_logit_rows;
+    int32_t *rows = session->step.rows;
+    for (int64_t at = 0; at < n; at += most) {
+        const int64_t n_rows = qr_min(most, n - at);
+        for (int64_t i = 0; i < n_rows; i++) { rows[i] = (int32_t)(at + i); }
+        const qrun_status status =
+            qr_forward_nll(session->forward, rows, state->ids + first + at + 1, n_rows, state->nll, err);
+        if (status != QRUN_OK) { return status; }
+        for (int64_t i = 0; i < n_rows; i++) { state->sum += (double)state->nll[i]; }
+    }
+    state->n_scored += n;
+    return report(state, err);
+}
+
 /* Scores ids[1 …] of one window of n tokens. */
 static qrun_status eval_window(eval_state *state, const int32_t *ids, int64_t n, qr_error *err) {
-    qrun_session *session = state->session;
-    const qrun_model *model = session->model;
-    const qr_kv_key key = {(int64_t)(intptr_t)state->params->adapter, qr_rope_length_class(&model->config, n)};
-    qrun_status status = qr_kv_sequence_create(session->cache, n, key, &state->kv, err);
-    if (status != QRUN_OK) { return status; }
-    QR_TRY(qr_forward_set_rope(session->forward, 0, n, err));
-    for (int64_t first = 0; first < n - 1;) {
-        const int64_t chunk = qr_min(session->sizes.forward.max_tokens, n - 1 - first);
-        QR_TRY(run_chunk(state, ids, chunk, err));
-        QR_TRY(score_chunk(state, ids, first, chunk, err));
-        first += chunk;
-        QR_TRY(report(state, err));
-    }
-out:
-    qr_kv_sequence_destroy(session->cache, &state->kv);
-    return status;
+    state->ids = ids;
+    return qr_window_run(state->session, state->params->adapter, ids, n - 1, n, score_pass, state, err);
 }
 
 static qrun_status check(qrun_session *session, const qrun_eval_params *params, const qrun_eval_result *result,
@@ -124,21 +66,13 @@ static qrun_status check(qrun_session *session, const qrun_eval_params *params, 
 static qrun_status eval_exclusively(qrun_session *session, const qrun_eval_params *params,
                                     qrun_status (*windows)(eval_state *, const void *, qr_error *), const void *what,
                                     int64_t total, qrun_eval_result *result, qr_error *err) {
-    if (atomic_exchange(&session->stepping, true)) {
-        return qr_fail(err, QRUN_ERROR_BUSY, "another thread is stepping this session");
-    }
     const double start = qr_now_seconds();
     eval_state state = {.session = session, .params = params, .total = total};
-    qrun_status status = QRUN_OK;
-    pthread_mutex_lock(&session->lock);
-    const bool is_idle = session->live == NULL && session->inbox == NULL;
-    pthread_mutex_unlock(&session->lock);
-    if (!is_idle) { QR_TRY(qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first")); }
+    qrun_status status = qr_window_begin(session, err);
+    if (status != QRUN_OK) { return status; }
     state.nll = qr_alloc_array((size_t)session->sizes.forward.max_logit_rows, sizeof *state.nll);
     if (state.nll == NULL) { QR_TRY(qr_fail_memory(err, "the scores", 0)); }
-    pthread_mutex_lock(&session->model->context->compute_lock);
     status = windows(&state, what, err);
-    pthread_mutex_unlock(&session->model->context->compute_lock);
     if (status == QRUN_OK && state.n_scored == 0) {
         status = qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
     }
@@ -149,7 +83,7 @@ static qrun_status eval_exclusively(qrun_session *session, const qrun_eval_param
     result->seconds = qr_now_seconds() - start;
 out:
     qr_free(state.nll);
-    atomic_store(&session->stepping, false);
+    qr_window_end(session);
     return status;
 }
 

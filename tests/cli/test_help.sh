@@ -1,7 +1,7 @@
 # Help of the program and of every command; completion scripts; the version.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 
-commands="generate chat finetune inspect plan tokenize eval quantize bench completion"
+commands="generate chat finetune merge inspect plan tokenize eval quantize bench completion"
 
 run help
 expect_code 0
