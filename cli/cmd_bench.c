@@ -90,6 +90,7 @@ static void print_start(const bench *b) {
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            m->dtype);
+    if (b->device.note != NULL) { printf("no GPU     %s\n", b->device.note); }
 }
 
 static void print_table(const bench *b) {

@@ -14,6 +14,7 @@ static const qrun_quant quant_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4,  QRUN
                                           QRUN_QUANT_INT8, QRUN_QUANT_BF16, QRUN_QUANT_F16,
                                           QRUN_QUANT_F32};
 static const char *const head_names[] = {"keep", "int8", NULL};
+static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
 static const char *const dtype_names[] = {"bf16", "f16", "f32", NULL};
 static const qrun_dtype dtype_values[] = {QRUN_DTYPE_BF16, QRUN_DTYPE_F16, QRUN_DTYPE_F32};
 static const char *const kv_names[] = {"auto", "bf16", "f16", "int8", "f32", NULL};
@@ -47,8 +48,8 @@ const option machine_option_table[N_MACHINE_OPTIONS] = {
     {.name = "threads", .neutral = true, .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1,
      .high = 1024,
      .help = "Threads. Default: all processors this process may use. Results do not depend on it."},
-    {.name = "device", .neutral = true, .kind = OPTION_TEXT, .value_name = "NAME", AT(device),
-     .help = "Where to run: auto or cpu. Default: auto, the best this machine has."},
+    {.name = "device", .neutral = true, .kind = OPTION_CHOICE, AT(device), .choices = device_names,
+     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, else the processor."},
     {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE", AT(memory),
      .help = "Budget for everything, weights and K/V cache together: 6GiB, 500MB … Default: what the machine has free. "
              "What cannot fit is refused before it starts."},
@@ -108,7 +109,7 @@ int engine_open_context(engine *e, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
     params.n_threads = (int32_t)options->threads.value;
-    params.device = options->device;
+    params.device = device_names[options->device.value];
     return qrun_context_create(&params, &e->context, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 

@@ -10,9 +10,8 @@ typedef struct engine_options {
     option_texts adapters; /* DIR or NAME=DIR */
     option_int quant;      /* index into QUANT names; see engine_quant */
     option_int quant_head;
-    option_int dtype;
+    option_int dtype, device;
     option_int threads;
-    const char *device;
     option_int memory;
     option_int context;
     option_int max_batch;

@@ -101,7 +101,7 @@ typedef struct qrun_context qrun_context;
 typedef struct qrun_context_params {
     size_t struct_size;
     int32_t n_threads;  /* 0: all processors this process may use */
-    const char *device; /* "auto", "cpu"; NULL is "auto" */
+    const char *device; /* "auto" (a GPU that can be used, else the processor), "cpu", "cuda"; NULL is "auto" */
 } qrun_context_params;
 #define QRUN_CONTEXT_PARAMS_INIT {sizeof(qrun_context_params), 0, NULL}
 
@@ -110,13 +110,14 @@ QRUN_API void qrun_context_destroy(qrun_context *context);
 
 typedef struct qrun_device_info {
     size_t struct_size;
-    const char *backend; /* "cpu" */
-    const char *isa;     /* "avx512-bf16" … */
+    const char *backend; /* "cpu", "cuda" */
+    const char *isa;     /* "avx512-bf16", "sm_90" … */
     int32_t n_threads;
     int64_t memory_bytes;           /* of the machine (or of the container, where that is less) */
     int64_t memory_available_bytes; /* now */
+    const char *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
 } qrun_device_info;
-#define QRUN_DEVICE_INFO_INIT {sizeof(qrun_device_info), NULL, NULL, 0, 0, 0}
+#define QRUN_DEVICE_INFO_INIT {sizeof(qrun_device_info), NULL, NULL, 0, 0, 0, NULL}
 QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
 
 /* What the machine can do at most, measured now (takes about `seconds` in all). */

@@ -32,9 +32,28 @@ const char *qrun_status_message(qrun_status status) {
 
 void qrun_free(void *memory) { qr_free(memory); }
 
+/* The GPU where it is asked for, or where "auto" finds one that can be used; else the processor, with the reason kept
+ * for qrun_context_device_info. */
+static qrun_status create_backend(qrun_context *context, const char *device, qr_error *err) {
+    const bool is_auto = device == NULL || strcmp(device, "auto") == 0;
+    if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda" */
+        return qr_backend_cuda_create(context->threads, &context->backend, err);
+    }
+    if (is_auto) {
+        qr_error refused = {0};
+        if (qr_backend_cuda_create(context->threads, &context->backend, &refused) == QRUN_OK) { return QRUN_OK; }
+        memcpy(context->device_note, refused.message, sizeof context->device_note);
+    }
+    return qr_backend_cpu_create(NULL, context->threads, &context->backend, err);
+}
+
 static qrun_status check_device(const char *device, qr_error *err) {
-    if (device == NULL || strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "device \"%s\" is not in this build; use \"cpu\" or \"auto\"", device);
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    if (device == NULL) { return QRUN_OK; }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(device, names[i]) == 0) { return QRUN_OK; }
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is no device \"%s\"; it is one of: auto, cpu, cuda", device);
 }
 
 qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error) {
@@ -47,7 +66,7 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     if (made == NULL) { return qr_fail_memory(error, "the context", sizeof *made); }
     pthread_mutex_init(&made->compute_lock, NULL);
     QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
-    QR_TRY(qr_backend_cpu_create(NULL, made->threads, &made->backend, error));
+    QR_TRY(create_backend(made, params->device, error));
 out:
     if (status == QRUN_OK) {
         *context = made;
@@ -69,6 +88,7 @@ qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_in
     (void)error;
     info->backend = context->backend->name;
     info->isa = context->backend->isa;
+    info->note = context->device_note[0] != '\0' ? context->device_note : NULL;
     info->n_threads = qr_threads_count(context->threads);
     qr_machine_memory(&info->memory_bytes, &info->memory_available_bytes);
     return QRUN_OK;

@@ -19,6 +19,7 @@ struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
     pthread_mutex_t compute_lock; /* one step at a time issues work on the backend */
+    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" took no GPU; empty where it did or was not asked */
 };
 
 /* A linear layer. `slot` numbers it within the model, for the adapters' tables. */

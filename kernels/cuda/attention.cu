@@ -80,7 +80,7 @@ static __device__ void add_values(const kv_offsets &o, const unsigned char *page
 
 template <qr_kv_format format> __global__ void attention_kernel(qr_attention_args a, kv_offsets o) {
     const attention_scratch s = scratch_of(o.head_dim);
-    const int64_t head = blockIdx.x % static_cast<unsigned>(a.n_heads), token = blockIdx.x / static_cast<unsigned>(a.n_heads);
+    const int64_t index = blockIdx.x, head = index % a.n_heads, token = index / a.n_heads;
     const int32_t seq = sequence_of(a, token);
     const int64_t last = a.first_position[seq] + (token - a.q_start[seq]);
     const int64_t first = a.window > 0 && last >= a.window ? last - a.window + 1 : 0;

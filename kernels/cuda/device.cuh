@@ -152,7 +152,9 @@ inline uint16_t f32_to_bf16(float value) { return qr_f32_to_bf16(value); }
 inline float f16_to_f32(uint16_t value) { return qr_f16_to_f32(value); }
 inline uint16_t f32_to_f16(float value) { return qr_f32_to_f16(value); }
 #else
-__device__ __forceinline__ uint16_t f32_to_bf16(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+__device__ __forceinline__ uint16_t f32_to_bf16(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
 __device__ __forceinline__ float f16_to_f32(uint16_t value) { return __half2float(__ushort_as_half(value)); }
 __device__ __forceinline__ uint16_t f32_to_f16(float value) { return __half_as_ushort(__float2half_rn(value)); }
 #endif
@@ -180,8 +182,8 @@ __device__ __forceinline__ void store_from_f32(void *dst, qr_dtype dtype, int64_
 
 /* --- Matrix products of a warp: d [16, 8] += a [16, 16] · b [16, 8], fragments as PTX lays them out for
  * mma.m16n8k16: with g = lane / 4 and t = lane % 4, a[0] holds row g, columns 2t and 2t + 1, a[1] row g + 8, a[2] and
- * a[3] the same rows, columns + 8; b[0] column g, rows 2t and 2t + 1, b[1] rows + 8; d[0] and d[1] row g, columns 2t and
- * 2t + 1, d[2] and d[3] row g + 8. --- */
+ * a[3] the same rows, columns + 8; b[0] column g, rows 2t and 2t + 1, b[1] rows + 8; d[0] and d[1] row g, columns 2t
+ * and 2t + 1, d[2] and d[3] row g + 8. --- */
 
 #ifdef QR_SIMT
 inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) { simt::mma_bf16_16x8x16(d, a, b); }
@@ -205,7 +207,8 @@ __device__ __forceinline__ void copy_async_16(void *shared, const void *global, 
     simt::copy_async_16(shared, global, n_bytes);
 #else
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes)
+                 : "memory");
 #endif
 }
 

@@ -22,8 +22,8 @@ struct qr_device {
 /* A failed call names what was asked for. After an error that breaks the context every later call gives the same. */
 static qrun_status check(cudaError_t result, const char *what, qr_error *err) {
     if (result == cudaSuccess) { return QRUN_OK; }
-    return qr_fail(err, result == cudaErrorMemoryAllocation ? QRUN_ERROR_MEMORY : QRUN_ERROR_DEVICE, "cuda: %s: %s (%s)",
-                   what, cudaGetErrorString(result), cudaGetErrorName(result));
+    const qrun_status status = result == cudaErrorMemoryAllocation ? QRUN_ERROR_MEMORY : QRUN_ERROR_DEVICE;
+    return qr_fail(err, status, "cuda: %s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
 /* Threads that load weights come here without a current device. */
@@ -34,12 +34,12 @@ static qrun_status enter(const qr_device *device, qr_error *err) {
 static qrun_status check_driver(qr_error *err) {
     int driver = 0, runtime = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: there is no NVIDIA driver on this machine");
+        return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: there is no NVIDIA driver on this machine");
     }
     const cudaError_t result = cudaRuntimeGetVersion(&runtime);
     if (result != cudaSuccess) { return check(result, "asking for the runtime's version", err); }
     if (driver / 1000 < runtime / 1000) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+        return qr_fail(err, QRUN_ERROR_DEVICE,
                        "cuda: the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.0 or newer",
                        driver / 1000, driver % 1000 / 10, runtime / 1000);
     }
@@ -51,7 +51,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
     int n_devices = 0, major = 0, minor = 0;
     const cudaError_t result = cudaGetDeviceCount(&n_devices);
     if (result == cudaErrorNoDevice || (result == cudaSuccess && n_devices == 0)) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: the driver knows of no GPU (or CUDA_VISIBLE_DEVICES hides it)");
+        return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: the driver knows of no GPU (or CUDA_VISIBLE_DEVICES hides it)");
     }
     if (result != cudaSuccess) { return check(result, "looking for a GPU", err); }
     for (int i = 0; i < n_devices; i++) {
@@ -63,7 +63,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
         return check(cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, i),
                      "asking for the GPU's size", err);
     }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+    return qr_fail(err, QRUN_ERROR_DEVICE,
                    "cuda: the GPU has compute capability %d.%d, without BF16; 8.0 (Ampere) or newer is needed", major,
                    minor);
 }
@@ -180,7 +180,8 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
     enum { WITHOUT_ASKING = 48 << 10 };
     const qrun_status status = enter(device, err);
     if (status != QRUN_OK || shared_bytes <= WITHOUT_ASKING) { return status; }
-    return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+    const int n_bytes = static_cast<int>(shared_bytes);
+    return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
                  "asking for shared memory", err);
 }
 

@@ -5,7 +5,8 @@
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
 
 __global__ void linear_f32_kernel(qr_linear_args a, matrix w) {
-    const int64_t o = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index(), row = static_cast<int64_t>(blockIdx.y) * ROWS;
+    const int64_t o = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
+    const int64_t row = static_cast<int64_t>(blockIdx.y) * ROWS;
     if (o >= w.rows) { return; }
     const float *x = static_cast<const float *>(a.x) + row * a.x_stride;
     const int64_t n_rows = a.n_rows - row;

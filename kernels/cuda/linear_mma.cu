@@ -1,5 +1,5 @@
-/* linear with x in BF16 or F16, on the tensor cores: the weights are the 16-row operand, rows of x the 8 columns, so one row
- * of x costs what eight do and the bits of a row do not depend on how many there are.
+/* linear with x in BF16 or F16, on the tensor cores: the weights are the 16-row operand, rows of x the 8 columns, so one
+ * row of x costs what eight do and the bits of a row do not depend on how many there are.
  *
  * The columns are cut into SEGMENTS runs of whole chunks of 64, by the number of columns alone. Each segment is summed
  * by products in order, 16 columns a product; the segments' sums are then added in order. A block's eight warps take a
@@ -110,7 +110,8 @@ static __device__ void load_x(const qr_linear_args &a, int64_t n_cols, bool whol
                               uint32_t pairs[LANE_COLS / 2]) {
     const uint16_t *x = static_cast<const uint16_t *>(a.x) + row * a.x_stride;
     if (row < a.n_rows && whole) {
-        const uint4 first = reinterpret_cast<const uint4 *>(x + col)[0], second = reinterpret_cast<const uint4 *>(x + col)[1];
+        const uint4 *src = reinterpret_cast<const uint4 *>(x + col);
+        const uint4 first = src[0], second = src[1];
         pairs[0] = first.x, pairs[1] = first.y, pairs[2] = first.z, pairs[3] = first.w;
         pairs[4] = second.x, pairs[5] = second.y, pairs[6] = second.z, pairs[7] = second.w;
         return;
@@ -180,7 +181,8 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, con
     const size_t shared_bytes = book_bytes + SEGMENTS * tiles * OUTPUTS * TILE_ROWS * sizeof(float);
     dim3 grid = blocks_for(w.rows, OUTPUTS);
     grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, tiles * TILE_ROWS));
-    return QR_LAUNCH(cuda.device, err, (linear_mma_kernel<type, path, tiles>), grid, THREADS, shared_bytes, args, w, whole);
+    return QR_LAUNCH(cuda.device, err, (linear_mma_kernel<type, path, tiles>), grid, THREADS, shared_bytes, args, w,
+                     whole);
 }
 
 /* A few rows: one tile, the bandwidth of the weights decides. More: four tiles a block, so that weights are dequantised

@@ -26,7 +26,9 @@ __global__ void lora_up_kernel(qr_lora_args a, const float *t) {
     const qr_lora_factor factor = a.factors[a.row_adapter[row]];
     if (factor.rank == 0) { return; }
     float sum = 0.0F;
-    for (int32_t r = 0; r < factor.rank; r++) { sum = fmaf(factor.b[o * factor.rank + r], t[row * a.max_rank + r], sum); }
+    for (int32_t r = 0; r < factor.rank; r++) {
+        sum = fmaf(factor.b[o * factor.rank + r], t[row * a.max_rank + r], sum);
+    }
     a.y[row * a.y_stride + o] += factor.scale * sum;
 }
 
@@ -39,7 +41,8 @@ static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, voi
     const qrun_status status = QR_LAUNCH(cuda.device, err, lora_down_kernel,
                                          blocks_for(args.n_rows * args.max_rank, WARPS), THREADS, 0, args, t);
     if (status != QRUN_OK) { return status; }
-    return QR_LAUNCH(cuda.device, err, lora_up_kernel, blocks_for(args.n_rows * args.out, THREADS), THREADS, 0, args, t);
+    return QR_LAUNCH(cuda.device, err, lora_up_kernel, blocks_for(args.n_rows * args.out, THREADS), THREADS, 0, args,
+                     t);
 }
 
 QR_CUDA_OP(lora, lora_workspace, run_lora)

@@ -58,6 +58,7 @@ wrong "such as 6GiB" generate --memory 99999999999T
 wrong "such as 6GiB" generate --memory 1.2.3G
 wrong "did you mean 'nf4-dq'" generate --quant nf4_dq
 wrong "it is one of: bf16, f16, f32" generate --dtype double
+wrong "One of: auto, cpu, cuda" generate --device gpu
 wrong "numbers separated by commas" bench --batch 1,,2
 wrong "numbers separated by commas" bench --batch 0
 

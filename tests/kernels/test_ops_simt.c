@@ -48,8 +48,8 @@ static void check_kernels_of(const char *file, const char *text) {
         if (needs_gpu) {
             printf("not executed here, needs a GPU: %.*s (%s)\n", length, name, file);
         } else {
-            CHECK_MSG(qr_cuda_simt_was_launched(name, (size_t)length), "no test launched %.*s of kernels/cuda/%s", length,
-                      name, file);
+            CHECK_MSG(qr_cuda_simt_was_launched(name, (size_t)length), "no test launched %.*s of kernels/cuda/%s",
+                      length, name, file);
         }
         at = open;
     }

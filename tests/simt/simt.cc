@@ -341,8 +341,8 @@ struct mma_operands {
 };
 
 /* Fragment layouts of m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): group g = lane / 4, t = lane % 4;
- * a[0] is row g, a[1] row g + 8, columns 2t and 2t + 1; a[2] and a[3] the same rows, columns + 8; b[0] is column g, rows
- * 2t and 2t + 1; b[1] rows + 8; d[0], d[1] are row g, columns 2t and 2t + 1; d[2], d[3] row g + 8. */
+ * a[0] is row g, a[1] row g + 8, columns 2t and 2t + 1; a[2] and a[3] the same rows, columns + 8; b[0] is column g,
+ * rows 2t and 2t + 1; b[1] rows + 8; d[0], d[1] are row g, columns 2t and 2t + 1; d[2], d[3] row g + 8. */
 template <float (*to_float)(uint16_t)> void multiply(unsigned char *slots) {
     float a[16][16], b[16][8];
     const lanes<mma_operands> all = {slots};

@@ -1,0 +1,37 @@
+# Where to run: what cannot be used is named in one line, and `auto` goes on with the processor.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+bench="bench --model $model --prompt-tokens 16 --decode-tokens 2 --batch 1 --repeat 1"
+
+QRUN_CUDA_LIBRARY=$work/nowhere.so
+export QRUN_CUDA_LIBRARY
+run $bench --device cuda
+expect_code 3
+expect_err "cannot open $work/nowhere.so"
+expect_one_error_line
+
+run $bench --device auto
+expect_code 0
+expect_out "machine    cpu"
+expect_out "no GPU     cuda: cannot open"
+
+run $bench --device cpu
+expect_code 0
+expect_silent_err
+expect_true "the processor was asked for" sh -c "! grep -q 'no GPU' '$work/out'"
+
+# A library of somebody else.
+QRUN_CUDA_LIBRARY=libm.so.6
+run $bench --device cuda
+expect_code 3
+expect_err "is not qrun's"
+
+# Whatever this machine has: it works, or one line says why not.
+unset QRUN_CUDA_LIBRARY
+run $bench --device cuda
+if [ "$code" -ne 0 ]; then
+    expect_err "cuda: "
+    expect_one_error_line
+fi
+
+finish
