@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -189,14 +190,11 @@ static bool sync_folder(const char *path) {
 
 /* The rename is durable only once the folder that holds the name is on disk. */
 static qrun_status sync_parent(const char *path, qr_error *err) {
-    char *folder = qr_strdup(path);
-    if (folder == NULL) { return qr_fail_memory(err, path, strlen(path)); }
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) { slash[slash == folder ? 1 : 0] = '\0'; }
-    const bool done = sync_folder(slash != NULL ? folder : ".");
-    const qrun_status status = done ? QRUN_OK : fail_errno(err, path, "write the folder that holds it");
-    qr_free(folder);
-    return status;
+    char folder[PATH_MAX] = "."; /* no allocation: what is in place now is not to fail for want of memory */
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    if (length > 0 && length < sizeof folder) { (void)snprintf(folder, sizeof folder, "%.*s", (int)length, path); }
+    return sync_folder(folder) ? QRUN_OK : fail_errno(err, path, "write the folder that holds it");
 }
 
 qrun_status qr_file_writer_commit(qr_file_writer *writer, qr_error *err) {
@@ -233,6 +231,11 @@ qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, q
     if (status == QRUN_OK) { return qr_file_writer_commit(&writer, err); }
     qr_file_writer_abort(&writer);
     return status;
+}
+
+qrun_status qr_file_remove(const char *path, qr_error *err) {
+    if (unlink(path) != 0) { return errno == ENOENT ? QRUN_OK : fail_errno(err, path, "remove"); }
+    return sync_parent(path, err);
 }
 
 qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr_error *err) {
@@ -318,8 +321,8 @@ qrun_status qr_folder_lock(const char *path, int *descriptor, qr_error *err) {
     if (*descriptor < 0) { return fail_errno(err, path, "open the folder"); }
     if (flock(*descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) { return QRUN_OK; }
     qr_folder_unlock(descriptor);
-    return qr_fail(err, QRUN_ERROR_BUSY, "%s: another run is at work in this folder; wait for its end, or choose another "
-                   "one", path);
+    return qr_fail(err, QRUN_ERROR_BUSY,
+                   "%s: another run is at work in this folder; wait for its end, or choose another one", path);
 }
 
 void qr_folder_unlock(int *descriptor) {

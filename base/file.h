@@ -30,7 +30,8 @@ bool qr_file_is_folder(const char *path);
 char *qr_path_join(const char *base, const char *name);
 
 /* A file being written aside as "<path>.partial-<pid>"; commit flushes, fsyncs, renames it to <path> and fsyncs the
- * folder; abort removes it. Every function is a no-op on a zeroed writer except open. */
+ * folder (when only that fails, the file is in place, and the caller is told); abort removes it. Every function is a
+ * no-op on a zeroed writer except open. */
 typedef struct qr_file_writer {
     int descriptor; /* valid while path != NULL */
     char *path;
@@ -47,6 +48,9 @@ void qr_file_writer_abort(qr_file_writer *writer);
 
 /* Writes a whole small file through a writer. */
 qrun_status qr_file_write(const char *path, const void *bytes, size_t n_bytes, qr_error *err);
+
+/* Removes a file, for good before it returns. None at path is fine. */
+qrun_status qr_file_remove(const char *path, qr_error *err);
 
 /* A folder being written aside as "<path>.partial-<pid>", flat: the caller puts files into partial_path. commit fsyncs
  * it and renames it to path, abort removes it with the files in it; commit aborts when it fails. path must not exist
@@ -66,8 +70,8 @@ qrun_status qr_folder_remove_flat(const char *path, qr_error *err);
  * written, and then what is in it. */
 qrun_status qr_folder_retire(const char *path, qr_error *err);
 
-/* Removes what writers of killed programs left in a folder ("*.partial-<pid>"). Whoever calls it must know that no other
- * program is writing there (qr_folder_lock). No folder at path is fine. */
+/* Removes what writers of killed programs left in a folder ("*.partial-<pid>"). Whoever calls it must know that no
+ * other program is writing there (qr_folder_lock). No folder at path is fine. */
 qrun_status qr_folder_remove_partials(const char *path, qr_error *err);
 
 /* Holds the folder against every other holder, in this process and others, until qr_folder_unlock or the end of the

@@ -110,23 +110,27 @@ static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const ch
     qr_buffer_append_text(json, "\n}");
 }
 
-static qrun_status write_config(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
+static qrun_status make_config(const qr_adapter_spec *spec, qr_buffer *json, qr_error *err) {
     const size_t n = spec->n_targets;
     const char **targets = qr_alloc_array(n, sizeof *targets);
-    char *path = qr_path_join(folder, CONFIG_NAME);
-    qr_buffer json = {0};
-    qrun_status status;
-    if (targets == NULL || path == NULL) { QR_TRY(qr_fail_memory(err, CONFIG_NAME, n * sizeof *targets)); }
+    if (targets == NULL) { return qr_fail_memory(err, CONFIG_NAME, n * sizeof *targets); }
     for (size_t i = 0; i < n; i++) { targets[i] = spec->targets[i]; }
     qsort(targets, n, sizeof *targets, compare_names);
-    append_config(&json, spec, targets);
-    if (!qr_buffer_ok(&json)) { QR_TRY(qr_fail_memory(err, CONFIG_NAME, json.size)); }
-    QR_TRY(qr_file_write(path, json.data, json.size, err));
-out:
-    qr_buffer_free(&json);
-    qr_free(path);
+    append_config(json, spec, targets);
     qr_free(targets);
-    return status;
+    return qr_buffer_ok(json) ? QRUN_OK : qr_fail_memory(err, CONFIG_NAME, json->size);
+}
+
+/* A configuration of another adapter goes before its tensors do: whenever the writing ends, the folder has the adapter
+ * that was there, or none, or this one, and never the tensors of one under the configuration of the other. */
+static qrun_status remove_other_config(const char *path, const qr_buffer *config, qr_error *err) {
+    char *there = NULL;
+    size_t n_bytes = 0;
+    if (!qr_file_exists(path)) { return QRUN_OK; }
+    const bool same = qr_file_read(path, config->size, &there, &n_bytes, NULL) == QRUN_OK && n_bytes == config->size &&
+                      memcmp(there, config->data, n_bytes) == 0;
+    qr_free(there);
+    return same ? QRUN_OK : qr_file_remove(path, err);
 }
 
 /* ---- adapter_model.safetensors ----------------------------------------------------------------------------------- */
@@ -253,12 +257,19 @@ out:
 
 qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
     qr_adapter *written = NULL;
+    qr_buffer config = {0};
+    char *path = qr_path_join(folder, CONFIG_NAME);
     qrun_status status;
+    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(folder))); }
+    QR_TRY(make_config(spec, &config, err));
+    QR_TRY(remove_other_config(path, &config, err));
     QR_TRY(write_tensors(folder, spec, err));
-    QR_TRY(write_config(folder, spec, err));
+    QR_TRY(qr_file_write(path, config.data, config.size, err));
     QR_TRY(qr_adapter_open(folder, &written, err));
 out:
     qr_adapter_close(written);
+    qr_buffer_free(&config);
+    qr_free(path);
     return status;
 }
 
