@@ -16,6 +16,26 @@ __device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
     }
 }
 
+/* fn'(x). 1 − tanh² is taken as 1 / cosh², which does not cancel; behind ±20 it is 0, and so is what gelu adds there. */
+__device__ __forceinline__ float act_derivative(qr_act_fn fn, float x) {
+    switch (fn) {
+    case QR_ACT_SILU: {
+        const float on = 1.0F / (1.0F + expf(-x)), off = 1.0F / (1.0F + expf(x));
+        return on + x * on * off;
+    }
+    case QR_ACT_GELU_TANH: {
+        const float near = fminf(fmaxf(x, -20.0F), 20.0F), u = gelu_tanh_argument(near), cosine = coshf(u);
+        const float slope = 0.79788456080286535588F * (1.0F + 3.0F * 0.044715F * near * near);
+        return 0.5F * (1.0F + tanhf(u)) + 0.5F * near * slope / cosine / cosine;
+    }
+    default: {
+        const float near = fminf(fmaxf(x, -20.0F), 20.0F);
+        return 0.5F * erfcf(-near * 0.70710678118654752440F) +
+               near * 0.39894228040143267794F * expf(-0.5F * near * near);
+    }
+    }
+}
+
 __device__ __forceinline__ float softcap_value(float x, float cap) { return cap * tanhf(x / cap); }
 
 #endif

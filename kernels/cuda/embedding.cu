@@ -1,18 +1,12 @@
-/* embedding and gather_rows: a thread an element, neighbours in a row. */
+/* embedding and gather_rows, and their gradients: a thread an element, neighbours in a row. */
 #include "kernels/cuda/matrix.cuh"
 
 enum { THREADS = 256 };
 
-/* INT8: dequantised as quant/int8.h does. */
-static __device__ __forceinline__ float table_element(const matrix &table, int64_t row, int64_t col) {
-    const float code = matrix_code(table, row * table.cols + col);
-    return table.format == QR_WEIGHT_INT8 ? code * table.scales[row] * (1.0F / 127.0F) : code;
-}
-
 __global__ void embedding_kernel(qr_embedding_args a, matrix table) {
     const int64_t i = global_thread();
     if (i >= a.n_tokens * table.cols) { return; }
-    const float value = table_element(table, a.ids[i / table.cols], i % table.cols) * a.scale;
+    const float value = matrix_element(table, a.ids[i / table.cols], i % table.cols) * a.scale;
     a.dst[i] = a.accumulate ? a.dst[i] + value : value;
 }
 
@@ -32,5 +26,41 @@ static qrun_status run_gather_rows(qr_cuda_backend &cuda, const qr_gather_rows_a
                      args);
 }
 
+/* Blocks of the y dimension share the vocabulary out among them, so that every row of the table is one thread's, which
+ * adds what belongs there in the order of the tokens. */
+__global__ void embedding_backward_kernel(qr_embedding_backward_args a) {
+    const int64_t j = global_thread();
+    if (j >= a.dim) { return; }
+    for (int64_t i = 0; i < a.n_tokens; i++) {
+        const int32_t id = a.ids[i];
+        if (static_cast<unsigned>(id) % gridDim.y != blockIdx.y) { continue; }
+        float *dst = &a.dtable[id * a.dim + j];
+        *dst = fmaf(a.dy[i * a.dim + j], a.scale, *dst);
+    }
+}
+
+__global__ void scatter_rows_kernel(qr_scatter_rows_args a) {
+    const int64_t i = global_thread();
+    if (i < a.n_rows * a.dim) { a.dst[a.rows[i / a.dim] * a.dim + i % a.dim] = a.src[i]; }
+}
+
+static qrun_status run_embedding_backward(qr_cuda_backend &cuda, const qr_embedding_backward_args &args, void *,
+                                          qr_error *err) {
+    enum { SHARES = 16 };
+    dim3 grid = blocks_for(args.dim, THREADS);
+    grid.y = SHARES;
+    return QR_LAUNCH(cuda.device, err, embedding_backward_kernel, grid, THREADS, 0, args);
+}
+
+static qrun_status run_scatter_rows(qr_cuda_backend &cuda, const qr_scatter_rows_args &args, void *, qr_error *err) {
+    const size_t n_bytes = static_cast<size_t>(args.n_dst_rows * args.dim) * sizeof(float);
+    const qrun_status status = qr_device_zero(cuda.device, args.dst, n_bytes, err);
+    if (status != QRUN_OK) { return status; }
+    return QR_LAUNCH(cuda.device, err, scatter_rows_kernel, blocks_for(args.n_rows * args.dim, THREADS), THREADS, 0,
+                     args);
+}
+
+QR_CUDA_OP(embedding_backward, no_workspace<qr_embedding_backward_args>, run_embedding_backward)
+QR_CUDA_OP(scatter_rows, no_workspace<qr_scatter_rows_args>, run_scatter_rows)
 QR_CUDA_OP(embedding, no_workspace<qr_embedding_args>, run_embedding)
 QR_CUDA_OP(gather_rows, no_workspace<qr_gather_rows_args>, run_gather_rows)

@@ -55,6 +55,12 @@ __device__ __forceinline__ float matrix_code(const matrix &m, int64_t index) {
     }
 }
 
+/* Element (row, col) as quant/ dequantises it to F32. */
+__device__ __forceinline__ float matrix_element(const matrix &m, int64_t row, int64_t col) {
+    const float code = matrix_code(m, row * m.cols + col);
+    return m.format == QR_WEIGHT_INT8 ? code * m.scales[row] * (1.0F / 127.0F) : code;
+}
+
 /* What the sum over a row is multiplied with: SCB / 127 of INT8. */
 __device__ __forceinline__ float matrix_row_factor(const matrix &m, int64_t row) {
     return m.format == QR_WEIGHT_INT8 ? m.scales[row] / 127.0F : 1.0F;

@@ -2,9 +2,12 @@
 # source a line.
 set(QR_CUDA_SOURCES
   absent.cu
+  adafactor.cu
   attention.cu
   backend.cu
+  dora.cu
   elementwise.cu
+  elementwise_backward.cu
   embedding.cu
   kv.cu
   limits.cu
@@ -13,6 +16,8 @@ set(QR_CUDA_SOURCES
   lora.cu
   loss.cu
   norm.cu
+  norm_backward.cu
+  optimizer.cu
   rope.cu
   weight.cu
 )
