@@ -238,7 +238,8 @@ QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits" */
+    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits"; of a
+                             training run also "gradients", "optimizer", and "host": memory beside the device's */
     int64_t bytes;
 } qrun_plan_entry;
 

@@ -5,6 +5,7 @@ void qr_plan_init(qr_plan *plan) {
         [QR_PLAN_WEIGHTS] = "weights",         [QR_PLAN_ADAPTERS] = "adapters",   [QR_PLAN_KV_PAGES] = "kv pages",
         [QR_PLAN_ACTIVATIONS] = "activations", [QR_PLAN_WORKSPACE] = "workspace", [QR_PLAN_TABLES] = "tables",
         [QR_PLAN_LOGITS] = "logits",           [QR_PLAN_GRADIENTS] = "gradients", [QR_PLAN_OPTIMIZER] = "optimizer",
+        [QR_PLAN_HOST] = "host",
     };
     for (int i = 0; i < QR_PLAN_COUNT; i++) { plan->entries[i] = (qrun_plan_entry){names[i], 0}; }
 }

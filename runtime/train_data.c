@@ -2,35 +2,21 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
+#include "runtime/layout.h"
 
 static const int64_t MAX_EXAMPLE_TOKENS = INT64_C(1) << 20; /* no example is longer: the limit of seq_tokens */
 
-qrun_status qr_train_data_create(int64_t max_tokens, int64_t max_sequences, qr_train_data *data, qr_error *err) {
-    const size_t t = (size_t)max_tokens;
-    *data = (qr_train_data){.max_tokens = max_tokens, .max_sequences = max_sequences};
-    data->ids = qr_alloc_array(t, sizeof(int32_t));
-    data->position = qr_alloc_array(t, sizeof(int32_t));
-    data->target = qr_alloc_array(t, sizeof(int32_t));
-    data->seq_start = qr_alloc_array((size_t)max_sequences + 1, sizeof(int32_t));
-    data->row_key = qr_alloc_array(t, sizeof(int64_t));
-    if (data->ids == NULL || data->position == NULL || data->target == NULL || data->seq_start == NULL ||
-        data->row_key == NULL) {
-        qr_train_data_destroy(data);
-        return qr_fail_memory(err, "a micro-batch", t * (3 * sizeof(int32_t) + sizeof(int64_t)));
-    }
+size_t qr_train_data_place(qr_train_data *data, int64_t max_tokens, int64_t max_sequences, void *memory) {
+    qr_layout layout = {memory, 0};
+    *data = (qr_train_data){0};
+    data->row_key = qr_layout_take(&layout, max_tokens, sizeof(int64_t));
+    data->ids = qr_layout_take(&layout, max_tokens, sizeof(int32_t));
+    data->position = qr_layout_take(&layout, max_tokens, sizeof(int32_t));
+    data->target = qr_layout_take(&layout, max_tokens, sizeof(int32_t));
+    data->seq_start = qr_layout_take(&layout, max_sequences + 1, sizeof(int32_t));
     data->batch = (qr_train_batch){.ids = data->ids, .position = data->position, .target = data->target,
                                    .seq_start = data->seq_start, .row_key = data->row_key};
-    return QRUN_OK;
-}
-
-void qr_train_data_destroy(qr_train_data *data) {
-    qr_free(data->ids);
-    qr_free(data->position);
-    qr_free(data->target);
-    qr_free(data->seq_start);
-    qr_free(data->row_key);
-    *data = (qr_train_data){0};
+    return layout.offset;
 }
 
 void qr_train_data_fill(qr_train_data *data, const qr_dataset *dataset, const qr_micro_batch *micro) {

@@ -34,11 +34,16 @@ qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuf
 
 qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
     if (trainer->epoch_plan != NULL && trainer->planned_epoch == epoch) { return QRUN_OK; }
-    qr_batch_plan_destroy(trainer->epoch_plan);
-    trainer->epoch_plan = NULL;
     const qr_batch_options options = qr_trainer_batch_options(trainer, true);
+    qr_batch_plan *plan;
+    const qrun_status status = trainer->loader != NULL ? qr_train_loader_plan_epoch(trainer->loader, &trainer->view,
+                                                                                    &options, epoch, &plan, err)
+                                                       : qr_batch_plan_create(&trainer->view, &options, epoch, &plan, err);
+    if (status != QRUN_OK) { return status; }
+    qr_batch_plan_destroy(trainer->epoch_plan);
+    trainer->epoch_plan = plan;
     trainer->planned_epoch = epoch;
-    return qr_batch_plan_create(&trainer->view, &options, epoch, &trainer->epoch_plan, err);
+    return QRUN_OK;
 }
 
 /* Steps in n_epochs; a fraction counts by its share of the last epoch's windows. */
@@ -100,8 +105,6 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
     if (s->max_steps == 0) { QR_TRY(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
     trainer->warmup_steps =
         s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
-    /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
-    QR_TRY(qr_train_data_create(s->batch_tokens, s->batch_tokens / 2 + 1, &trainer->data, err));
 out:
     return status;
 }

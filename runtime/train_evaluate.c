@@ -38,10 +38,16 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
 static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, double *loss,
                               qrun_train_metrics *metrics, qr_error *err) {
     qrun_status status = QRUN_OK;
+    const int64_t n_micro_batches = qr_batch_plan_micro_batches(plan);
     int64_t n_examples = 0;
-    for (int64_t i = 0; i < qr_batch_plan_micro_batches(plan) && status == QRUN_OK; i++) {
+    for (int64_t i = 0; i < n_micro_batches && status == QRUN_OK; i++) {
         const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, i);
-        status = qr_trainer_run_micro_batch(trainer, trainer->eval_view.dataset, &micro, 0, false, loss, err);
+        const qr_micro_source source = {trainer->eval_view.dataset, plan, i}, next = {source.dataset, plan, i + 1};
+        const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
+        double sum = 0;
+        if (i + 1 < n_micro_batches) { qr_train_loader_prepare(trainer->loader, &next); }
+        status = qr_train_pass_run(trainer->pass, batch, 0, false, &sum, err);
+        *loss += sum;
         metrics->n_tokens += micro.n_tokens;
         metrics->n_target_tokens += micro.n_targets;
         n_examples += micro.n_examples;
@@ -66,6 +72,7 @@ static qrun_status run_evaluation(qrun_trainer *trainer, qrun_train_metrics *met
     metrics->loss = loss / (double)qr_max(metrics->n_target_tokens, 1);
     metrics->seconds = qr_now_seconds() - start;
 out:
+    qr_train_loader_forget(trainer->loader); /* of this plan */
     qr_batch_plan_destroy(plan);
     return status;
 }

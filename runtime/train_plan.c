@@ -7,7 +7,9 @@
 #include "runtime/trainer.h"
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy) {
-    return (qr_train_limits){trainer->data.max_tokens, trainer->data.max_sequences, *policy};
+    const int64_t max_tokens = trainer->settings.batch_tokens;
+    /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
+    return (qr_train_limits){max_tokens, max_tokens / 2 + 1, *policy};
 }
 
 static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan, qr_error *err) {
@@ -20,6 +22,7 @@ static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *
     plan->entries[QR_PLAN_OPTIMIZER].bytes =
         (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +
                   qr_update_scratch_bytes(p, trainer->settings.optimizer.kind));
+    plan->entries[QR_PLAN_HOST].bytes = (int64_t)qr_train_loader_bytes(limits.max_tokens, limits.max_sequences);
     return qr_train_pass_plan(trainer->model, p, &limits, plan, err);
 }
 

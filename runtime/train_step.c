@@ -7,24 +7,33 @@
 #include "runtime/schedule.h"
 #include "runtime/trainer.h"
 
-qrun_status qr_trainer_run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
-                                       float loss_scale, bool backward, double *loss, qr_error *err) {
-    double sum = 0;
-    qr_train_data_fill(&trainer->data, dataset, micro);
-    const qrun_status status = qr_train_pass_run(trainer->pass, &trainer->data.batch, loss_scale, backward, &sum, err);
-    *loss += sum;
-    return status;
+/* What is to be loaded while a micro-batch of the current step is computed. */
+static void prepare_next(qrun_trainer *trainer, const qr_batch_window *window, int64_t index) {
+    const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
+    const qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + 1};
+    if (next.index < window->first + window->n_micro_batches ||
+        (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
+        qr_train_loader_prepare(trainer->loader, &next);
+    } else if (more_steps) {
+        const qr_batch_options options = qr_trainer_batch_options(trainer, true);
+        qr_train_loader_prepare_epoch(trainer->loader, &trainer->view, &options, trainer->planned_epoch + 1);
+    }
 }
 
 static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const float loss_scale = 1.0F / (float)window->n_targets; /* once, over all micro-batches of the step */
+    const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
-    trainer->data.batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, window->first + i);
-        status = qr_trainer_run_micro_batch(trainer, trainer->dataset, &micro, loss_scale, true, loss, err);
+        const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, window->first + i};
+        qr_train_batch batch = *qr_train_loader_take(trainer->loader, &source);
+        double sum = 0;
+        prepare_next(trainer, window, source.index);
+        batch.dropout_key = key;
+        status = qr_train_pass_run(trainer->pass, &batch, loss_scale, true, &sum, err);
+        *loss += sum;
     }
     return status;
 }

@@ -25,6 +25,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, trainer->settings.optimizer.kind);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
     trainer->scratch_bytes = scratch_bytes;
+    QR_TRY(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_TRY(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
 out:
@@ -74,7 +75,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_optimizer_destroy(trainer->optimizer);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch, trainer->scratch_bytes);
     qr_parameters_destroy(&trainer->parameters);
-    qr_train_data_destroy(&trainer->data);
+    qr_train_loader_destroy(trainer->loader);
     qr_batch_plan_destroy(trainer->epoch_plan);
     qr_dataset_close(trainer->dataset);
     qr_dataset_close(trainer->eval_dataset);

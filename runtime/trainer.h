@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "runtime/lora_parameters.h"
-#include "runtime/train_data.h"
+#include "runtime/train_loader.h"
 #include "runtime/train_settings.h"
 #include "runtime/update.h"
 
@@ -34,7 +34,7 @@ struct qrun_trainer {
     qr_dataset_view view, eval_view; /* n 0: nothing to evaluate on */
     qr_batch_plan *epoch_plan; /* of epoch `planned_epoch` */
     int64_t planned_epoch;
-    qr_train_data data;
+    qr_train_loader *loader;
     qr_parameters parameters;
     qr_optimizer *optimizer;
     qr_train_pass *pass;
@@ -86,9 +86,6 @@ qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train_step.c ------------------------------------------------------------------------------------------------ */
 
-/* Adds a micro-batch's sum of losses to *loss and, with backward, its gradient. */
-qrun_status qr_trainer_run_micro_batch(qrun_trainer *trainer, const qr_dataset *dataset, const qr_micro_batch *micro,
-                                       float loss_scale, bool backward, double *loss, qr_error *err);
 /* Epochs that are done, with the share of the current one; its plan must be the current one. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
 /* QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
