@@ -4,9 +4,6 @@
 #define QR_KERNELS_CUDA_ABSENT_H
 
 #define QR_CUDA_ABSENT_OPS(X)    \
-    X(linear_backward)           \
-    X(weight_backward)           \
-    X(lora_backward)             \
     X(attention_packed)          \
     X(attention_packed_backward)
 

@@ -12,13 +12,16 @@ set(QR_CUDA_SOURCES
   kv.cu
   limits.cu
   linear.cu
+  linear_backward.cu
   linear_mma.cu
   lora.cu
   loss.cu
   norm.cu
   norm_backward.cu
   optimizer.cu
+  product.cu
   rope.cu
   weight.cu
+  weight_backward.cu
 )
 list(TRANSFORM QR_CUDA_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
