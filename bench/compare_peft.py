@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""qrun bench --train beside PEFT with bitsandbytes: the same shape, the same threads, steps taking turns.
+
+    QRUN=build/release/cli/qrun bench/compare_peft.py --model FOLDER --python …/bin/python
+
+--python is one that has torch, transformers, peft and bitsandbytes. FOLDER holds a model whose linear layers are stored
+in NF4 as bitsandbytes has them (`qrun quantize` makes one). Both load it, train LoRA on all linear layers, computing in
+BF16, one row of --seq-len random tokens a step, AdamW on F32 factors, gradients clipped, activations checkpointed by
+layer (`--checkpointing full`; gradient_checkpointing_enable). The peer is set up the way QLoRA is usually run:
+from_pretrained, prepare_model_for_kbit_training, get_peft_model, BF16 autocast, torch.optim.AdamW. It is one process that
+loads, takes a first step, and then steps whenever it is asked to; between its steps qrun runs, a process of its own each
+time, with a first step and one that counts. The table has medians over rounds, so that what disturbs the machine for a
+while disturbs both; loading, first steps and peak memory stand beside them.
+"""
+
+import argparse
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+
+import measuring
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="folder with linear layers in NF4")
+    parser.add_argument("--python", default=sys.executable, help="of the environment with peft and bitsandbytes")
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)  # be the peer's process
+    return parser.parse_args()
+
+
+# ---- The peer's process: a line of JSON when it is ready, and one for every line on its stdin -------------------------
+
+
+def say(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def peak_rss_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux
+
+
+def make_peer(options):
+    import bitsandbytes
+    import peft
+    import torch
+    import transformers
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    begin = time.monotonic()
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16, device_map="cpu")
+    load_seconds = time.monotonic() - begin
+    model = peft.prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
+    model = peft.get_peft_model(model, peft.LoraConfig(r=options.rank, lora_alpha=2 * options.rank,
+                                                       target_modules="all-linear", task_type="CAUSAL_LM"))
+    model.train()
+    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=2e-4)
+    ids = torch.randint(0, model.config.vocab_size, (1, options.seq_len))
+    n_quantized = sum(isinstance(m, bitsandbytes.nn.Linear4bit) for m in model.modules())
+    n_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    say(load_seconds=load_seconds, quantized_layers=n_quantized, trainable_parameters=n_trainable,
+        versions={m.__name__: m.__version__ for m in (torch, transformers, peft, bitsandbytes)})
+
+    def step():
+        start = time.monotonic()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_((p for p in model.parameters() if p.requires_grad), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return time.monotonic() - start, loss.item()
+
+    return step
+
+
+def be_peer(options):
+    step = make_peer(options)
+    for _ in sys.stdin:
+        seconds, loss = step()
+        say(step_seconds=seconds, loss=loss, peak_rss_bytes=peak_rss_bytes())
+
+
+class Peer:
+    def __init__(self, options):
+        command = [options.python, __file__, "--peer", "--model", options.model, "--seq-len", options.seq_len,
+                   "--rank", options.rank, "--threads", options.threads]
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.ready = self.read()
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            measuring.stop("the peer's process ended; what it said is above")
+        return json.loads(line)
+
+    def step(self):
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# ---- Comparing ---------------------------------------------------------------------------------------------------------
+
+
+def measure_qrun(qrun, options):
+    result = json.loads(measuring.run([
+        qrun, "bench", "--model", options.model, "--train", "--seq-len", options.seq_len,
+        "--rank", options.rank, "--threads", options.threads, "--repeat", 1, "--json", "-"]))
+    train, machine = result["train"], result["machine"]
+    return {
+        "step_seconds": train["step_seconds"],
+        "first_step_seconds": train["first_step_seconds"],
+        "load_seconds": result["load_seconds"],
+        "bf16_flops": machine["bf16_flops"],
+        "matrix_share_counted": train["matrix_share_counted"],
+        "matrix_share_computed": train["matrix_share_computed"],
+        "planned_bytes": train["planned_bytes"],
+        "peak_rss_bytes": train["peak_rss_bytes"],
+        "trainable_parameters": train["trainable_parameters"],
+        "isa": machine["isa"],
+    }
+
+
+def collect(rounds):
+    """Lists of one engine's rounds to medians; what is no float is as in the first round."""
+    return {key: measuring.summary([one[key] for one in rounds]) if isinstance(value, float) else value
+            for key, value in rounds[0].items()}
+
+
+def print_table(ours, peer, options):
+    def row(name, values):
+        print(f"{name:24}" + "".join(f"{value:>16}" for value in values))
+
+    steps = [ours["step_seconds"], peer["step_seconds"]]
+    row(f"medians of {options.rounds}", ["qrun", "PEFT + bnb"])
+    row("seconds a step", [f"{step['median']:.2f}" for step in steps])
+    row("", [f"{step['least']:.2f}-{step['most']:.2f}" for step in steps])
+    row("tokens/s", [f"{options.seq_len / step['median']:.1f}" for step in steps])
+    row("loading", [f"{ours['load_seconds']['median']:.2f} s", f"{peer['load_seconds']:.2f} s"])
+    row("first step", [f"{ours['first_step_seconds']['median']:.2f} s", f"{peer['first_step_seconds']:.2f} s"])
+    row("peak RSS", [f"{engine['peak_rss_bytes'] / 2**30:.2f} GiB" for engine in (ours, peer)])
+    print(f"\nqrun is {steps[1]['median'] / steps[0]['median']:.2f} times as fast; at "
+          f"{ours['matrix_share_counted']['median']:.1%} of {ours['bf16_flops']['median'] / 1e12:.2f} TFLOP/s "
+          f"({ours['isa']}) counting 6 operations per parameter and token")
+
+
+def main():
+    options = arguments()
+    if options.peer:
+        be_peer(options)
+        return
+    qrun = measuring.program("QRUN", "qrun")
+    machine = measuring.machine()
+    peer = Peer(options)
+    first = peer.step()
+    ours, theirs = [], []
+    for _ in range(options.rounds):
+        ours.append(measure_qrun(qrun, options))
+        theirs.append(peer.step())
+    peer.close()
+    if ours[0]["trainable_parameters"] != peer.ready["trainable_parameters"]:
+        measuring.stop("the two do not train the same number of parameters")
+    engines = {"qrun": collect(ours),
+               "peft": {**peer.ready, "first_step_seconds": first["step_seconds"],
+                        "step_seconds": measuring.summary([one["step_seconds"] for one in theirs]),
+                        "peak_rss_bytes": theirs[-1]["peak_rss_bytes"]}}
+    print_table(engines["qrun"], engines["peft"], options)
+    measuring.write_result("peft", {
+        "machine": machine,
+        "qrun": measuring.version([qrun, "--version"]),
+        "options": {key: str(value) for key, value in vars(options).items() if key not in ("peer", "python", "model")},
+        "engines": engines,
+    })
+
+
+if __name__ == "__main__":
+    main()
