@@ -42,13 +42,15 @@ QR_OPS(QR_X)
 #undef QR_X
 }
 
-/* Defines qr_cuda_op_<name> by two functions,
+/* Defines qr_cuda_op_<name> by three functions,
+ *     bool supports(const qr_<name>_args &, qr_error *), what is required beyond op_check,
  *     size_t workspace(const qr_<name>_args &) and
- *     qrun_status run(qr_cuda_backend &, const qr_<name>_args &, void *workspace, qr_error *),
- * with op_check as its `supports`. */
-#define QR_CUDA_OP(name, workspace, run)                                                                             \
+ *     qrun_status run(qr_cuda_backend &, const qr_<name>_args &, void *workspace, qr_error *). */
+#define QR_CUDA_OP_IF(name, supports, workspace, run)                                                                \
     const qr_op_impl qr_cuda_op_##name = {                                                                           \
-        [](const qr_backend *, const void *args, qr_error *err) { return qr_check_##name(args, err); },              \
+        [](const qr_backend *, const void *args, qr_error *err) {                                                    \
+            return qr_check_##name(args, err) && supports(*static_cast<const qr_##name##_args *>(args), err);        \
+        },                                                                                                           \
         [](const qr_backend *, const void *args) -> size_t {                                                         \
             return workspace(*static_cast<const qr_##name##_args *>(args));                                          \
         },                                                                                                           \
@@ -56,6 +58,10 @@ QR_OPS(QR_X)
             return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);               \
         }};
 
+/* The same where op_check says all. */
+#define QR_CUDA_OP(name, workspace, run) QR_CUDA_OP_IF(name, always_supported<qr_##name##_args>, workspace, run)
+
+template <typename T> static inline bool always_supported(const T &, qr_error *) { return true; }
 template <typename T> static inline size_t no_workspace(const T &) { return 0; }
 
 /* --- Weights in this backend's memory: the canonical codes in their order, then the scales, each part at a multiple of

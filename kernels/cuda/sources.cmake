@@ -4,6 +4,8 @@ set(QR_CUDA_SOURCES
   absent.cu
   adafactor.cu
   attention.cu
+  attention_packed.cu
+  attention_packed_backward.cu
   backend.cu
   dora.cu
   elementwise.cu
