@@ -1,4 +1,4 @@
-/* qrun finetune: a LoRA adapter from examples, by QLoRA. */
+/* qrun finetune: a LoRA adapter from examples, by QLoRA; or every weight of a model. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,10 @@ typedef struct finetune_options {
     option_number eval_split;
     bool skip_bad;
     option_int show_mask;
-    const char *targets;
+    const char *targets, *modules;
+    bool train_head, full;
+    option_int init;
+    option_number init_embedding_std;
     option_int rank;
     option_number alpha;
     bool rslora, dora;
@@ -33,6 +36,7 @@ typedef struct finetune_options {
 #define AT(field) .offset = offsetof(finetune_options, field)
 
 static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd", NULL}; /* by qrun_optimizer */
+static const char *const init_names[] = {"model", "random", NULL};
 static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
 
 static const char *const batching_names[] = {"pack", "group", NULL};                           /* by qrun_batching */
@@ -58,20 +62,38 @@ static const option data_table[] = {
 
 static const option adapter_table[] = {
     {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
-     .help = "The folder for the adapter (as PEFT and 'qrun generate --adapter' read it), with checkpoints, "
-             "metrics.jsonl, trainer_state.json and report.html."},
+     .help = "The folder for the adapter (as PEFT and 'qrun generate --adapter' read it), or with --full for the new "
+             "model, with checkpoints, metrics.jsonl, trainer_state.json and report.html."},
     {.name = "lora-targets", .kind = OPTION_TEXT, .value_name = "WHICH", AT(targets),
      .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
     {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", AT(rank), .low = 1, .high = 512,
      .help = "Rank of the update of each layer. Default: 16."},
     {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", AT(alpha), .low = 1e-6, .high = 1e6,
      .help = "The update is scaled by alpha / rank. Default: twice the rank."},
+    {.name = "train-head", .kind = OPTION_FLAG, AT(train_head),
+     .help = "Train the output head too, whole: --modules-to-save lm_head."},
+    {.name = "modules-to-save", .kind = OPTION_TEXT, .value_name = "NAMES", AT(modules),
+     .help = "Modules that are trained whole beside the adapter and stored in it, as PEFT calls it: such as "
+             "lm_head,embed_tokens."},
     {.name = "rslora", .kind = OPTION_FLAG, AT(rslora), .help = "Scale by alpha / √rank instead."},
     {.name = "dora", .kind = OPTION_FLAG, AT(dora),
      .help = "DoRA: train the length of every row of the adapted matrices beside LoRA. Takes a third more time."},
     {.name = "lora-dropout", .kind = OPTION_NUMBER, .value_name = "P", AT(lora_dropout), .low = 0, .high = 0.99,
      .help = "While training, drop each number that enters an adapter with this probability. Results do not depend on "
              "how examples are batched. Default: 0."},
+};
+
+static const option full_table[] = {
+    {.name = "full", .kind = OPTION_FLAG, AT(full),
+     .help = "Train every weight instead of an adapter. The model is held in the compute type (--dtype), and --out "
+             "becomes a model folder of its own. Takes about 18 bytes a weight with adamw, 12 with adamw8bit."},
+    {.name = "init", .kind = OPTION_CHOICE, AT(init), .choices = init_names,
+     .help = "With --full: begin from the model's weights, or from random ones as its family begins with. random needs "
+             "no weights in --model, only config.json and the tokenizer. Default: model."},
+    {.name = "init-embedding-std", .kind = OPTION_NUMBER, .value_name = "X", AT(init_embedding_std), .low = 1e-6,
+     .high = 100,
+     .help = "With --init random: standard deviation of the embeddings. Default: that of the other matrices, "
+             "initializer_range in config.json."},
 };
 
 static const option training_table[] = {
@@ -101,7 +123,7 @@ static const option optimizer_table[] = {
     {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = optimizer_names,
      .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
     {.name = "lr", .kind = OPTION_NUMBER, .value_name = "X", AT(lr), .low = 1e-12, .high = 100,
-     .help = "Highest learning rate. Default: 2e-4."},
+     .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},
     {.name = "schedule", .kind = OPTION_CHOICE, AT(schedule), .choices = schedule_names,
      .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
     {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", AT(warmup), .low = 0, .high = 1e9,
@@ -155,6 +177,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(finetune_options, engine)),
     OPTION_GROUP("Data", data_table, 0),
     OPTION_GROUP("Adapter", adapter_table, 0),
+    OPTION_GROUP("Full fine-tuning", full_table, 0),
     OPTION_GROUP("Training", training_table, 0),
     OPTION_GROUP("Optimiser", optimizer_table, 0),
     OPTION_GROUP("Memory", memory_table, 0),
@@ -162,11 +185,28 @@ static const option_group groups[] = {
     {"Machine", machine_option_table, N_THREAD_OPTIONS, offsetof(finetune_options, engine)},
 };
 
+static int check_full(const finetune_options *o) {
+    const bool of_adapters = o->targets != NULL || o->rank.given || o->alpha.given || o->rslora || o->train_head ||
+                             o->modules != NULL || o->lora_dropout.given || o->dora;
+    if (o->full && of_adapters) {
+        return complain(EXIT_USAGE, "--full trains every weight, so options of adapters do not go with it");
+    }
+    if (o->full && (o->engine.quant.given || o->engine.quant_head.given)) {
+        return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
+                                    "--quant and --quant-head away");
+    }
+    if (!o->full && o->init.value == 1) { return complain(EXIT_USAGE, "--init random needs --full"); }
+    if (o->init_embedding_std.given && o->init.value != 1) {
+        return complain(EXIT_USAGE, "--init-embedding-std needs --init random");
+    }
+    return EXIT_OK;
+}
+
 static int check_combination(const finetune_options *o) {
     const int code = engine_require_model(&o->engine);
     if (code != EXIT_OK) { return code; }
     if (o->data == NULL) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
-    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the adapter: give --out DIR"); }
+    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
     if (o->eval_data != NULL && o->eval_split.given) {
         return complain(EXIT_USAGE, "--eval-data and --eval-split exclude each other");
     }
@@ -188,10 +228,11 @@ static int check_combination(const finetune_options *o) {
     if (o->batch_tokens.given && o->batch_size.given) {
         return complain(EXIT_USAGE, "--batch-size and --batch-tokens exclude each other: the budget in tokens decides");
     }
-    return EXIT_OK;
+    return check_full(o);
 }
 
-static qrun_train_params train_params(const finetune_options *o) {
+/* modules: room for --modules-to-save and --train-head together. */
+static qrun_train_params train_params(const finetune_options *o, text_buffer *modules) {
     qrun_train_params p = QRUN_TRAIN_PARAMS_INIT;
     p.data = o->data;
     p.eval_data = o->eval_data;
@@ -203,6 +244,14 @@ static qrun_train_params train_params(const finetune_options *o) {
     p.alpha = (float)o->alpha.value;
     p.rslora = o->rslora;
     p.dora = o->dora;
+    if (o->train_head || o->modules != NULL) {
+        text_format(modules, "%s%s%s", o->train_head ? "lm_head" : "", o->train_head && o->modules != NULL ? "," : "",
+                    o->modules != NULL ? o->modules : "");
+        p.modules_to_save = modules->data;
+    }
+    p.full = o->full;
+    p.init_random = o->init.value == 1;
+    p.init_embedding_std = o->init_embedding_std.value;
     p.lora_dropout = o->lora_dropout.value;
     p.optimizer = (qrun_optimizer)o->optimizer.value;
     p.schedule = (qrun_schedule)o->schedule.value;
@@ -243,13 +292,15 @@ static int show_masks(const finetune_options *o, const training *t) {
 
 static int open_trainer(const finetune_options *o, const engine *e, training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_train_params params = train_params(o);
+    text_buffer modules = {0};
+    qrun_train_params params = train_params(o, &modules);
     params.restart = o->restart || o->show_mask.given; /* examples are shown whatever a checkpoint belongs to */
     params.progress = training_show_progress;
     params.progress_user = t;
     progress_draw(0, 0, "reading the data");
     const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
     progress_clear();
+    text_free(&modules);
     if (status == QRUN_ERROR_CANCELLED) {
         return complain(EXIT_INTERRUPTED, "interrupted while the data were read; nothing of it is kept");
     }
@@ -264,6 +315,7 @@ static int train(const finetune_options *o, const engine *e, training *t, text_b
     options_describe(&command_finetune, o, options);
     t->out = o->out;
     t->load_best = o->load_best || o->early_stopping.given;
+    t->full = o->full;
     t->save_every = o->save_every.value;
     t->json = o->json;
     t->verbose = o->verbose && !progress_enabled();
@@ -294,14 +346,17 @@ static int train(const finetune_options *o, const engine *e, training *t, text_b
 
 static int run(const void *options, const option_texts *arguments) {
     const finetune_options *o = options;
+    engine_options wanted = o->engine;
     engine e = {0};
     training t = {0};
     text_buffer given = {0};
     (void)arguments;
     if (o->quiet) { progress_silence(); }
     int code = check_combination(o);
-    if (code == EXIT_OK) { code = engine_open_context(&e, &o->engine); }
-    if (code == EXIT_OK) { code = engine_open_model(&e, &o->engine); }
+    wanted.trainable = o->full;
+    wanted.unread = o->init.value == 1;
+    if (code == EXIT_OK) { code = engine_open_context(&e, &wanted); }
+    if (code == EXIT_OK) { code = engine_open_model(&e, &wanted); }
     if (code == EXIT_OK) { code = open_trainer(o, &e, &t); }
     if (code == EXIT_OK) { code = o->show_mask.given ? show_masks(o, &t) : train(o, &e, &t, &given); }
     qrun_trainer_destroy(t.trainer);
@@ -313,13 +368,14 @@ static int run(const void *options, const option_texts *arguments) {
 
 const command command_finetune = {
     .name = "finetune",
-    .summary = "train a LoRA adapter on examples, with the model held in 4 or 8 bits",
+    .summary = "train a LoRA adapter on examples, over a model in 4 or 8 bits, or the whole model",
     .usage = "--model DIR --data FILE.jsonl --out DIR [OPTIONS]",
     .description =
         "QLoRA: the model's weights stay as they are, in 4 or 8 bits, and a small adapter beside them learns. The "
-        "memory that a run takes is known, printed by category, and kept to before the first step.\n\n"
+        "memory that a run takes is known, printed by category, and kept to before the first step. --full trains every "
+        "weight instead, from the model's or from random ones, and writes a model.\n\n"
         "Ctrl-C (or SIGTERM) finishes the step, writes a checkpoint, and says how to go on: with the same command. "
-        "Training that was stopped, or killed, ends with the same adapter, to the bit, as training that was not. A "
+        "Training that was stopped, or killed, ends with the same result, to the bit, as training that was not. A "
         "second Ctrl-C ends the program at once.\n\n"
         "The output folder has metrics.jsonl (a line a step), trainer_state.json (as the Hugging Face Trainer writes "
         "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
@@ -328,6 +384,7 @@ const command command_finetune = {
                 "  qrun finetune --model path/to/model --data train.jsonl --eval-split 0.1 --eval-every 50 \\\n"
                 "                --epochs 3 --batch-size 4 --lr 1e-4 --warmup 0.03 --memory 6GiB --out my-adapter\n"
                 "  qrun generate --model path/to/model --adapter my-adapter --chat --prompt \"Hello!\"\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --full --lr 1e-5 --out my-model\n"
                 "\n"
                 "  # two lines of a train.jsonl:\n"
                 "  {\"prompt\": \"Hello!\", \"completion\": \" Ahoy!\"}\n"

@@ -78,6 +78,8 @@ qrun_model_params engine_model_params(const engine_options *options) {
         params.path = options->shape;
         params.random_weights = true;
     }
+    if (options->unread) { params.random_weights = true; }
+    params.trainable = options->trainable;
     params.quant = quant_values[options->quant.value];
     params.quant_head_int8 = options->quant_head.value == 1;
     params.dtype = dtype_values[options->dtype.value];
@@ -144,7 +146,7 @@ int engine_open_model(engine *e, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = engine_model_params(options);
     params.progress = engine_show_bytes;
-    params.progress_user = options->shape != NULL ? "making weights" : "loading";
+    params.progress_user = params.random_weights ? "making weights" : "loading";
     const qrun_status status = qrun_model_open(e->context, &params, &e->model, &error);
     progress_clear();
     if (status != QRUN_OK) { return complain_error(&error); }

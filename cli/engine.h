@@ -19,6 +19,8 @@ typedef struct engine_options {
     option_int kv;
     bool no_prefix_sharing;
     const char *shape; /* bench: a config.json in place of a model */
+    bool trainable;    /* finetune --full */
+    bool unread;       /* finetune --init random: the folder's weights are not wanted */
 } engine_options;
 
 enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };

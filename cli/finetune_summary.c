@@ -27,8 +27,12 @@ static void print_data(const training *t) {
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
-    printf("trainable   %.4g million parameters beside %.4g million in %s\n", (double)info->n_trainable / 1e6,
-           (double)t->facts.model_info->n_parameters / 1e6, t->facts.model_info->quant);
+    printf("trainable   %.4g million parameters", (double)info->n_trainable / 1e6);
+    if (!t->full) {
+        printf(" beside %.4g million in %s", (double)t->facts.model_info->n_parameters / 1e6,
+               t->facts.model_info->quant);
+    }
+    printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);
@@ -97,8 +101,10 @@ static void put_shell_word(text_buffer *out, const char *word) {
 
 static void put_how_to_use(const training *t, text_buffer *out) {
     text_puts(out, "qrun generate --model ");
-    put_shell_word(out, t->facts.model);
-    text_puts(out, " --adapter ");
+    if (!t->full) {
+        put_shell_word(out, t->facts.model);
+        text_puts(out, " --adapter ");
+    }
     put_shell_word(out, t->out);
     text_puts(out, t->chat ? " --chat --prompt \"…\"" : " --prompt \"…\"");
 }
@@ -133,7 +139,7 @@ void finetune_print_result(const training *t) {
     printf("report      %s/report.html\n", t->out);
     text_buffer use = {0};
     put_how_to_use(t, &use);
-    printf("The adapter is in '%s'. To use it: %s\n", t->out, use.data);
+    printf("The %s is in '%s'. To use it: %s\n", t->full ? "model" : "adapter", t->out, use.data);
     text_free(&use);
 }
 
@@ -147,7 +153,7 @@ void finetune_print_result_json(const training *t) {
     const run_sums sums = sum_run(log);
     const train_step_record *last = train_log_last(log);
     text_buffer out = {0};
-    text_puts(&out, "{\"result\":{\"adapter\":");
+    text_puts(&out, t->full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
     text_json_string(&out, t->out, strlen(t->out));
     text_format(&out, ",\"steps\":%lld", last != NULL ? (long long)last->step : 0);
     put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);

@@ -1,4 +1,4 @@
-/* The course of qrun finetune, from a trainer that is ready to an adapter: steps, evaluations, checkpoints, the log and
+/* The course of qrun finetune, from a trainer that is ready to its result: steps, evaluations, checkpoints, the log and
  * the report in the output folder, what is drawn meanwhile, and the end by Ctrl-C. */
 #ifndef QRUN_CLI_TRAINING_H
 #define QRUN_CLI_TRAINING_H
@@ -16,6 +16,7 @@ typedef struct training {
     int64_t save_every;             /* steps; 0: only at the end */
     bool load_best;                 /* the adapter is that of the best evaluation */
     bool chat;                      /* examples are conversations: the adapter is used with --chat */
+    bool full;                      /* the result is a model, not an adapter */
     bool json;                      /* metrics as JSON lines on stdout */
     bool verbose;                   /* a line on stderr now and then, where no progress is drawn */
 
@@ -31,7 +32,7 @@ typedef struct training {
  * trainer is NULL while it is made. */
 bool training_show_progress(void *user, int64_t done, int64_t total);
 
-/* Trains to the end and exports the adapter. Returns 0 or an exit code, after telling the user: EXIT_INTERRUPTED after
+/* Trains to the end and exports the result. Returns 0 or an exit code, after telling the user: EXIT_INTERRUPTED after
  * Ctrl-C, with a checkpoint of the last step; EXIT_SOME_FAILED where training diverged. */
 int training_run(training *t);
 void training_free(training *t);

@@ -465,16 +465,20 @@ typedef struct qrun_train_params {
     double eval_fraction;    /* of data, set aside for evaluation; 0: none */
     bool skip_bad;           /* pass over lines that are no example instead of refusing the file */
     const char *cache_folder; /* for tokenised data; NULL: inside out */
-    const char *out;         /* the adapter's folder; checkpoints go inside */
+    const char *out;         /* the adapter's folder, or the trained model's; checkpoints go inside */
     const char *targets;     /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
     int32_t rank;            /* 0: 16 */
     float alpha;             /* 0: twice the rank */
     bool rslora;
     bool dora;               /* DoRA: a trained magnitude for every output of an adapted layer */
+    const char *modules_to_save; /* trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none */
+    bool full;               /* every weight is trained instead, of a model opened as trainable */
+    bool init_random;        /* full: from random weights, as its family begins with */
+    double init_embedding_std; /* init_random: deviation of the embeddings; 0: as of every matrix */
     double lora_dropout;     /* of what enters the adapters, while training; 0: none, up to 0.99 */
     qrun_optimizer optimizer;
     qrun_schedule schedule;
-    double learning_rate;    /* 0: 2e-4 */
+    double learning_rate;    /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
     double warmup;           /* below 1: share of all steps; else steps */
     double weight_decay;
     double max_grad_norm;    /* 0: 1.0; negative: no clipping */
@@ -588,7 +592,8 @@ QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error)
  * then: further steps, evaluations and checkpoints are refused. Save before. */
 QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
 
-/* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it. */
+/* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it; a fully trained model as a whole folder, in the
+ * compute type, as transformers and qrun_model_open read it. */
 QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error);
 
 /* ---- Writing a quantised folder ---------------------------------------------------------------------------------- */

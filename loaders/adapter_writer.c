@@ -15,6 +15,7 @@
 
 static const char CONFIG_NAME[] = "adapter_config.json";
 static const char TENSORS_STEM[] = "adapter_model";
+enum { CHUNK_FLOATS = 1 << 20 };
 
 /* ---- adapter_config.json ----------------------------------------------------------------------------------------- */
 
@@ -209,6 +210,7 @@ static qrun_status list_tensors(tensor_list *list, qr_error *err) {
         status = add_tensor(list, PART_PARAMETER, i, parameter->name, parameter->n_dims, parameter->dims, err);
     }
     if (status != QRUN_OK) { return status; }
+    if (spec->read_parameter != NULL) { list->n_values = qr_max(list->n_values, CHUNK_FLOATS); }
     list->values = qr_alloc_array((size_t)list->n_values, sizeof *list->values);
     return list->values != NULL ? QRUN_OK
                                 : qr_fail_memory(err, "an adapter", (size_t)list->n_values * sizeof *list->values);
@@ -234,6 +236,21 @@ static size_t n_bytes_of(const qr_safetensors_spec *tensor) {
     return n;
 }
 
+static qrun_status write_streamed(const tensor_list *list, qr_safetensors_writer *writer, size_t i, size_t n_bytes,
+                                  qr_error *err) {
+    const qr_adapter_spec *spec = list->spec;
+    const int64_t n_floats = (int64_t)(n_bytes / sizeof(float));
+    qrun_status status = QRUN_OK;
+    for (int64_t first = 0; first < n_floats && status == QRUN_OK; first += CHUNK_FLOATS) {
+        const int64_t n = qr_min(CHUNK_FLOATS, n_floats - first);
+        status = spec->read_parameter(spec->user, i, first, n, list->values, err);
+        if (status == QRUN_OK) {
+            status = qr_safetensors_writer_write(writer, list->values, (size_t)n * sizeof(float), err);
+        }
+    }
+    return status;
+}
+
 static qrun_status write_tensors(const char *folder, const qr_adapter_spec *spec, qr_error *err) {
     tensor_list list = {.spec = spec};
     qr_safetensors_writer *writer = NULL;
@@ -241,8 +258,13 @@ static qrun_status write_tensors(const char *folder, const qr_adapter_spec *spec
     QR_TRY(list_tensors(&list, err));
     QR_TRY(qr_safetensors_writer_create(folder, TENSORS_STEM, list.tensors, list.n, 0, &writer, err));
     for (const qr_safetensors_spec *next; (next = qr_safetensors_writer_next(writer)) != NULL;) {
+        const tensor_source *source = &list.sources[next - list.tensors];
         const float *values;
-        QR_TRY(read_values(&list, &list.sources[next - list.tensors], &values, err));
+        if (source->part == PART_PARAMETER && spec->parameters[source->index].values == NULL) {
+            QR_TRY(write_streamed(&list, writer, source->index, n_bytes_of(next), err));
+            continue;
+        }
+        QR_TRY(read_values(&list, source, &values, err));
         QR_TRY(qr_safetensors_writer_write(writer, values, n_bytes_of(next), err));
     }
     status = qr_safetensors_writer_commit(writer, err);

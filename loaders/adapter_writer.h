@@ -21,7 +21,7 @@ typedef struct qr_adapter_parameter_spec {
     const char *name; /* "lm_head.weight" */
     int n_dims;
     int64_t dims[QR_MAX_DIMS];
-    const float *values; /* row-major */
+    const float *values; /* row-major; NULL: read_parameter gives them */
 } qr_adapter_parameter_spec;
 
 /* Everything is lent for the call; what is zero or NULL is not there. */
@@ -42,6 +42,8 @@ typedef struct qr_adapter_spec {
     /* DoRA: fills values with the magnitude [out] of factor i. */
     qrun_status (*read_magnitude)(void *user, size_t i, float *values, qr_error *err);
     void *user;
+    /* Fills values with elements [first, first + n) of parameter i. */
+    qrun_status (*read_parameter)(void *user, size_t i, int64_t first, int64_t n, float *values, qr_error *err);
     const qr_adapter_parameter_spec *parameters; /* [n_parameters] */
     size_t n_parameters;
     const char *const *modules_to_save; /* [n_modules_to_save]: "lm_head", the modules of the parameters */

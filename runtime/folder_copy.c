@@ -112,8 +112,8 @@ static bool is_copied(const char *name) {
     return strncmp(name, "chat_template", 13) == 0 || strncmp(name, "LICENSE", 7) == 0 || qr_ends_with(name, ".model");
 }
 
-static qrun_status copy_file(const qr_folder_copy *copy, const char *name, qr_error *err) {
-    char *from = qr_path_join(copy->model.folder, name), *to = qr_path_join(copy->folder.partial_path, name);
+static qrun_status copy_file(const char *from_folder, const char *to_folder, const char *name, qr_error *err) {
+    char *from = qr_path_join(from_folder, name), *to = qr_path_join(to_folder, name);
     qr_file_map map = {0};
     qrun_status status = QRUN_OK;
     if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
@@ -127,13 +127,17 @@ out:
     return status;
 }
 
-qrun_status qr_folder_copy_files(const qr_folder_copy *copy, qr_error *err) {
-    DIR *folder = opendir(copy->model.folder);
-    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", copy->model.folder); }
+qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err) {
+    DIR *folder = opendir(from);
+    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", from); }
     qrun_status status = QRUN_OK;
     for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
-        if (is_copied(entry->d_name)) { status = copy_file(copy, entry->d_name, err); }
+        if (is_copied(entry->d_name)) { status = copy_file(from, to, entry->d_name, err); }
     }
     closedir(folder);
     return status;
+}
+
+qrun_status qr_folder_copy_files(const qr_folder_copy *copy, qr_error *err) {
+    return qr_model_files_copy(copy->model.folder, copy->folder.partial_path, err);
 }

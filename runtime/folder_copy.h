@@ -50,5 +50,7 @@ qrun_status qr_folder_copy_config(qr_folder_copy *copy, qr_config_edit_fn edit, 
 /* Copies what describes the model beside config.json and the weights: tokenizer, template, generation defaults,
  * picture processor, licence. */
 qrun_status qr_folder_copy_files(const qr_folder_copy *copy, qr_error *err);
+/* The same from any folder into another one. */
+qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err);
 
 #endif

@@ -168,10 +168,19 @@ static qrun_status refuse_unexplained(const qrun_model *model, const qr_safetens
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
+/* Random weights need a folder with config.json alone. */
+static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
+    if (!params->random_weights || !qr_file_is_folder(params->path)) {
+        return qr_model_folder_resolve(params->path, folder, err);
+    }
+    *folder = qr_strdup(params->path);
+    return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
+}
+
 static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    if (!params->random_weights || qr_file_is_folder(params->path)) {
-        qrun_status status = qr_model_folder_resolve(params->path, &model->folder, err);
-        if (status == QRUN_OK && !params->random_weights) { status = qr_model_folder_check(model->folder, err); }
+    const bool is_config = params->random_weights && !qr_file_is_folder(params->path) && qr_file_exists(params->path);
+    if (!is_config) {
+        qrun_status status = find_folder(params, &model->folder, err);
         if (status == QRUN_OK) { status = qr_model_config_read(model->folder, &model->config, err); }
         if (status != QRUN_OK) { return status; }
         return qr_generation_config_read(model->folder, &model->config, &model->generation, err);

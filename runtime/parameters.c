@@ -89,7 +89,8 @@ void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, ch
     static const char *const parts[] = {[QR_PARAMETER_LORA_A] = "lora_A.weight",
                                         [QR_PARAMETER_LORA_B] = "lora_B.weight",
                                         [QR_PARAMETER_LORA_MAGNITUDE] = "lora_magnitude_vector",
-                                        [QR_PARAMETER_WEIGHT] = "weight",
+                                        [QR_PARAMETER_MATRIX] = "weight",
+                                        [QR_PARAMETER_NORM] = "weight",
                                         [QR_PARAMETER_BIAS] = "bias"};
     qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
     const size_t length = strlen(name);

@@ -11,8 +11,9 @@ typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A, /* [rank, in] */
     QR_PARAMETER_LORA_B, /* [out, rank] */
     QR_PARAMETER_LORA_MAGNITUDE, /* DoRA's: [1, out] */
-    QR_PARAMETER_WEIGHT, /* a whole matrix [out, in], or a norm's weight [1, n] */
-    QR_PARAMETER_BIAS    /* [1, n] */
+    QR_PARAMETER_MATRIX, /* whole [out, in], or a table [rows, hidden] */
+    QR_PARAMETER_NORM,   /* a norm's weight [1, n] */
+    QR_PARAMETER_BIAS    /* of a linear layer or a norm, [1, n] */
 } qr_parameter_kind;
 
 typedef struct qr_parameter {

@@ -14,7 +14,6 @@
 #include "base/sizes.h"
 #include "loaders/checkpoint.h"
 #include "loaders/safetensors_writer.h"
-#include "runtime/adapter_export.h"
 #include "runtime/trainer.h"
 
 static const char CHECKPOINT_PREFIX[] = "checkpoint-";
@@ -149,7 +148,7 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
     QR_TRY(write_place(&trainer->state, folder.partial_path, checksum, error));
-    QR_TRY(qr_adapter_export(trainer, folder.partial_path, error));
+    QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, error));
     if (trainer->begins_anew) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
     trainer->begins_anew = false;
     QR_TRY(qr_folder_writer_commit(&folder, error));

@@ -17,7 +17,9 @@ static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *
     const qr_parameters *p = &trainer->parameters;
     qr_plan_init(plan);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
-    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p));
+    plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes +
+                                                      qr_lora_norms_bytes(p) + p->whole.held_bytes);
+    if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
     plan->entries[QR_PLAN_OPTIMIZER].bytes =
         (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +
@@ -52,9 +54,10 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
         if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
             return qr_fail(err, QRUN_ERROR_MEMORY,
                            "this run needs %s with checkpointing %s and the budget is %s; give more --memory, or use "
-                           "--checkpointing auto, a smaller --seq-len or --batch-size, or --quant nf4-dq",
+                           "--checkpointing auto, a smaller --seq-len or --batch-size, or %s",
                            qr_format_bytes(qr_plan_total(&trainer->plan)).text,
-                           trainer->policy.kind == QR_CHECKPOINT_AUTO ? "full" : given, qr_format_bytes(budget).text);
+                           trainer->policy.kind == QR_CHECKPOINT_AUTO ? "full" : given, qr_format_bytes(budget).text,
+                           trainer->settings.whole.full ? "an adapter instead of --full" : "--quant nf4-dq");
         }
         trainer->policy.n--;
     }

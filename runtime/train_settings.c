@@ -25,6 +25,7 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
         {"rank", params->rank, 0, QR_MAX_LORA_RANK},
         {"alpha", (double)params->alpha, 0, 1e6},
         {"LoRA dropout", params->lora_dropout, 0, 0.99},
+        {"the deviation of the first embeddings", params->init_embedding_std, 0, 100},
         {"the learning rate", params->learning_rate, 0, 100},
         {"warm-up", params->warmup, 0, 1e9},
         {"weight decay", params->weight_decay, 0, 1},
@@ -54,10 +55,29 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
 
 static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
 
+static double default_learning_rate(const qrun_train_params *params) {
+    return params->init_random ? 1e-3 : params->full ? 2e-5 : 2e-4;
+}
+
+static qrun_status check_whole(const qrun_train_params *params, qr_error *err) {
+    if (params->full && params->modules_to_save != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "full fine-tuning trains every module; modules_to_save are trained "
+                       "beside an adapter");
+    }
+    if (!params->full && (params->init_random || params->init_embedding_std != 0)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "random weights are no use beside an adapter; train all of them (--full)");
+    }
+    if (!params->init_random && params->init_embedding_std != 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a deviation of the first embeddings is for --init random");
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
                                    qr_error *err) {
     *s = (qr_train_settings){0};
-    const qrun_status status = check_params(params, err);
+    qrun_status status = check_params(params, err);
+    if (status == QRUN_OK) { status = check_whole(params, err); }
     if (status != QRUN_OK) { return status; }
     const int32_t rank = (int32_t)or_default(params->rank, DEFAULT_RANK);
     *s = (qr_train_settings){
@@ -67,9 +87,11 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                  .dora = params->dora,
                  .dropout = params->lora_dropout,
                  .seed = params->seed},
+        .whole = {.full = params->full, .random = params->init_random, .embedding_std = params->init_embedding_std,
+                  .seed = params->seed},
         .optimizer = {params->optimizer, (float)params->weight_decay},
         .schedule = params->schedule,
-        .learning_rate = or_default(params->learning_rate, 2e-4),
+        .learning_rate = or_default(params->learning_rate, default_learning_rate(params)),
         .warmup = params->warmup,
         .max_grad_norm = or_default(params->max_grad_norm, 1.0),
         .epochs = or_default(params->epochs, 1.0),
@@ -109,14 +131,18 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
     s->batch_tokens = params->batch_tokens != 0 ? params->batch_tokens : s->batch_size * s->seq_tokens;
     s->out = qr_strdup(params->random_tokens ? "" : params->out);
     s->targets = qr_strdup(params->targets != NULL ? params->targets : "all");
-    if (s->out == NULL || s->targets == NULL) { return qr_fail_memory(err, "the settings", sizeof *s); }
+    if (params->modules_to_save != NULL) { s->modules = qr_strdup(params->modules_to_save); }
+    const bool made = s->out != NULL && s->targets != NULL && (s->modules != NULL) == (params->modules_to_save != NULL);
+    if (!made) { return qr_fail_memory(err, "the settings", sizeof *s); }
     s->lora.targets = s->targets;
+    s->whole.modules = s->modules;
     return QRUN_OK;
 }
 
 void qr_train_settings_free(qr_train_settings *settings) {
     qr_free(settings->out);
     qr_free(settings->targets);
+    qr_free(settings->modules);
     *settings = (qr_train_settings){0};
 }
 
@@ -146,7 +172,12 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
     qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dora\":%s,\"dropout\":%.9g,", s->lora.rank,
                             (double)s->lora.alpha, s->lora.rslora ? "true" : "false", s->lora.dora ? "true" : "false",
                             s->lora.dropout);
-    qr_buffer_append_format(&text, "\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
+    qr_buffer_append_format(&text, "\"full\":%s,\"init_random\":%s,\"init_embedding_std\":%.17g,\"modules_to_save\":",
+                            s->whole.full ? "true" : "false", s->whole.random ? "true" : "false",
+                            s->whole.embedding_std);
+    qr_buffer_append_json_string(&text, s->modules != NULL ? s->modules : "",
+                                 s->modules != NULL ? strlen(s->modules) : 0);
+    qr_buffer_append_format(&text, ",\"optimizer\":%d,\"schedule\":%d,\"learning_rate\":%.17g,\"warmup\":%.17g,",
                             (int)s->optimizer.kind, (int)s->schedule, s->learning_rate, s->warmup);
     qr_buffer_append_format(
         &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",

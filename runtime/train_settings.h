@@ -6,11 +6,13 @@
 #include "loaders/dataset_batch.h"
 #include "runtime/lora_parameters.h"
 #include "runtime/optimizer.h"
+#include "runtime/whole_parameters.h"
 
 /* With defaults filled in. */
 typedef struct qr_train_settings {
-    char *out, *targets;
-    qr_lora_options lora;
+    char *out, *targets, *modules; /* modules: NULL: none */
+    qr_lora_options lora;          /* unless every weight is trained */
+    qr_whole_options whole;
     qr_optimizer_options optimizer;
     qrun_schedule schedule;
     double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;

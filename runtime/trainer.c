@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "runtime/model_export.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
@@ -15,12 +16,26 @@ static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
     return busy ? qr_fail(err, QRUN_ERROR_BUSY, "the model has sessions or another trainer; end them first") : QRUN_OK;
 }
 
+static qrun_status describe_parameters(qrun_trainer *trainer, qr_error *err) {
+    trainer->parameters.model = trainer->model;
+    if (trainer->settings.whole.full) {
+        const qrun_status status = qr_model_export_check(trainer->model, trainer->settings.out, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    const qrun_status status = qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err);
+    if (status != QRUN_OK || trainer->settings.whole.full) { return status; }
+    return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
+}
+
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_train_limits limits = qr_trainer_limits(trainer, &trainer->policy);
     qrun_status status = QRUN_OK;
     QR_TRY(qr_parameters_create(&trainer->parameters, err));
-    QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
+    QR_TRY(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
+    if (!trainer->settings.whole.full) {
+        QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
+    }
     QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
     const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, trainer->settings.optimizer.kind);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
@@ -50,14 +65,14 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
     if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
-    made->parameters.model = model;
-    QR_TRY(qr_lora_parameters_describe(&made->parameters, &made->settings.lora, error));
+    QR_TRY(describe_parameters(made, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
     QR_TRY(qr_trainer_count_flops(made, error));
     QR_TRY(qr_trainer_make_fingerprint(made, params, error));
     QR_TRY(make_memory(made, error));
     made->begins_anew = params->restart;
     if (goes_on) { QR_TRY(qr_trainer_resume(made, error)); }
+    QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
     made->first_step = made->state.step + 1;
 out:
     if (status == QRUN_OK) {

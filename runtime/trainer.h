@@ -95,6 +95,11 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
 
 bool qr_trainer_stopped_early(const qrun_trainer *trainer);
 
+/* ---- train_export.c ---------------------------------------------------------------------------------------------- */
+
+/* Writes what has been trained into an existing folder: an adapter, or a whole model. */
+qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, qr_error *err);
+
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 
 #define QR_TOKENS_FOLDER "tokens" /* in settings.out, of the data set's cache, where no other was given */

@@ -90,9 +90,10 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     if (full && module->matrix != NULL && module->matrix->desc.format != compute_format(p->model)) {
         return refuse_untrainable(p->model, module, err);
     }
-    qr_parameter parameter = {.kind = QR_PARAMETER_WEIGHT, .role = module->role, .layer = module->layer, .rows = 1,
+    qr_parameter parameter = {.kind = QR_PARAMETER_NORM, .role = module->role, .layer = module->layer, .rows = 1,
                               .cols = module->n};
     if (module->matrix != NULL) {
+        parameter.kind = QR_PARAMETER_MATRIX;
         parameter.rows = module->matrix->desc.rows;
         parameter.cols = module->matrix->desc.cols;
     }
@@ -126,8 +127,8 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
 
 /* ---- Values from the model's files ------------------------------------------------------------------------------- */
 
-static bool is_transposed(const qrun_model *model, const qr_parameter *parameter) {
-    return model->family->transposed && parameter->role >= QR_ROLE_Q && parameter->kind == QR_PARAMETER_WEIGHT;
+bool qr_whole_is_transposed(const qrun_model *model, const qr_parameter *parameter) {
+    return model->family->transposed && parameter->role >= QR_ROLE_Q && parameter->kind == QR_PARAMETER_MATRIX;
 }
 
 /* Rows [first, first + n) of a stored tensor, as the arena has them. */
@@ -180,7 +181,7 @@ static qrun_status put_rows(const qr_parameters *p, const qr_parameter *paramete
 static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
                                float *staging, qr_error *err) {
     const qr_parameter *parameter = &p->list[whole->parameter];
-    const bool transposed = is_transposed(p->model, parameter);
+    const bool transposed = qr_whole_is_transposed(p->model, parameter);
     const qr_safetensors_tensor *tensor = NULL;
     qrun_status status = find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err);
     for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {

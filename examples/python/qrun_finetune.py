@@ -44,8 +44,9 @@ class TrainParams(Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("data", c_char_p), ("eval_data", c_char_p), ("eval_fraction", c_double),
         ("skip_bad", c_bool), ("cache_folder", c_char_p), ("out", c_char_p), ("targets", c_char_p),
-        ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool), ("lora_dropout", c_double),
-        ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double), ("warmup", c_double),
+        ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool),
+        ("modules_to_save", c_char_p), ("full", c_bool), ("init_random", c_bool), ("init_embedding_std", c_double),
+        ("lora_dropout", c_double), ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double), ("warmup", c_double),
         ("weight_decay", c_double), ("max_grad_norm", c_double), ("seq_tokens", c_int32), ("batching", c_int),
         ("batch_size", c_int32), ("batch_tokens", c_int64), ("grad_accum", c_int32), ("epochs", c_double),
         ("max_steps", c_int64), ("seed", c_uint64), ("checkpointing", c_char_p), ("memory_bytes", c_int64),

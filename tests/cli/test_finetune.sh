@@ -23,7 +23,9 @@ for wrong in "no data|--out y" "--out DIR|--data x" \
     "one of: adamw|--optimizer lion" "number from|--lr 0" "number from|--rank 0" "number from|--eval-split 1" \
     "number from|--lora-dropout 1" \
     "such as 6GiB|--memory lots" "whole number|--batch-size 1.5" "has no option '--dropout'|--dropout 0.1" \
-    "has no option '--full'|--full"; do
+    "options of adapters|--data x --out y --full --rank 4" "options of adapters|--data x --out y --full --train-head" \
+    "leave --quant|--data x --out y --full --quant nf4" "needs --full|--data x --out y --init random" \
+    "needs --init random|--data x --out y --full --init-embedding-std 0.1"; do
     # shellcheck disable=SC2086 # words of the list
     run finetune --model "$model" ${wrong#*|}
     expect_code 2

@@ -29,9 +29,7 @@ static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *pol
 
 /* Conv1D weights are stored [in, out]. */
 static void transpose_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
-    if (!f->model->family->transposed || parameter->role < QR_ROLE_Q || parameter->kind != QR_PARAMETER_WEIGHT) {
-        return;
-    }
+    if (!qr_whole_is_transposed(f->model, parameter)) { return; }
     const int64_t rows = parameter->rows, cols = parameter->cols, n = rows * cols;
     float *copy = malloc((size_t)n * sizeof *copy);
     memcpy(copy, values, (size_t)n * sizeof *copy);
