@@ -12,7 +12,8 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoi
     return (qr_train_limits){max_tokens, max_tokens / 2 + 1, *policy};
 }
 
-static qrun_status plan_with(qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan, qr_error *err) {
+qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan,
+                                 qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer, policy);
     const qr_parameters *p = &trainer->parameters;
     qr_plan_init(plan);
@@ -48,16 +49,11 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     if (status != QRUN_OK) { return status; }
     trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
-        status = plan_with(trainer, &trainer->policy, &trainer->plan, err);
+        status = qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err);
         if (status != QRUN_OK) { return status; }
         if (qr_plan_total(&trainer->plan) <= budget) { break; }
         if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
-            return qr_fail(err, QRUN_ERROR_MEMORY,
-                           "this run needs %s with checkpointing %s and the budget is %s; give more --memory, or use "
-                           "--checkpointing auto, a smaller --seq-len or --batch-size, or %s",
-                           qr_format_bytes(qr_plan_total(&trainer->plan)).text,
-                           trainer->policy.kind == QR_CHECKPOINT_AUTO ? "full" : given, qr_format_bytes(budget).text,
-                           trainer->settings.whole.full ? "an adapter instead of --full" : "--quant nf4-dq");
+            return qr_trainer_refuse_memory(trainer, budget, params->memory_bytes > 0, err);
         }
         trainer->policy.n--;
     }

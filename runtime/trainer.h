@@ -77,6 +77,9 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
 /* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are. Needs data and the
  * description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+/* The plan under a policy; AUTO: with policy->n layers kept. */
+qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan,
+                                 qr_error *err);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy);
 
 /* ---- train_flops.c ----------------------------------------------------------------------------------------------- */
@@ -99,6 +102,12 @@ bool qr_trainer_stopped_early(const qrun_trainer *trainer);
 
 /* Writes what has been trained into an existing folder: an adapter, or a whole model. */
 qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, qr_error *err);
+
+/* ---- train_alternatives.c ---------------------------------------------------------------------------------------- */
+
+/* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than the budget (that was given, or that the
+ * machine has). The message has the options nearest to the run's that would fit, with what they need. */
+qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, int64_t budget, bool given, qr_error *err);
 
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 
