@@ -67,6 +67,8 @@ static bool read_count(const cJSON *object, const char *key, int64_t *value) {
 
 static bool read_step(const cJSON *object, train_step_record *record) {
     record->skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
+    record->overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
+    if (!read_number(object, "loss_scale", &record->loss_scale)) { record->loss_scale = 0; }
     return read_count(object, "step", &record->step) && read_count(object, "tokens", &record->n_tokens) &&
            read_count(object, "target_tokens", &record->n_target_tokens) &&
            read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->epoch) &&
@@ -156,11 +158,12 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     put_member(&line, "loss", record->loss);
     put_member(&line, "lr", record->learning_rate);
     put_member(&line, "grad_norm", record->grad_norm);
+    if (record->loss_scale > 0) { put_member(&line, "loss_scale", record->loss_scale); }
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
                 (long long)record->n_tokens, (long long)record->n_target_tokens,
                 train_step_tokens_per_second(record), record->seconds);
-    text_format(&line, ",\"peak_bytes\":%lld%s}", (long long)record->peak_bytes,
-                record->skipped ? ",\"skipped\":true" : "");
+    text_format(&line, ",\"peak_bytes\":%lld%s%s}", (long long)record->peak_bytes,
+                record->skipped ? ",\"skipped\":true" : "", record->overflowed ? ",\"overflowed\":true" : "");
     keep_step(log, record);
     return append(log, &line, echo);
 }

@@ -4,7 +4,8 @@
  *
  * Lines of metrics.jsonl, of a step and of an evaluation after a step:
  *     {"step", "epoch", "loss", "lr", "grad_norm", "tokens", "target_tokens", "tokens_per_second", "seconds",
- *      "peak_bytes"} and "skipped": true where parameters were left as they were; what is no number is null
+ *      "peak_bytes"} and "skipped": true where parameters were left as they were; what is no number is null.
+ *     In F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
  *     {"step", "epoch", "eval_loss", "seconds"} */
 #ifndef QRUN_CLI_TRAIN_LOG_H
 #define QRUN_CLI_TRAIN_LOG_H
@@ -18,7 +19,8 @@
 typedef struct train_step_record {
     int64_t step, n_tokens, n_target_tokens, peak_bytes;
     double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was no number */
-    bool skipped;
+    double loss_scale;        /* 0: the loss is not scaled */
+    bool skipped, overflowed; /* as in qrun_train_metrics */
 } train_step_record;
 
 typedef struct train_eval_record {

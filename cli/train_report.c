@@ -96,11 +96,12 @@ static void put_charts(const train_log *log, text_buffer *out) {
 
 static void put_run(const train_log *log, const train_report_facts *facts, text_buffer *out) {
     double seconds = 0;
-    int64_t n_tokens = 0, n_skipped = 0;
+    int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
     for (int64_t i = 0; i < log->n_steps; i++) {
         seconds += log->steps[i].seconds;
         n_tokens += log->steps[i].n_tokens;
-        n_skipped += log->steps[i].skipped;
+        n_overflowed += log->steps[i].overflowed;
+        n_skipped += log->steps[i].skipped && !log->steps[i].overflowed;
     }
     const train_step_record *last = train_log_last(log);
     const train_eval_record *best = train_log_best_eval(log);
@@ -124,6 +125,10 @@ static void put_run(const train_log *log, const train_report_facts *facts, text_
     html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
              seconds > 0 ? (double)n_tokens / seconds : 0);
     if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
+    if (last != NULL && last->loss_scale > 0) {
+        html_row(out, "loss scale", "%.0f in the last step; too large in %lld steps, which were skipped",
+                 last->loss_scale, (long long)n_overflowed);
+    }
     text_puts(out, "</table></div>\n");
 }
 

@@ -16,6 +16,7 @@ static void put_history(const train_log *log, text_buffer *out) {
         text_json_double(out, step->learning_rate);
         text_puts(out, ", \"loss\": ");
         text_json_double(out, step->loss);
+        if (step->loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->loss_scale); }
         text_format(out, ", \"step\": %lld}", (long long)step->step);
         for (; e < log->n_evals && log->evals[e].step <= step->step; e++) {
             text_puts(out, ",\n    {\"epoch\": ");

@@ -100,6 +100,11 @@ static int take_skipped(training *t, const train_step_record *r) {
         t->n_skipped_in_a_row = 0;
         return EXIT_OK;
     }
+    if (r->overflowed) {
+        notify("step %lld skipped: its gradient overflowed F16 at a loss scale of %.0f, which is halved",
+               (long long)r->step, r->loss_scale);
+        return EXIT_OK;
+    }
     t->n_skipped_in_a_row++;
     notify("step %lld skipped: its %s is no finite number; the parameters stay as they were", (long long)r->step,
            isfinite(r->loss) ? "gradient" : "loss");
@@ -121,7 +126,8 @@ static int run_step(training *t) {
     const train_step_record record = {.step = m.step, .n_tokens = m.n_tokens, .n_target_tokens = m.n_target_tokens,
                                       .peak_bytes = t->info.peak_bytes, .epoch = m.epoch, .loss = m.loss,
                                       .learning_rate = m.learning_rate, .grad_norm = m.grad_norm,
-                                      .seconds = m.seconds, .skipped = m.skipped};
+                                      .seconds = m.seconds, .loss_scale = m.loss_scale,
+                                      .skipped = m.skipped, .overflowed = m.overflowed};
     t->step = m.step;
     const int code = train_log_step(&t->log, &record, t->json);
     if (code != EXIT_OK) { return code; }

@@ -2,6 +2,7 @@
  * stands (state.json), what run it is (run.json), and the adapter as PEFT reads it. Written aside, fsynced, renamed: a
  * folder of that name is always whole. */
 #include <dirent.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -122,11 +123,13 @@ out:
 }
 
 static qrun_status write_place(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
-    char text[400];
+    char text[512];
     const int n = snprintf(text, sizeof text,
-                           "{\"version\":1,\"step\":%lld,\"epoch\":%lld,\"window\":%lld,\"checksum\":\"%016" PRIx64 "\",",
-                           (long long)state->step, (long long)state->cursor.epoch, (long long)state->cursor.window,
-                           checksum);
+                           "{\"version\":1,\"step\":%lld,\"updates\":%lld,\"epoch\":%lld,\"window\":%lld,"
+                           "\"loss_scale\":%.17g,\"good_steps\":%d,\"checksum\":\"%016" PRIx64 "\",",
+                           (long long)state->step, (long long)state->updates, (long long)state->cursor.epoch,
+                           (long long)state->cursor.window, (double)state->loss_scale.factor,
+                           state->loss_scale.good_steps, checksum);
     (void)snprintf(text + n, sizeof text - (size_t)n,
                    "\"evaluated_step\":%lld,\"best_step\":%lld,\"best_loss\":%.17g,\"n_not_better\":%lld}\n",
                    (long long)state->evaluated_step, (long long)state->best_step, state->best_loss,
@@ -228,6 +231,25 @@ static qrun_status read_evaluations(const qr_json *object, const char *folder, q
                    folder);
 }
 
+/* The updates so far, and the loss scale that the last one left. */
+static qrun_status read_scaling(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
+    double factor = 0;
+    int64_t good_steps = -1;
+    qrun_status status = QRUN_OK;
+    state->updates = -1;
+    QR_TRY(qr_json_get_int(object, "updates", 0, state->step, &state->updates, folder, err));
+    QR_TRY(qr_json_get_double(object, "loss_scale", 1, FLT_MAX, &factor, folder, err));
+    QR_TRY(qr_json_get_int(object, "good_steps", 0, INT32_MAX, &good_steps, folder, err));
+    if (state->updates < 0 || factor < 1 || good_steps < 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks updates, loss_scale or good_steps; --restart begins "
+                       "anew", folder);
+    }
+    state->loss_scale.factor = (float)factor;
+    state->loss_scale.good_steps = (int32_t)good_steps;
+out:
+    return status;
+}
+
 static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                                    qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
@@ -245,12 +267,14 @@ static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkp
     size_t n_optimizer;
     void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
     const qr_safetensors_tensor *states = checkpoint->optimizer;
-    qr_train_state state = {.step = checkpoint->step, .cursor = {checkpoint->epoch, checkpoint->window}};
+    qr_train_state state = {.step = checkpoint->step, .cursor = {checkpoint->epoch, checkpoint->window},
+                            .loss_scale = trainer->state.loss_scale};
     qrun_status status;
     if (states->n_bytes != n_optimizer || checkpoint->step > trainer->total_steps) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
                        folder);
     }
+    QR_TRY(read_scaling(checkpoint->state, folder, &state, err));
     QR_TRY(read_evaluations(checkpoint->state, folder, &state, err));
     if (state.best_step > 0 && !has_checkpoint(trainer, state.best_step)) {
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: the checkpoint of the best evaluation, %s%lld, is not beside it; "

@@ -23,7 +23,8 @@ static void prepare_next(qrun_trainer *trainer, const qr_batch_window *window, i
 static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
-    const float loss_scale = 1.0F / (float)window->n_targets; /* once, over all micro-batches of the step */
+    const qr_loss_scale *scale = &trainer->state.loss_scale;
+    const float loss_factor = scale->factor / (float)window->n_targets; /* once, over all micro-batches of the step */
     const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
     for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
@@ -32,7 +33,7 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *wind
         double sum = 0;
         prepare_next(trainer, window, source.index);
         batch.dropout_key = key;
-        status = qr_train_pass_run(trainer->pass, &batch, loss_scale, true, &sum, err);
+        status = qr_train_pass_run(trainer->pass, &batch, loss_factor, true, &sum, err);
         *loss += sum;
     }
     return status;
@@ -58,11 +59,33 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
 }
 
+/* One update from the gradients; *overflowed where the loss scale was too large for them. A loss that is no number has
+ * nothing to do with it. */
+static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_update_result *result, bool *overflowed,
+                          qr_error *err) {
+    qr_train_state *state = &trainer->state;
+    const qr_update_args args = {.step = state->updates + 1,
+                                 .learning_rate = rate,
+                                 .max_grad_norm = trainer->settings.max_grad_norm,
+                                 .loss_scale = state->loss_scale.factor};
+    qrun_status status = QRUN_OK;
+    *overflowed = false;
+    *result = (qr_update_result){.skipped = !isfinite(loss)};
+    if (result->skipped) { return QRUN_OK; }
+    QR_TRY(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
+    *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
+    state->updates += !result->skipped;
+out:
+    return status;
+}
+
 static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
+    const qr_loss_scale loss_scale = trainer->state.loss_scale;
     const double start = qr_now_seconds();
     qrun_status status = QRUN_OK;
-    qr_update_result update = {0};
+    qr_update_result result;
+    bool overflowed;
     double loss = 0;
     QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
     const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
@@ -70,19 +93,17 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     const int64_t step = trainer->state.step + 1;
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
-    update.skipped = !isfinite(loss);
-    if (!update.skipped) {
-        QR_TRY(qr_update_run(&trainer->parameters, trainer->optimizer, step, rate, s->max_grad_norm, trainer->scratch,
-                             &update, err));
-    }
+    QR_TRY(update(trainer, loss, rate, &result, &overflowed, err));
     advance(trainer);
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
                                     .epoch = qr_trainer_epoch(trainer),
                                     .loss = loss / (double)window.n_targets,
                                     .learning_rate = rate,
-                                    .grad_norm = update.grad_norm,
-                                    .skipped = update.skipped,
+                                    .grad_norm = result.grad_norm,
+                                    .loss_scale = loss_scale.dynamic ? (double)loss_scale.factor : 0,
+                                    .skipped = result.skipped,
+                                    .overflowed = overflowed,
                                     .n_tokens = window.n_tokens,
                                     .n_target_tokens = window.n_targets,
                                     .seconds = qr_now_seconds() - start};

@@ -53,6 +53,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
+    made->state.loss_scale = qr_loss_scale_initial(model->act_dtype);
     made->out_lock = -1;
     made->progress = params->progress;
     made->progress_user = params->progress_user;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "runtime/lora_parameters.h"
+#include "runtime/loss_scale.h"
 #include "runtime/train_loader.h"
 #include "runtime/train_settings.h"
 #include "runtime/update.h"
@@ -18,8 +19,10 @@ typedef struct qr_train_cursor {
 
 /* Where a run stands: with the parameters and the optimiser's states, all that the rest of it depends on. */
 typedef struct qr_train_state {
-    int64_t step; /* finished */
+    int64_t step;    /* finished */
+    int64_t updates; /* of the parameters: steps less those that were skipped */
     qr_train_cursor cursor;
+    qr_loss_scale loss_scale;
     int64_t evaluated_step; /* after which the last evaluation took place; 0: none yet, like best_step */
     int64_t best_step;
     double best_loss;

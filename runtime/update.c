@@ -21,25 +21,30 @@ size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer k
     return RESULT_BYTES + (most > refresh ? most : refresh);
 }
 
-qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
-                          double max_grad_norm, void *scratch, qr_update_result *result, qr_error *err) {
+/* Of the gradients as they are: 1 / loss_scale, and the clipping of what that gives. */
+static double grad_scale(const qr_update_args *args, double grad_norm) {
+    const double clip = args->max_grad_norm > 0 ? args->max_grad_norm / (grad_norm + 1e-6) : 1.0;
+    return (clip < 1.0 ? clip : 1.0) / (double)args->loss_scale;
+}
+
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
+                          qr_update_result *result, qr_error *err) {
     qr_backend *backend = parameters->model->context->backend;
     struct {
         double sum;
         int64_t n_nonfinite;
     } measured;
     void *workspace = (unsigned char *)scratch + RESULT_BYTES;
-    const qr_sum_squares_args args = norm_args(parameters, scratch);
+    const qr_sum_squares_args norm = norm_args(parameters, scratch);
     qrun_status status = QRUN_OK;
     *result = (qr_update_result){0};
-    QR_TRY(qr_sum_squares(backend, &args, workspace, err));
+    QR_TRY(qr_sum_squares(backend, &norm, workspace, err));
     QR_TRY(backend->copy_out(backend, &measured, scratch, sizeof measured, err));
-    result->grad_norm = sqrt(measured.sum);
+    result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
-    const double coefficient = max_grad_norm > 0 ? max_grad_norm / (result->grad_norm + 1e-6) : 1.0;
-    QR_TRY(qr_optimizer_step(optimizer, step, (float)learning_rate, coefficient < 1.0 ? (float)coefficient : 1.0F,
-                             workspace, err));
+    QR_TRY(qr_optimizer_step(optimizer, args->step, (float)args->learning_rate,
+                             (float)grad_scale(args, result->grad_norm), workspace, err));
     QR_TRY(qr_whole_parameters_refresh(parameters, workspace, err));
 out:
     return status;

@@ -4,6 +4,12 @@
 
 #include "runtime/optimizer.h"
 
+typedef struct qr_update_args {
+    int64_t step; /* of the optimiser: updates before it, and 1 */
+    double learning_rate, max_grad_norm;
+    float loss_scale; /* what the gradients are divided by first: 1, or a power of two */
+} qr_update_args;
+
 typedef struct qr_update_result {
     double grad_norm; /* L2 over all trained parameters, before clipping */
     bool skipped;     /* a gradient was no number: nothing was changed */
@@ -14,7 +20,7 @@ size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer k
 
 /* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
  * qr_update_scratch_bytes. The gradients stay as they are. */
-qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, int64_t step, double learning_rate,
-                          double max_grad_norm, void *scratch, qr_update_result *result, qr_error *err);
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
+                          qr_update_result *result, qr_error *err);
 
 #endif

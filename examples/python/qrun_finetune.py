@@ -32,8 +32,9 @@ class ModelParams(Structure):
 class TrainMetrics(Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("is_evaluation", c_bool), ("step", c_int64), ("epoch", c_double),
-        ("loss", c_double), ("learning_rate", c_double), ("grad_norm", c_double), ("skipped", c_bool),
-        ("n_tokens", c_int64), ("n_target_tokens", c_int64), ("seconds", c_double),
+        ("loss", c_double), ("learning_rate", c_double), ("grad_norm", c_double), ("loss_scale", c_double),
+        ("skipped", c_bool), ("overflowed", c_bool), ("n_tokens", c_int64), ("n_target_tokens", c_int64),
+        ("seconds", c_double),
     ]
 
 

@@ -126,6 +126,19 @@ expect_out "All steps are done already"
 expect_true "the adapter is the same" cmp -s "$work/adapter" "$work/a b/adapter_model.safetensors"
 expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
 
+# F16: the loss scale is in every line; steps that overflow while it is found are told, and are no errors.
+for i in 1 2 3 4 5 6; do printf '{"prompt": "Once, number %s: ", "completion": "Zq"}\n' $i; done >"$work/improbable.jsonl"
+finetune --data "$work/improbable.jsonl" --dtype f16 --batching group --batch-tokens 20 --max-steps 8 --out "$work/f16"
+expect_code 0
+expect_true "each step has its loss scale" test "$(grep -c '"loss_scale":' "$work/f16/metrics.jsonl")" -eq 8
+expect_true "the first overflows at 65536" \
+    sh -c "head -1 '$work/f16/metrics.jsonl' | grep -q '\"loss_scale\":65536.*\"skipped\":true,\"overflowed\":true'"
+expect_err "overflowed F16 at a loss scale of 65536, which is halved"
+expect_true "the last one does not" sh -c "tail -1 '$work/f16/metrics.jsonl' | grep -qv skipped"
+expect_true "trainer_state.json has the scale" grep -q '"loss_scale": 65536' "$work/f16/trainer_state.json"
+expect_true "the report has the scale" grep -q "loss scale" "$work/f16/report.html"
+expect_true "BF16 has none" sh -c "! grep -q loss_scale '$work/a b/metrics.jsonl'"
+
 # Other options than those of its checkpoint are refused; --restart begins anew.
 finetune --data "$work/train.jsonl" --max-steps $steps --schedule constant --out "$work/a b"
 expect_code 3

@@ -14,7 +14,8 @@ from peft_goldens import LLAMA_LINEAR
 
 RANK, ALPHA = 4, 8
 IGNORED = -100
-MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "bf16-autocast": torch.bfloat16}
+MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "bf16-autocast": torch.bfloat16,
+                "f16": torch.float16}
 
 TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"]}
 FAMILIES = list(TARGETS)
@@ -73,11 +74,11 @@ def make_adapter(adapter, root):
 
 
 def base_model(root, base, run):
-    """The frozen base in the type of `run`; a quantised one holds its dequantised matrices, BF16-rounded in BF16."""
+    """The frozen base in the type of `run`; a quantised one holds its dequantised matrices, rounded in BF16 and F16."""
     dtype = MODEL_DTYPES[run]
     if base not in bnb_goldens.FOLDERS:
         return load(root / "models" / base, dtype)
-    weight_dtype = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
+    weight_dtype = dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32
     return bnb_goldens.dequantised_model(root, base, dtype, weight_dtype)[0]
 
 

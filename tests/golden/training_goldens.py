@@ -10,6 +10,7 @@ import training_cases as cases
 
 N_STEPS, N_WARMUP, MAX_GRAD_NORM = 20, 3, 1.0
 RUNS = ("f32", "f64", "bf16", "bf16-autocast")
+CURVE_RUNS = (*RUNS, "f16")
 
 
 def rounded(value):
@@ -24,14 +25,15 @@ def nll_sum(model, example):
     return torch.nn.functional.cross_entropy(logits, labels[1:], ignore_index=cases.IGNORED, reduction="sum")
 
 
-def accumulate(model, examples, run):
+def accumulate(model, examples, run, scaler=None):
     """Adds the gradient of the loss of `examples`, one backward per sequence; returns the NLL sum of each."""
     total, sums = cases.n_targets(examples), []
+    scale = scaler.scale if scaler else lambda loss: loss
     for example in examples:
         amp = torch.autocast("cpu", torch.bfloat16) if run == "bf16-autocast" else contextlib.nullcontext()
         with amp:
             loss = nll_sum(model, example)
-        (loss / total).backward()
+        scale(loss / total).backward()
         sums.append(loss.item())
     return sums
 
@@ -163,7 +165,7 @@ CURVES = [
 
 
 def _curve_run(root, case, run):
-    """Twenty steps in the order of the HF Trainer: gradients, clip, optimiser, scheduler."""
+    """Twenty steps in the order of the HF Trainer: gradients, clip, optimiser, scheduler; in F16 with a GradScaler."""
     if case.adapter is None:
         model = cases.full_model(root, case.base, run)
     else:
@@ -172,13 +174,18 @@ def _curve_run(root, case, run):
     parameters = cases.trainable(model)
     optimiser = kind(parameters.values(), lr=case.learning_rate or learning_rate, **options)
     scheduler = get_scheduler(case.schedule, optimiser, num_warmup_steps=N_WARMUP, num_training_steps=N_STEPS)
+    scaler = torch.amp.GradScaler("cpu", enabled=run == "f16")
     batches, losses, norms, rates = cases.curve_batches(), [], [], []
     for step in range(N_STEPS):
         examples = batches[step % len(batches)]
-        losses.append(sum(accumulate(model, examples, run)) / cases.n_targets(examples))
+        losses.append(sum(accumulate(model, examples, run, scaler)) / cases.n_targets(examples))
+        scaler.unscale_(optimiser)
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), case.max_grad_norm).item())
         rates.append(scheduler.get_last_lr()[0])
-        optimiser.step()
+        scaler.step(optimiser)
+        scaler.update()
+        if run == "f16" and scaler.get_scale() != INITIAL_LOSS_SCALE:
+            return None     # an overflow: with a step skipped it is another curve
         scheduler.step()
         optimiser.zero_grad()
     return losses, norms, rates, {name: p.detach().clone() for name, p in parameters.items()}
@@ -186,7 +193,7 @@ def _curve_run(root, case, run):
 
 def make_curve(case, root):
     """Writes the final F32 tensors where they are kept; returns the index entry."""
-    runs = ("f32", "f64", "bf16-autocast") if case.adapter is None else RUNS
+    runs = ("f32", "f64", "bf16-autocast") if case.adapter is None else CURVE_RUNS
     results = {run: _curve_run(root, case, run) for run in runs}
     losses, norms, rates, final = results["f32"]
     if not losses[-1] < 0.8 * losses[0]:
@@ -209,6 +216,8 @@ def make_curve(case, root):
         "grad_norm": norms,
     }
     for run in runs[1:]:
+        if results[run] is None:
+            continue
         together, largest = _relative(results[run][3], final)
         entry[run] = {} if run == "f64" else {"loss": results[run][0]}
         entry[run] |= {
@@ -217,6 +226,31 @@ def make_curve(case, root):
             "max_tensor_error": largest,
         }
     return entry
+
+
+# ---- loss scale
+
+INITIAL_LOSS_SCALE = 65536.0
+
+
+def make_loss_scale():
+    """GradScaler with its defaults over 16,000 steps, some of which overflow: at which steps the scale changed."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimiser = torch.optim.SGD([parameter], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu")
+    n_steps, changes, scale = 16000, [], INITIAL_LOSS_SCALE
+    # At once and in a row; one step before a doubling; at the very step after one; again while few steps are good.
+    overflows = {1, 2, 3, 2003 + 1999, 4002 + 2001, 6004, 6010, *range(14000, 14014)}
+    for step in range(1, n_steps + 1):
+        factor = float("inf") if step in overflows else 1.0
+        (scaler.scale(parameter.sum()) * factor).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        optimiser.zero_grad()
+        if scaler.get_scale() != scale:
+            scale = scaler.get_scale()
+            changes.append([step, scale])
+    return {"name": "default", "n_steps": n_steps, "overflows": sorted(overflows), "changes": changes}
 
 
 # ---- schedules

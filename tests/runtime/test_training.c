@@ -201,8 +201,8 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, d
         const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
         CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"),
                   (int)step, lr, expected_lr);
-        QR_TRY(qr_update_run(&f->parameters, optimizer, step, lr, number_of(entry, "max_grad_norm"), scratch, &result,
-                             err));
+        const qr_update_args args = {step, lr, number_of(entry, "max_grad_norm"), 1.0F};
+        QR_TRY(qr_update_run(&f->parameters, optimizer, &args, scratch, &result, err));
         losses[step - 1] = sum / (double)batch.n_targets;
         norms[step - 1] = result.grad_norm;
     }

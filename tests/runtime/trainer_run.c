@@ -41,11 +41,14 @@ void trainer_run_end(void) {
     if (system(command) != 0) { printf("%s was not removed\n", folder); }
 }
 
-qrun_model *trainer_open_model(void) {
+qrun_model *trainer_open_model(void) { return trainer_open_model_in(QRUN_DTYPE_BF16); }
+
+qrun_model *trainer_open_model_in(qrun_dtype dtype) {
     qrun_model *model = NULL;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = QRUN_SOURCE_DIR "/examples/model";
+    params.dtype = dtype;
     CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
     return model;
 }

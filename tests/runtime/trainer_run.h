@@ -15,6 +15,7 @@ char *trainer_path(const char *name);
 
 /* NULL after a failed check. */
 qrun_model *trainer_open_model(void);
+qrun_model *trainer_open_model_in(qrun_dtype dtype);
 
 /* A small run on data.jsonl: 12 steps of 2 × 2 rows of 64 tokens, seed 7. */
 qrun_train_params trainer_params(const char *out);
