@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/layout.h"
+#include "runtime/modules.h"
 #include "runtime/rope.h"
 
 /* √hidden in the type that the model computes in, as Gemma has it. */
@@ -169,6 +170,16 @@ static qrun_status describe_from_source(const describe_state *state, qr_tensor_r
     return QRUN_OK;
 }
 
+/* A norm's weight or a bias: found in the source, where there is one. */
+static qrun_status describe_vector(const describe_state *state, qr_tensor_role role, int64_t layer, const char *suffix,
+                                   int64_t n, qr_error *err) {
+    qrun_model *model = state->model;
+    const qr_safetensors_tensor *tensor;
+    model->n_parameters += n;
+    return state->source != NULL ? qr_module_find_vector(model, state->source, role, layer, suffix, n, &tensor, err)
+                                 : QRUN_OK;
+}
+
 static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
                                    qr_error *err) {
     const describe_state *state = arg;
@@ -181,7 +192,10 @@ static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t l
     linear->has_bias = qr_family_has_bias(&model->config, role);
     qrun_status status = qr_weight_desc_check(desc, model->family->modules[role], err);
     if (status == QRUN_OK && state->source != NULL) { status = describe_from_source(state, role, layer, desc, err); }
-    model->n_parameters += desc->rows * desc->cols + (linear->has_bias ? desc->rows : 0);
+    if (status == QRUN_OK && linear->has_bias) {
+        status = describe_vector(state, role, layer, "bias", desc->rows, err);
+    }
+    model->n_parameters += desc->rows * desc->cols;
     if (!is_plain(desc->format)) { model->n_quantized_parameters += desc->rows * desc->cols; }
     return status;
 }
@@ -227,7 +241,7 @@ static qrun_status describe_tables(const describe_state *state, qr_error *err) {
     return QRUN_OK;
 }
 
-static int64_t count_norm_parameters(const qrun_model *model) {
+static qrun_status describe_norms(const describe_state *state, qr_error *err) {
     static const struct {
         qr_tensor_role role;
         bool per_head, once;
@@ -235,13 +249,18 @@ static int64_t count_norm_parameters(const qrun_model *model) {
                  {QR_ROLE_POST_ATTN_NORM, false, false}, {QR_ROLE_MLP_NORM, false, false},
                  {QR_ROLE_POST_MLP_NORM, false, false},  {QR_ROLE_Q_NORM, true, false},
                  {QR_ROLE_K_NORM, true, false}};
-    int64_t n = 0;
+    const qrun_model *model = state->model;
+    qrun_status status = QRUN_OK;
     for (size_t i = 0; i < QR_COUNT_OF(norms); i++) {
         if (model->family->modules[norms[i].role] == NULL) { continue; }
-        n += (norms[i].per_head ? model->shape.head_dim : model->shape.hidden) *
-             (norms[i].once ? 1 : model->shape.n_layers);
+        const int64_t n = norms[i].per_head ? model->shape.head_dim : model->shape.hidden;
+        for (int64_t l = 0; l < (norms[i].once ? 1 : model->shape.n_layers); l++) {
+            QR_TRY(describe_vector(state, norms[i].role, l, "weight", n, err));
+            if (model->family->layer_norm) { QR_TRY(describe_vector(state, norms[i].role, l, "bias", n, err)); }
+        }
     }
-    return model->family->layer_norm ? 2 * n : n;
+out:
+    return status;
 }
 
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
@@ -256,8 +275,8 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     describe_state state = {model, options, source};
     if (status == QRUN_OK) { status = describe_tables(&state, err); }
     if (status == QRUN_OK) { status = qr_model_each_linear(model, describe_linear, &state, err); }
+    if (status == QRUN_OK) { status = describe_norms(&state, err); }
     if (status != QRUN_OK) { return status; }
-    model->n_parameters += count_norm_parameters(model);
     model->weight_bytes = qr_model_place_weights(model, NULL);
     return QRUN_OK;
 }

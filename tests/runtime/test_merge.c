@@ -205,6 +205,321 @@ static void test_as_peft_merges(void) {
     qr_json_free(index);
 }
 
+/* ---- What the folder says ---------------------------------------------------------------------------------------- */
+
+static qrun_status merge(const char *model, const char *adapter, const char *out, qrun_error *error) {
+    const qrun_merge_params params = params_for(model, adapter, out);
+    return qrun_merge_folder(context, &params, NULL, error);
+}
+
+static void test_a_quantised_folder_becomes_a_plain_one(void) {
+    static const char *const bases[] = {"models/llama-nf4", "models/llama-int8"};
+    for (size_t i = 0; i < QR_COUNT_OF(bases); i++) {
+        const char *out = in_scratch("plain");
+        qrun_error err = QRUN_ERROR_INIT;
+        qr_json *config = NULL;
+        const char *type = "";
+        qr_safetensors *merged = NULL, *original = NULL;
+        REQUIRE(merge(fixture(bases[i]), fixture("adapters/llama-lora"), out, &err) == QRUN_OK);
+        REQUIRE(qr_json_read(in_scratch("plain/config.json"), 1 << 20, &config, &err) == QRUN_OK);
+        CHECK(qr_json_get(config, "quantization_config") == NULL);
+        CHECK(qr_json_get_string(config, "dtype", &type, "", &err) == QRUN_OK);
+        CHECK_STR(type, "bfloat16");
+        qr_json_free(config);
+        REQUIRE(qr_safetensors_open(out, &merged, &err) == QRUN_OK);
+        REQUIRE(qr_safetensors_open(fixture("models/llama"), &original, &err) == QRUN_OK);
+        CHECK_INT(qr_safetensors_count(merged), qr_safetensors_count(original));
+        for (size_t t = 0; t < qr_safetensors_count(original); t++) {
+            const qr_safetensors_tensor *old = qr_safetensors_get(original, t);
+            const qr_safetensors_tensor *ours = qr_safetensors_find(merged, old->name);
+            CHECK_MSG(ours != NULL && ours->n_bytes == old->n_bytes, "%s", old->name);
+        }
+        qr_safetensors_close(merged);
+        qr_safetensors_close(original);
+        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    }
+}
+
+static void test_a_head_that_was_tied(void) {
+    const char *out = in_scratch("untied");
+    qrun_merge_params params = params_for(fixture("models/llama-llama3"),
+                                          fixture("merge/adapters/llama3-saved-head"), out);
+    qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
+    qrun_error err = QRUN_ERROR_INIT;
+    qr_json *config = NULL;
+    bool tied = true;
+    REQUIRE(qrun_merge_folder(context, &params, &result, &err) == QRUN_OK);
+    CHECK(result.head_untied);
+    CHECK_INT(result.n_merged, 2);
+    CHECK_INT(result.n_replaced, 1);
+    REQUIRE(qr_json_read(in_scratch("untied/config.json"), 1 << 20, &config, &err) == QRUN_OK);
+    CHECK(qr_json_get_bool(config, "tie_word_embeddings", &tied, "", &err) == QRUN_OK && !tied);
+    qr_json_free(config);
+    qrun_model *model = NULL;
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    model_params.path = out;
+    CHECK_MSG(qrun_model_open(context, &model_params, &model, &err) == QRUN_OK, "%s", err.message);
+    qrun_model_destroy(model);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+}
+
+static void test_shards(void) {
+    const char *out = in_scratch("shards");
+    qrun_error err = QRUN_ERROR_INIT;
+    qrun_merge_params params = params_for(fixture("models/llama"), fixture("adapters/llama-lora"), out);
+    params.max_shard_bytes = 100000;
+    REQUIRE(qrun_merge_folder(context, &params, NULL, &err) == QRUN_OK);
+    CHECK(qr_file_exists(in_scratch("shards/model.safetensors.index.json")));
+    CHECK(!qr_file_exists(in_scratch("shards/model.safetensors")));
+    qr_safetensors *merged = NULL;
+    CHECK_MSG(qr_safetensors_open(out, &merged, &err) == QRUN_OK, "%s", err.message);
+    qr_safetensors_close(merged);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+}
+
+/* ---- The outputs ------------------------------------------------------------------------------------------------- */
+
+static void check_outputs(const char *base, const char *adapter, qrun_quant dtype, double most) {
+    const char *out = in_scratch("outputs");
+    qrun_error err = QRUN_ERROR_INIT;
+    qrun_merge_params params = params_for(fixture(base), fixture(adapter), out);
+    qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
+    params.dtype = dtype;
+    CHECK_MSG(qrun_merge_folder(context, &params, &result, &err) == QRUN_OK, "%s", err.message);
+    qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
+    unmerged.path = params.path;
+    unmerged.quant = result.base_quant;
+    merged.path = out;
+    merged.quant = result.dtype;
+    unmerged.dtype = merged.dtype = QRUN_DTYPE_F32;
+    qrun_compare_params compare = QRUN_COMPARE_PARAMS_INIT;
+    compare.model = &unmerged;
+    compare.adapter = params.adapter;
+    compare.other = &merged;
+    compare.max_tokens = 60;
+    qrun_difference d = QRUN_DIFFERENCE_INIT;
+    CHECK_MSG(qrun_compare_outputs(context, &compare, &d, &err) == QRUN_OK, "%s", err.message);
+    CHECK_INT(d.n_tokens, 60);
+    CHECK_MSG(d.max_logit_difference <= most * d.max_abs_logit, "%s, %s: %g of %g", base, adapter,
+              d.max_logit_difference, d.max_abs_logit);
+    CHECK(d.mean_logit_difference > 0 && d.mean_logit_difference < d.max_logit_difference);
+    CHECK(d.mean_kl <= d.max_kl && d.n_same_greedy >= 57);
+    /* Without the adapter the two are far apart: the comparison sees what it is for. */
+    compare.adapter = NULL;
+    CHECK(qrun_compare_outputs(context, &compare, &d, &err) == QRUN_OK);
+    CHECK_MSG(d.max_logit_difference > 0.1 * d.max_abs_logit, "%s: the adapter changes nothing", base);
+    CHECK(d.mean_kl > 1e-2);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+}
+
+static void test_outputs_are_those_of_the_unmerged_adapter(void) {
+    check_outputs("models/llama", "adapters/llama-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/llama", "adapters/llama-patterns", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/llama-nf4-dq", "adapters/llama-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/llama-int8", "adapters/llama-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt2", "adapters/gpt2-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt2-nf4", "adapters/gpt2-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/phi3", "merge/adapters/phi3-lora", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/llama", "adapters/llama-lora", QRUN_QUANT_BF16, 5e-2);
+    check_outputs("models/llama", "adapters/llama-lora", QRUN_QUANT_F16, 5e-3);
+}
+
+/* ---- Refusals and failures --------------------------------------------------------------------------------------- */
+
+static void check_refused(const char *model, const char *adapter, qrun_status expected, const char *says) {
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(merge(model, adapter, in_scratch("refused"), &error), expected);
+    CHECK_MSG(strstr(error.message, says) != NULL, "\"%s\" does not say \"%s\"", error.message, says);
+    CHECK_INT(count_entries(scratch), 0);
+}
+
+static void test_refusals(void) {
+    const char *llama = fixture("models/llama"), *lora = fixture("adapters/llama-lora");
+    check_refused(fixture("models/gpt2"), lora, QRUN_ERROR_INPUT, "made for another model");
+    check_refused(llama, fixture("adapters/qwen3-lora"), QRUN_ERROR_INPUT, "the adapter is made for [50, 100]");
+    check_refused(llama, fixture("adapters/gpt2-lora"), QRUN_ERROR_INPUT, "adapts transformer.h.0");
+    check_refused(llama, fixture("models/llama"), QRUN_ERROR_NOT_FOUND, "adapter_config.json");
+    check_refused("no/such/model", lora, QRUN_ERROR_NOT_FOUND, "no/such/model");
+    check_refused(llama, NULL, QRUN_ERROR_ARGUMENT, "no adapter");
+    check_refused(NULL, lora, QRUN_ERROR_ARGUMENT, "no model path");
+    qrun_merge_params params = params_for(fixture("models/llama-nf4"), lora, in_scratch("refused"));
+    params.onto = QRUN_MERGE_ORIGINAL;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "no original weights") != NULL, "%s", error.message);
+    params = params_for(llama, lora, scratch);
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, &(qrun_error)QRUN_ERROR_INIT), QRUN_ERROR_ARGUMENT);
+    params.out = in_scratch("none/out");
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, NULL), QRUN_ERROR_NOT_FOUND);
+    params.out = in_scratch("out");
+    params.dtype = QRUN_QUANT_INT8;
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, NULL), QRUN_ERROR_ARGUMENT);
+    params.dtype = QRUN_QUANT_AUTO, params.onto = QRUN_MERGE_QUANTIZED, params.quant = QRUN_QUANT_BF16;
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, NULL), QRUN_ERROR_ARGUMENT);
+    params.struct_size = 3;
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, NULL), QRUN_ERROR_ARGUMENT);
+    CHECK_INT(count_entries(scratch), 0);
+}
+
+/* The llama fixture with one tensor under another name. */
+static void make_damaged(const char *folder, const char *tensor) {
+    char *text = NULL, *weights = NULL;
+    size_t n_text = 0, n_weights = 0;
+    REQUIRE(qr_file_read(FIXTURES "models/llama/config.json", 1 << 20, &text, &n_text, NULL) == QRUN_OK);
+    REQUIRE(qr_file_read(FIXTURES "models/llama/model.safetensors", 1 << 24, &weights, &n_weights, NULL) == QRUN_OK);
+    char *found = strstr(weights + 8, tensor); /* in the header, which is text */
+    REQUIRE(found != NULL);
+    found[0] = 'x';
+    char path[PATH_BYTES];
+    CHECK(qr_folder_create(folder, NULL) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(qr_file_write(path, text, n_text, NULL) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    CHECK(qr_file_write(path, weights, n_weights, NULL) == QRUN_OK);
+    qr_free(text);
+    qr_free(weights);
+}
+
+static void test_missing_tensors_are_named(void) {
+    static const char *const names[] = {"model.norm.weight", "model.layers.1.mlp.up_proj.weight", "lm_head.weight",
+                                        "model.layers.0.input_layernorm.weight"};
+    const char *folder = in_scratch("damaged"), *lora = fixture("adapters/llama-lora");
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        make_damaged(folder, names[i]);
+        CHECK_INT(merge(folder, lora, in_scratch("out"), &error), QRUN_ERROR_INPUT);
+        CHECK_MSG(strstr(error.message, names[i]) != NULL, "%s: %s", names[i], error.message);
+        CHECK(qr_folder_remove_flat(folder, NULL) == QRUN_OK);
+        CHECK_INT(count_entries(scratch), 0);
+    }
+}
+
+typedef struct progress {
+    int64_t last, total, stop_after;
+    int n_calls;
+} progress;
+
+static bool follow(void *user, int64_t done, int64_t total) {
+    progress *seen = user;
+    CHECK(done >= seen->last && done <= total && (seen->n_calls == 0 || total == seen->total));
+    seen->last = done;
+    seen->total = total;
+    return ++seen->n_calls != seen->stop_after;
+}
+
+static void test_progress_and_cancelling(void) {
+    progress whole = {0};
+    qrun_merge_params params = params_for(fixture("models/gpt2-nf4"), fixture("adapters/gpt2-lora"), in_scratch("out"));
+    params.progress = follow;
+    params.progress_user = &whole;
+    CHECK(qrun_merge_folder(context, &params, NULL, NULL) == QRUN_OK);
+    CHECK(whole.n_calls > 10);
+    CHECK_INT(whole.last, whole.total);
+    CHECK(qr_folder_remove_flat(params.out, NULL) == QRUN_OK);
+    for (int at = 1; at <= whole.n_calls; at++) {
+        progress stopped = {.stop_after = at};
+        params.progress_user = &stopped;
+        CHECK_INT(qrun_merge_folder(context, &params, NULL, NULL), QRUN_ERROR_CANCELLED);
+        CHECK_INT(count_entries(scratch), 0);
+    }
+}
+
+/* A limit on the size of files stands in for a full disk: write fails in the middle. */
+static void test_writing_fails(void) {
+    struct rlimit old, small;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    signal(SIGXFSZ, SIG_IGN);
+    small = old;
+    static const rlim_t limits[] = {0, 100, 100000};
+    for (size_t i = 0; i < QR_COUNT_OF(limits); i++) {
+        small.rlim_cur = limits[i];
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+        qrun_error error = QRUN_ERROR_INIT;
+        const qrun_status status =
+            merge(fixture("models/llama"), fixture("adapters/llama-lora"), in_scratch("full"), &error);
+        setrlimit(RLIMIT_FSIZE, &old);
+        CHECK_INT(status, QRUN_ERROR_IO);
+        CHECK_MSG(strstr(error.message, "cannot write") != NULL, "%s", error.message);
+        CHECK_INT(count_entries(scratch), 0);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
+static void test_every_allocation_may_fail(void) {
+    qr_alloc_stats before, after;
+    int64_t n = 1;
+    for (bool done = false; !done; n++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        qr_alloc_get_stats(&before);
+        qr_alloc_fail_at(n);
+        const qrun_status status =
+            merge(fixture("models/gpt2-nf4"), fixture("adapters/gpt2-lora"), in_scratch("short"), &error);
+        qr_alloc_fail_at(0);
+        qr_alloc_get_stats(&after);
+        CHECK_INT(after.n_held, before.n_held);
+        done = status == QRUN_OK;
+        if (done) { break; }
+        CHECK_MSG(status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
+        CHECK_INT(count_entries(scratch), 0);
+        REQUIRE(check_state.n_failures_in_case == 0);
+    }
+    CHECK(n > 100);
+    CHECK(qr_folder_remove_flat(in_scratch("short"), NULL) == QRUN_OK);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum { RANK = 4, HIDDEN = 192, MLP = 512, LAYERS = 4 };
+
+static qrun_status read_ones(void *user, size_t i, bool is_b, float *values, qr_error *err) {
+    (void)user, (void)i, (void)err;
+    for (int64_t j = 0; j < RANK * (is_b ? MLP : HIDDEN); j++) { values[j] = 0.01F; }
+    return QRUN_OK;
+}
+
+/* An adapter on the largest matrices of the shipped model. */
+static bool write_adapter(const char *folder) {
+    static const char *const targets[] = {"up_proj", "gate_proj"};
+    qr_adapter_factor_spec factors[2 * LAYERS];
+    char names[2 * LAYERS][64];
+    for (int i = 0; i < 2 * LAYERS; i++) {
+        snprintf(names[i], sizeof names[i], "model.layers.%d.mlp.%s", i / 2, targets[i % 2]);
+        factors[i] = (qr_adapter_factor_spec){names[i], HIDDEN, MLP};
+    }
+    const qr_adapter_spec spec = {.base_model = "x", .targets = targets, .n_targets = 2, .rank = RANK, .alpha = 8,
+                                  .factors = factors, .n_factors = 2 * LAYERS, .read = read_ones};
+    return qr_folder_create(folder, NULL) == QRUN_OK && qr_adapter_write(folder, &spec, NULL) == QRUN_OK;
+}
+
+/* One matrix in the type written, the writer's block, two pieces for conversion, and tables: never the model. */
+static void test_memory_is_that_of_a_tensor(void) {
+    const char *adapter = in_scratch("adapter"), *out = in_scratch("model");
+    qr_alloc_stats before, after;
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(write_adapter(adapter));
+    static const struct {
+        qrun_quant dtype;
+        qrun_merge_onto onto;
+    } ways[] = {{QRUN_QUANT_BF16, QRUN_MERGE_ORIGINAL}, {QRUN_QUANT_F32, QRUN_MERGE_ORIGINAL},
+                {QRUN_QUANT_F32, QRUN_MERGE_QUANTIZED}};
+    for (size_t i = 0; i < QR_COUNT_OF(ways); i++) {
+        qrun_merge_params params = params_for(EXAMPLE, adapter, out);
+        qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
+        params.dtype = ways[i].dtype;
+        params.onto = ways[i].onto;
+        qr_alloc_get_stats(&before);
+        qr_alloc_reset_peak();
+        CHECK_MSG(qrun_merge_folder(context, &params, &result, &error) == QRUN_OK, "%s", error.message);
+        qr_alloc_get_stats(&after);
+        const int64_t element = ways[i].dtype == QRUN_QUANT_F32 ? 4 : 2, held = after.bytes_peak - before.bytes_held;
+        const int64_t tensor = HIDDEN * MLP * element, fixed = (1 << 20) + 2 * (1 << 18) + (1 << 18);
+        CHECK_MSG(held <= tensor + fixed, "%lld bytes for a tensor of %lld", (long long)held, (long long)tensor);
+        CHECK(result.n_bytes > 2 * (tensor + fixed) || ways[i].dtype == QRUN_QUANT_BF16);
+        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    }
+    CHECK(qr_folder_remove_flat(adapter, NULL) == QRUN_OK);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qrun_error error = QRUN_ERROR_INIT;
@@ -213,6 +528,16 @@ int main(int argc, char **argv) {
         return 1;
     }
     CHECK_RUN(test_as_peft_merges);
+    CHECK_RUN(test_a_quantised_folder_becomes_a_plain_one);
+    CHECK_RUN(test_a_head_that_was_tied);
+    CHECK_RUN(test_shards);
+    CHECK_RUN(test_outputs_are_those_of_the_unmerged_adapter);
+    CHECK_RUN(test_refusals);
+    CHECK_RUN(test_missing_tensors_are_named);
+    CHECK_RUN(test_progress_and_cancelling);
+    CHECK_RUN(test_writing_fails);
+    CHECK_RUN(test_every_allocation_may_fail);
+    CHECK_RUN(test_memory_is_that_of_a_tensor);
     qrun_context_destroy(context);
     rmdir(scratch);
     return check_end();
