@@ -104,6 +104,11 @@ bool qr_file_is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool qr_file_is_same(const char *path, const char *other) {
+    struct stat a, b;
+    return stat(path, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 char *qr_path_join(const char *base, const char *name) {
     qr_buffer path = {0};
     qr_buffer_append_text(&path, base);

@@ -39,11 +39,11 @@ int exit_code_of(qrun_status status) {
         case QRUN_ERROR_NOT_FOUND:
         case QRUN_ERROR_IO:
         case QRUN_ERROR_INPUT:
-        case QRUN_ERROR_UNSUPPORTED: return EXIT_FILE;
+        case QRUN_ERROR_UNSUPPORTED:
+        case QRUN_ERROR_BUSY: return EXIT_FILE; /* another program has the folder */
         case QRUN_ERROR_MEMORY: return EXIT_MEMORY;
         case QRUN_ERROR_CANCELLED: return EXIT_INTERRUPTED;
         case QRUN_ERROR_DEVICE:
-        case QRUN_ERROR_BUSY:
         case QRUN_ERROR_INTERNAL: return EXIT_ENGINE;
     }
     return EXIT_ENGINE;

@@ -212,6 +212,8 @@ static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *e
     pthread_mutex_lock(&made->model->context->compute_lock);
     status = load(made, adapter, path, err);
     pthread_mutex_unlock(&made->model->context->compute_lock);
+    const bool told = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
+    if (status != QRUN_OK && !told) { qr_error_prefix(err, path); }
     qr_adapter_close(adapter);
     return status;
 }

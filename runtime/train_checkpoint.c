@@ -307,6 +307,9 @@ qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
     const char *out = trainer->settings.out;
     char *tokens = NULL;
     qrun_status status;
+    if (qr_file_is_same(out, trainer->model->folder)) {
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: is the model's own folder; give another one to write to (--out)", out));
+    }
     QR_TRY(qr_folder_create(out, err));
     QR_TRY(qr_folder_lock(out, &trainer->out_lock, err));
     QR_TRY(qr_folder_remove_partials(out, err));
