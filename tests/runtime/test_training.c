@@ -115,7 +115,7 @@ static void test_policies_give_the_same_bits(void) {
                                          "llama-dora", "gemma3-full", "gpt2-full"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
-        for (int dtype = 0; dtype < 2; dtype++) {
+        for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
             int64_t n;
             double sum, sum_again;
             float *kept = run_policy(models[m], (qrun_dtype)dtype, "none", &batch, &n, &sum);
@@ -174,8 +174,9 @@ static qrun_schedule schedule_of(const qr_json *entry) {
 
 enum { CURVE_STEPS = 20 };
 
-/* Twenty steps as the golden's; loss and gradient norm of each. */
-static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, double *norms, qr_error *err) {
+/* Twenty steps as the golden's, none of them skipped; loss and gradient norm of each. */
+static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale, double *losses, double *norms,
+                             qr_error *err) {
     static training_batch batch;
     const qrun_optimizer kind = optimizer_of(entry);
     const qr_optimizer_options options = {kind, kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
@@ -194,15 +195,16 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, double *losses, d
         training_batch_read(entry_named("batches", name), 0, -1, &batch);
         QR_TRY(
             backend->fill_zero(backend, f->parameters.gradients, qr_parameters_bytes(&f->parameters), err));
-        QR_TRY(qr_train_pass_run(f->pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, err));
+        QR_TRY(qr_train_pass_run(f->pass, &batch.batch, loss_scale / (float)batch.n_targets, true, &sum, err));
         const double lr =
             number_of(entry, "base_lr") *
             qr_schedule_factor(schedule_of(entry), step, (int64_t)number_of(entry, "n_warmup"), CURVE_STEPS);
         const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
         CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"),
                   (int)step, lr, expected_lr);
-        const qr_update_args args = {step, lr, number_of(entry, "max_grad_norm"), 1.0F};
+        const qr_update_args args = {step, lr, number_of(entry, "max_grad_norm"), loss_scale};
         QR_TRY(qr_update_run(&f->parameters, optimizer, &args, scratch, &result, err));
+        CHECK_MSG(!result.skipped, "%s: step %d was skipped", text_of(entry, "name"), (int)step);
         losses[step - 1] = sum / (double)batch.n_targets;
         norms[step - 1] = result.grad_norm;
     }
@@ -222,19 +224,25 @@ static double worst_of(const qr_json *expected, const double *actual) {
     return worst;
 }
 
-static void check_curves(qrun_dtype dtype) {
+/* The peers' run in the same type, with their loss relative to F32's; NULL where there is none. Of full fine-tuning it
+ * is the one with master weights in F32. */
+static const qr_json *peers_run(const qr_json *entry, qrun_dtype dtype) {
+    const char *bf16 = training_is_full(entry) ? "bf16-autocast" : "bf16";
+    return qr_json_get(entry, dtype == QRUN_DTYPE_F16 ? "f16" : bf16);
+}
+
+static void check_curves(qrun_dtype dtype, float loss_scale, int n_least) {
     int n_checked = 0;
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "curves")); entry != NULL;
          entry = entry->next) {
         fixture f;
         double losses[CURVE_STEPS], norms[CURVE_STEPS];
         qr_error err = {0};
-        if (!open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
-        CHECK_MSG(run_curve(entry, &f, losses, norms, &err) == QRUN_OK, "%s", err.message);
+        const qr_json *peers = peers_run(entry, dtype);
+        if (peers == NULL || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
+        CHECK_MSG(run_curve(entry, &f, loss_scale, losses, norms, &err) == QRUN_OK, "%s", err.message);
         const double worst = worst_of(qr_json_get(entry, "loss"), losses);
-        const char *run = training_is_full(entry) ? "bf16-autocast" : "bf16";
-        const double bound =
-            dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(qr_json_get(entry, run), "max_loss_error");
+        const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "max_loss_error");
         CHECK_MSG(worst <= bound, "%s: loss is off by %.3g, allowed %.3g", text_of(entry, "name"), worst, bound);
         if (dtype == QRUN_DTYPE_F32) {
             const double norm_error = worst_of(qr_json_get(entry, "grad_norm"), norms);
@@ -243,11 +251,12 @@ static void check_curves(qrun_dtype dtype) {
         n_checked++;
         close_fixture(&f);
     }
-    CHECK(n_checked >= 15);
+    CHECK(n_checked >= n_least);
 }
 
-static void test_curves_equal_peft_in_f32(void) { check_curves(QRUN_DTYPE_F32); }
-static void test_curves_in_bf16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_BF16); }
+static void test_curves_equal_peft_in_f32(void) { check_curves(QRUN_DTYPE_F32, 1.0F, 20); }
+static void test_curves_in_bf16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_BF16, 1.0F, 20); }
+static void test_curves_in_f16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_F16, 65536.0F, 15); }
 
 static void test_schedules_equal_transformers(void) {
     const qr_json *entry = qr_json_first(qr_json_get(golden_index, "schedules"));
@@ -282,6 +291,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_examples_alone_and_together);
     CHECK_RUN(test_curves_equal_peft_in_f32);
     CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);
+    CHECK_RUN(test_curves_in_f16_stay_as_near_as_pefts);
     CHECK_RUN(test_schedules_equal_transformers);
     qrun_context_destroy(context);
     qr_json_free(golden_index);
