@@ -142,6 +142,10 @@ static void print_json(const merge_options *o, const merge_report *r) {
     } else {
         text_puts(&out, "null");
     }
+    if (r->why_not.message[0] != '\0') {
+        text_puts(&out, ",\"why_not\":");
+        text_json_string(&out, r->why_not.message, strlen(r->why_not.message));
+    }
     printf("%s}\n", out.data);
     text_free(&out);
 }
@@ -206,8 +210,9 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     } else if (!o->quiet) {
         print_result(o, &r);
     }
-    /* The folder is whole; that the engine cannot run both sides here says nothing against it. */
-    if (status == QRUN_ERROR_UNSUPPORTED || status == QRUN_ERROR_MEMORY) {
+    /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
+     * not served is refused as INPUT too. */
+    if (status == QRUN_ERROR_UNSUPPORTED || status == QRUN_ERROR_MEMORY || status == QRUN_ERROR_INPUT) {
         notify("the difference from the unmerged adapter could not be measured: %s", r.why_not.message);
         return EXIT_OK;
     }

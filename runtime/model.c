@@ -149,10 +149,19 @@ static void set_format(qr_weight_desc *desc, qr_weight_format format, int block)
     desc->block = format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ ? block : 0;
 }
 
+/* Checkpoints that put a prefix before the modules of the base model have the head beside it, or inside as well. */
+static bool is_head_without_prefix(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role) {
+    char name[QR_STORED_NAME_BYTES];
+    if (role != QR_ROLE_HEAD || model->prefix[0] == '\0') { return false; }
+    (void)snprintf(name, sizeof name, "%s%s.weight", model->prefix, model->family->modules[role]);
+    return qr_safetensors_find(source, name) == NULL;
+}
+
 qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
                                  int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err) {
     char module[QR_STORED_NAME_BYTES];
-    qr_family_module_name(model->family, model->prefix, role, layer, module, sizeof module);
+    const char *prefix = is_head_without_prefix(model, source, role) ? "" : model->prefix;
+    qr_family_module_name(model->family, prefix, role, layer, module, sizeof module);
     const bool transposed = model->family->transposed && role >= QR_ROLE_Q;
     return qr_stored_weight_find(source, module, desc->rows, desc->cols, transposed, stored, err);
 }

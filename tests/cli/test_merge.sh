@@ -65,6 +65,12 @@ run merge --model "$llama" --adapter "$adapter" --out "$work/shards" --shard-siz
 expect_code 0
 expect_true "shards have an index" test -f "$work/shards/model.safetensors.index.json"
 
+# What can be merged and not run unmerged: the folder is whole, and what could not be measured is said.
+run merge --model "$llama" --adapter "$fixtures/merge/adapters/llama-tables" --out "$work/tables" --json
+expect_code 0
+expect_err "could not be measured"
+expect_out '"difference":null,"why_not":"'
+
 # Refused, with nothing left behind.
 refused() {
     expected=$1

@@ -263,6 +263,42 @@ static void test_a_head_that_was_tied(void) {
     CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
 }
 
+static qrun_status read_tenths(void *user, size_t i, bool is_b, float *values, qr_error *err) {
+    (void)i, (void)is_b, (void)err;
+    for (int64_t j = 0; j < *(const int64_t *)user; j++) { values[j] = 0.1F; }
+    return QRUN_OK;
+}
+
+/* GPT-2's base model has a prefix in the checkpoint, and the head that is new stands outside of it. */
+static void test_a_tied_head_beside_a_prefix(void) {
+    enum { VOCAB = 1003, WIDTH = 40 };
+    static const char *const targets[] = {"attn.c_proj"}, *const saved[] = {"lm_head"};
+    const char *adapter = in_scratch("adapter"), *out = in_scratch("gpt2");
+    const qr_adapter_factor_spec factor = {"transformer.h.0.attn.c_proj", WIDTH, WIDTH};
+    float *values = qr_alloc_array_zeroed((size_t)VOCAB * WIDTH, sizeof *values);
+    const qr_adapter_parameter_spec head = {
+        .name = "lm_head.weight", .n_dims = 2, .dims = {VOCAB, WIDTH}, .values = values};
+    int64_t n = WIDTH;
+    const qr_adapter_spec spec = {.base_model = "x", .targets = targets, .n_targets = 1, .rank = 1, .alpha = 1,
+                                  .fan_in_fan_out = true, .factors = &factor, .n_factors = 1, .read = read_tenths,
+                                  .user = &n, .parameters = &head, .n_parameters = 1, .modules_to_save = saved,
+                                  .n_modules_to_save = 1};
+    qrun_error err = QRUN_ERROR_INIT;
+    values[0] = 1.0F;
+    CHECK(qr_folder_create(adapter, NULL) == QRUN_OK);
+    CHECK_MSG(qr_adapter_write(adapter, &spec, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(merge(fixture("models/gpt2"), adapter, out, &err) == QRUN_OK, "%s", err.message);
+    qrun_model *model = NULL;
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = out;
+    CHECK_MSG(qrun_model_open(context, &params, &model, &err) == QRUN_OK, "%s", err.message);
+    CHECK(model != NULL && !model->shape.tied_head);
+    qrun_model_destroy(model);
+    qr_free(values);
+    CHECK(qr_folder_remove_flat(adapter, NULL) == QRUN_OK);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+}
+
 static void test_shards(void) {
     const char *out = in_scratch("shards");
     qrun_error err = QRUN_ERROR_INIT;
@@ -530,6 +566,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_as_peft_merges);
     CHECK_RUN(test_a_quantised_folder_becomes_a_plain_one);
     CHECK_RUN(test_a_head_that_was_tied);
+    CHECK_RUN(test_a_tied_head_beside_a_prefix);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_outputs_are_those_of_the_unmerged_adapter);
     CHECK_RUN(test_refusals);
