@@ -24,6 +24,9 @@ typedef struct finetune_options {
     bool rslora, dora;
     option_number lora_dropout;
     option_int optimizer, schedule;
+    bool decay_all;
+    option_int offload;
+    option_number loraplus_lr_ratio;
     option_number lr, warmup, weight_decay, max_grad_norm, epochs;
     option_int seq_len, batching, batch_size, batch_tokens, grad_accum, max_steps;
     option_seed seed;
@@ -39,6 +42,7 @@ static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor",
 static const char *const init_names[] = {"model", "random", NULL};
 static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
 
+static const char *const offload_names[] = {"none", "optimizer", NULL};
 static const char *const batching_names[] = {"pack", "group", NULL};                           /* by qrun_batching */
 
 static const option data_table[] = {
@@ -129,7 +133,10 @@ static const option optimizer_table[] = {
     {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", AT(warmup), .low = 0, .high = 1e9,
      .help = "Steps in which the learning rate rises from 0; below 1, a share of all steps. Default: 0."},
     {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", AT(weight_decay), .low = 0, .high = 1,
-     .help = "Decoupled from the gradient. Default: 0."},
+     .help = "Decoupled from the gradient; norms and biases do not decay, as in the Hugging Face Trainer. Default: 0."},
+    {.name = "decay-all", .kind = OPTION_FLAG, AT(decay_all), .help = "Let norms and biases decay too."},
+    {.name = "loraplus-lr-ratio", .kind = OPTION_NUMBER, .value_name = "X", AT(loraplus_lr_ratio), .low = 1e-6,
+     .high = 1e6, .help = "LoRA+: the learning rate of B over that of A, such as 16. Default: 1."},
     {.name = "max-grad-norm", .kind = OPTION_NUMBER, .value_name = "X", AT(max_grad_norm), .low = 0, .high = 1e9,
      .help = "Scale a gradient whose norm is larger; 0: never. Default: 1."},
 };
@@ -139,6 +146,9 @@ static const option memory_table[] = {
      .offset = offsetof(finetune_options, engine.memory),
      .help = "Budget for everything: 6GiB, 500MB … Default: what the machine has free. What cannot fit is refused "
              "before it starts."},
+    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, AT(offload), .choices = offload_names,
+     .help = "optimizer: hold its states in host memory and bring them to the device piece by piece in the update. "
+             "Results do not depend on it. On the CPU both are the same memory. Default: none."},
     {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY", AT(checkpointing),
      .help = "Which activations are kept for the backward pass and which are computed again: none (all are kept), full "
              "(as few as possible), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: auto, "
@@ -258,6 +268,9 @@ static qrun_train_params train_params(const finetune_options *o, text_buffer *mo
     p.learning_rate = o->lr.value;
     p.warmup = o->warmup.value;
     p.weight_decay = o->weight_decay.value;
+    p.decay_all = o->decay_all;
+    p.loraplus_lr_ratio = o->loraplus_lr_ratio.value;
+    p.offload_optimizer = o->offload.value == 1;
     p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
     p.seq_tokens = (int32_t)o->seq_len.value;
     p.batching = (qrun_batching)o->batching.value;

@@ -480,7 +480,10 @@ typedef struct qrun_train_params {
     qrun_schedule schedule;
     double learning_rate;    /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
     double warmup;           /* below 1: share of all steps; else steps */
-    double weight_decay;
+    double weight_decay;     /* of everything but norms and biases, as the Hugging Face Trainer has it */
+    bool decay_all;          /* of norms and biases too */
+    double loraplus_lr_ratio; /* LoRA+: B's learning rate over A's; 0: 1 */
+    bool offload_optimizer;  /* its states in host memory, brought to the device piece by piece in the update */
     double max_grad_norm;    /* 0: 1.0; negative: no clipping */
     int32_t seq_tokens;      /* longest example; 0: 1,024, or the model's context where that is less */
     qrun_batching batching;  /* how examples share a micro-batch; none ever sees another */

@@ -81,14 +81,21 @@ static qrun_status write_text(const char *folder, const char *name, const char *
     return status;
 }
 
-/* Device memory into the next tensor of the writer, piece by piece. */
-static qrun_status write_device(qrun_trainer *trainer, qr_safetensors_writer *writer, const void *device,
-                                size_t n_bytes, void *staging, uint64_t *checksum, qr_error *err) {
+/* Bytes [offset, offset + n) of the values or of the optimiser's states. */
+static qrun_status read_bytes(const qrun_trainer *trainer, bool parameters, size_t offset, size_t n, void *host,
+                              qr_error *err) {
+    if (!parameters) { return qr_optimizer_states_read(trainer->optimizer, offset, n, host, err); }
     qr_backend *backend = trainer->model->context->backend;
+    return backend->copy_out(backend, host, (const unsigned char *)trainer->parameters.values + offset, n, err);
+}
+
+/* Into the next tensor of the writer, piece by piece. */
+static qrun_status write_tensor(const qrun_trainer *trainer, qr_safetensors_writer *writer, bool parameters,
+                                size_t n_bytes, void *staging, uint64_t *checksum, qr_error *err) {
     qrun_status status = QRUN_OK;
     for (size_t done = 0; done < n_bytes && status == QRUN_OK; done += COPY_BYTES) {
         const size_t n = n_bytes - done < COPY_BYTES ? n_bytes - done : COPY_BYTES;
-        status = backend->copy_out(backend, staging, (const unsigned char *)device + done, n, err);
+        status = read_bytes(trainer, parameters, done, n, staging, err);
         if (status == QRUN_OK) {
             *checksum = qr_hash_words(*checksum, staging, n);
             status = qr_safetensors_writer_write(writer, staging, n, err);
@@ -98,9 +105,9 @@ static qrun_status write_device(qrun_trainer *trainer, qr_safetensors_writer *wr
 }
 
 /* The tensors, in the order of the checksum: the file has them by falling alignment of their types. */
-static qrun_status write_state(qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
-    size_t n_optimizer;
-    void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
+static qrun_status write_state(const qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
+    const size_t n_parameters = qr_parameters_bytes(&trainer->parameters);
+    const size_t n_optimizer = qr_optimizer_states_bytes(trainer->optimizer);
     const qr_safetensors_spec specs[] = {{"parameters", QR_DTYPE_F32, 1, {trainer->parameters.n_floats}},
                                          {"optimizer", QR_DTYPE_U8, 1, {(int64_t)n_optimizer}}};
     qr_safetensors_writer *writer = NULL;
@@ -110,9 +117,8 @@ static qrun_status write_state(qrun_trainer *trainer, const char *folder, uint64
     QR_TRY(qr_safetensors_writer_create(folder, "state", specs, QR_COUNT_OF(specs), 0, &writer, err));
     for (const qr_safetensors_spec *spec; (spec = qr_safetensors_writer_next(writer)) != NULL;) {
         const bool parameters = spec == &specs[0];
-        QR_TRY(write_device(trainer, writer, parameters ? (const void *)trainer->parameters.values : optimizer,
-                            parameters ? qr_parameters_bytes(&trainer->parameters) : n_optimizer, staging,
-                            checksum, err));
+        QR_TRY(write_tensor(trainer, writer, parameters, parameters ? n_parameters : n_optimizer, staging, checksum,
+                            err));
     }
     status = qr_safetensors_writer_commit(writer, err);
     writer = NULL;
@@ -263,14 +269,11 @@ static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *c
 
 static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                               qr_error *err) {
-    qr_backend *backend = trainer->model->context->backend;
-    size_t n_optimizer;
-    void *optimizer = qr_optimizer_states(trainer->optimizer, &n_optimizer);
     const qr_safetensors_tensor *states = checkpoint->optimizer;
     qr_train_state state = {.step = checkpoint->step, .cursor = {checkpoint->epoch, checkpoint->window},
                             .loss_scale = trainer->state.loss_scale};
     qrun_status status;
-    if (states->n_bytes != n_optimizer || checkpoint->step > trainer->total_steps) {
+    if (states->n_bytes != qr_optimizer_states_bytes(trainer->optimizer) || checkpoint->step > trainer->total_steps) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
                        folder);
     }
@@ -282,7 +285,7 @@ static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkp
                        (long long)state.best_step));
     }
     QR_TRY(take_parameters(trainer, checkpoint, folder, err));
-    QR_TRY(backend->copy_in(backend, optimizer, states->data, states->n_bytes, err));
+    QR_TRY(qr_optimizer_states_write(trainer->optimizer, 0, states->n_bytes, states->data, err));
     trainer->state = state;
 out:
     return status;
@@ -296,6 +299,7 @@ qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_e
     QR_TRY(open_checkpoint(trainer, step, path, &checkpoint, err));
     QR_TRY(check_run(trainer, path, &checkpoint, err));
     QR_TRY(take_parameters(trainer, &checkpoint, path, err));
+    QR_TRY(qr_whole_parameters_refresh(&trainer->parameters, trainer->scratch, err));
 out:
     qr_checkpoint_close(&checkpoint);
     qr_free(path);

@@ -16,6 +16,7 @@ qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoin
                                  qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer, policy);
     const qr_parameters *p = &trainer->parameters;
+    const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
     qr_plan_init(plan);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes +
@@ -23,9 +24,9 @@ qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoin
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
     plan->entries[QR_PLAN_OPTIMIZER].bytes =
-        (int64_t)(qr_optimizer_bytes(p, trainer->settings.optimizer.kind) +
-                  qr_update_scratch_bytes(p, trainer->settings.optimizer.kind));
-    plan->entries[QR_PLAN_HOST].bytes = (int64_t)qr_train_loader_bytes(limits.max_tokens, limits.max_sequences);
+        (int64_t)(qr_optimizer_bytes(p, optimizer) + qr_update_scratch_bytes(p, optimizer));
+    plan->entries[QR_PLAN_HOST].bytes =
+        (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) + qr_optimizer_host_bytes(p, optimizer));
     return qr_train_pass_plan(trainer->model, p, &limits, plan, err);
 }
 

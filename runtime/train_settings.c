@@ -28,6 +28,7 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
         {"the deviation of the first embeddings", params->init_embedding_std, 0, 100},
         {"the learning rate", params->learning_rate, 0, 100},
         {"warm-up", params->warmup, 0, 1e9},
+        {"loraplus_lr_ratio", params->loraplus_lr_ratio, 0, 1e6},
         {"weight decay", params->weight_decay, 0, 1},
         {"the sequence length", params->seq_tokens, 0, 1 << 20},
         {"the batch size", params->batch_size, 0, 4096},
@@ -89,7 +90,9 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                  .seed = params->seed},
         .whole = {.full = params->full, .random = params->init_random, .embedding_std = params->init_embedding_std,
                   .seed = params->seed},
-        .optimizer = {params->optimizer, (float)params->weight_decay},
+        .optimizer = {.kind = params->optimizer, .weight_decay = (float)params->weight_decay,
+                      .decay_all = params->decay_all, .lr_ratio_b = (float)params->loraplus_lr_ratio,
+                      .offload = params->offload_optimizer},
         .schedule = params->schedule,
         .learning_rate = or_default(params->learning_rate, default_learning_rate(params)),
         .warmup = params->warmup,
@@ -182,6 +185,8 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
     qr_buffer_append_format(
         &text, "\"weight_decay\":%.9g,\"max_grad_norm\":%.17g,\"seq_tokens\":%lld,\"batch_size\":%lld,",
         (double)s->optimizer.weight_decay, s->max_grad_norm, (long long)s->seq_tokens, (long long)s->batch_size);
+    qr_buffer_append_format(&text, "\"decay_all\":%s,\"loraplus_lr_ratio\":%.9g,",
+                            s->optimizer.decay_all ? "true" : "false", (double)s->optimizer.lr_ratio_b);
     /* Evaluations decide where the run ends and what is exported only where that is asked for. */
     qr_buffer_append_format(&text, "\"eval_every\":%lld,\"patience\":%lld,\"threshold\":%.17g,\"load_best\":%s,",
                             (long long)(s->load_best ? s->eval_every : 0), (long long)s->patience, s->threshold,

@@ -37,7 +37,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
         QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
     }
     QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
-    const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, trainer->settings.optimizer.kind);
+    const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, &trainer->settings.optimizer);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
     trainer->scratch_bytes = scratch_bytes;
     QR_TRY(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));

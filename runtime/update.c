@@ -12,10 +12,10 @@ static qr_sum_squares_args norm_args(const qr_parameters *parameters, void *scra
                                  sum != NULL ? (int64_t *)(sum + 1) : NULL};
 }
 
-size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer kind) {
+size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
     const qr_sum_squares_args args = norm_args(parameters, NULL);
     const size_t norm = qr_sum_squares_workspace(parameters->model->context->backend, &args);
-    const size_t step = qr_optimizer_workspace(parameters, kind);
+    const size_t step = qr_optimizer_workspace(parameters, options);
     const size_t refresh = qr_whole_parameters_workspace(parameters);
     const size_t most = norm > step ? norm : step;
     return RESULT_BYTES + (most > refresh ? most : refresh);

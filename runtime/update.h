@@ -16,7 +16,7 @@ typedef struct qr_update_result {
 } qr_update_result;
 
 /* Device memory that an update needs beside parameters and states. */
-size_t qr_update_scratch_bytes(const qr_parameters *parameters, qrun_optimizer kind);
+size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
 
 /* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
  * qr_update_scratch_bytes. The gradients stay as they are. */

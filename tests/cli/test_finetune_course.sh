@@ -89,6 +89,24 @@ finetune --data "$work/train.jsonl" --eval-split 0.25 --max-steps 4 --eval-every
 expect_code 0
 expect_true "the result names the best" sh -c "tail -1 '$work/out' | grep -q '\"best_eval_loss\":[0-9.]*,\"best_step\":[24],\"stopped_early\":false'"
 
+# ---- The optimiser: states in host memory, decay, LoRA+ ----
+
+for way in none optimizer; do
+    finetune --data "$work/train.jsonl" --max-steps 3 --offload $way --weight-decay 0.1 --out "$work/offload-$way" --json
+    expect_code 0
+    head -1 "$work/out" | sed 's/.*"category":"host","bytes":\([0-9]*\).*/\1/' >"$work/host-$way"
+done
+expect_true "the plan has the states in host memory" test "$(cat "$work/host-optimizer")" -gt "$(cat "$work/host-none")"
+expect_true "the adapter does not depend on it" cmp -s "$work/offload-none/adapter_model.safetensors" \
+    "$work/offload-optimizer/adapter_model.safetensors"
+finetune --data "$work/train.jsonl" --max-steps 3 --loraplus-lr-ratio 16 --weight-decay 0.1 --out "$work/plus" --quiet
+expect_code 0
+expect_true "the rate of B matters" sh -c "! cmp -s '$work/plus/adapter_model.safetensors' '$work/offload-none/adapter_model.safetensors'"
+finetune --data "$work/train.jsonl" --max-steps 3 --decay-all --weight-decay 0.1 --out "$work/all" --quiet
+expect_code 0
+expect_true "an adapter has nothing that does not decay" cmp -s "$work/all/adapter_model.safetensors" \
+    "$work/offload-none/adapter_model.safetensors"
+
 # ---- Stopped while the data are read ----
 
 awk 'BEGIN { for (i = 0; i < 400000; i++) printf "{\"text\": \"The fox number %d says nothing at all, all day.\"}\n", i }' >"$work/long.jsonl"

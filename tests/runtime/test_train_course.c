@@ -307,6 +307,55 @@ static void test_after_load_best_the_run_is_over(void) {
     qrun_model_destroy(model);
 }
 
+/* ---- The optimiser's states in host memory ----------------------------------------------------------------------- */
+
+static int64_t planned(const qrun_trainer *trainer, const char *category) {
+    int32_t n;
+    const qrun_plan_entry *entries = qrun_trainer_plan(trainer, &n);
+    for (int32_t i = 0; i < n; i++) {
+        if (strcmp(entries[i].category, category) == 0) { return entries[i].bytes; }
+    }
+    return -1;
+}
+
+/* The same run with states on the device, in host memory, and changing from one to the other on the way. */
+static void test_offload_changes_no_bits(void) {
+    static const char *const names[] = {"resident", "offloaded", "changed"};
+    qrun_model *model = trainer_open_model();
+    for (int kind = QRUN_OPTIMIZER_ADAMW; kind <= QRUN_OPTIMIZER_SGD; kind++) {
+        int64_t host[3], optimizer[3];
+        char out[3][64];
+        for (int way = 0; way < 3; way++) {
+            char name[32];
+            snprintf(name, sizeof name, "%s%d", names[way], kind);
+            snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
+            qrun_train_params params = trainer_params(out[way]);
+            params.optimizer = (qrun_optimizer)kind;
+            params.max_steps = 6;
+            for (int part = way == 2 ? 0 : 1; part < 2; part++) {
+                params.offload_optimizer = part == 0 ? false : way > 0;
+                qrun_trainer *trainer = trainer_create(model, &params);
+                size_t held, peak;
+                REQUIRE(trainer != NULL);
+                host[way] = planned(trainer, "host");
+                optimizer[way] = planned(trainer, "optimizer");
+                model->context->backend->memory_held(model->context->backend, &held, &peak);
+                qrun_train_info info = QRUN_TRAIN_INFO_INIT;
+                CHECK(qrun_trainer_get_info(trainer, &info, NULL) == QRUN_OK);
+                CHECK_INT(held, info.planned_bytes);
+                trainer_run_steps(trainer, part == 0 ? 3 : 6, NULL);
+                CHECK((part == 0 ? qrun_trainer_save(trainer, NULL) : qrun_trainer_export(trainer, NULL)) == QRUN_OK);
+                qrun_trainer_destroy(trainer);
+            }
+        }
+        CHECK(host[1] > host[0]);
+        if (kind == QRUN_OPTIMIZER_ADAMW) { CHECK(optimizer[1] < optimizer[0]); }
+        CHECK(trainer_adapters_are_equal(out[0], out[1]));
+        CHECK(trainer_adapters_are_equal(out[0], out[2]));
+    }
+    qrun_model_destroy(model);
+}
+
 /* ---- Cancelling -------------------------------------------------------------------------------------------------- */
 
 static void *cancel_soon(void *trainer) {
@@ -429,6 +478,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_evaluations_go_on_after_a_cancel);
     CHECK_RUN(test_the_best_checkpoint_is_kept);
     CHECK_RUN(test_after_load_best_the_run_is_over);
+    CHECK_RUN(test_offload_changes_no_bits);
     CHECK_RUN(test_a_cancelled_step_changes_nothing);
     CHECK_RUN(test_reading_the_data_is_cancelled);
     CHECK_RUN(test_an_evaluation_is_cancelled);

@@ -179,11 +179,11 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
                              qr_error *err) {
     static training_batch batch;
     const qrun_optimizer kind = optimizer_of(entry);
-    const qr_optimizer_options options = {kind, kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
+    const qr_optimizer_options options = {.kind = kind, .weight_decay = kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
     qr_backend *backend = context->backend;
     qr_optimizer *optimizer = NULL;
     void *scratch = NULL;
-    const size_t scratch_bytes = qr_update_scratch_bytes(&f->parameters, kind);
+    const size_t scratch_bytes = qr_update_scratch_bytes(&f->parameters, &options);
     qrun_status status = QRUN_OK;
     QR_TRY(qr_optimizer_create(&f->parameters, &options, &optimizer, err));
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &scratch, err));
