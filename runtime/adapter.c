@@ -1,5 +1,6 @@
 #include "runtime/adapter.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,6 +21,8 @@ typedef struct match_state {
     size_t n_matched;
     bool place;        /* second pass: memory exists, copy into it */
     float *staging;    /* F32 of one factor on its way */
+    void *workspace;   /* device, of dora_norm */
+    size_t workspace_bytes;
 } match_state;
 
 /* PEFT writes the path inside the model object, which may carry a prefix that the checkpoint lacks, or lack one. */
@@ -47,10 +50,6 @@ static qrun_status check_module(const qr_adapter_module *module, const qr_linear
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
                        (long long)module->rank, QR_MAX_LORA_RANK);
     }
-    if (module->magnitude != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: DoRA adapters cannot be served yet; merge it with PEFT",
-                       module->name);
-    }
     return QRUN_OK;
 }
 
@@ -63,6 +62,20 @@ static qrun_status put_factor(match_state *state, const qr_safetensors_tensor *t
     qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, state->staging);
     *device = (const float *)(const void *)address;
     return backend->copy_in(backend, address, state->staging, (size_t)n * sizeof(float), err);
+}
+
+/* DoRA: the magnitudes, which become the ratios that outputs are scaled by: the base model does not change. */
+static qrun_status put_ratio(match_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
+                             qr_lora_factor *factor, qr_error *err) {
+    qr_backend *backend = state->made->model->context->backend;
+    float *ratio = (float *)(void *)((unsigned char *)state->made->memory + state->offset);
+    const qrun_status status = put_factor(state, module->magnitude, module->out_features, &factor->ratio, err);
+    const qr_dora_norm_args args = {.weight = &linear->weight, .a = factor->a, .b = factor->b, .rank = factor->rank,
+                                    .scale = factor->scale, .magnitude = factor->ratio, .ratio = ratio};
+    if (status == QRUN_OK && state->place) { return qr_dora_norm(backend, &args, state->workspace, err); }
+    const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
+    state->workspace_bytes = n_bytes > state->workspace_bytes ? n_bytes : state->workspace_bytes;
+    return status;
 }
 
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
@@ -78,6 +91,7 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     if (status == QRUN_OK) {
         status = put_factor(state, module->b, module->rank * module->out_features, &factor.b, err);
     }
+    if (status == QRUN_OK && module->magnitude != NULL) { status = put_ratio(state, module, linear, &factor, err); }
     if (status != QRUN_OK || !state->place) { return status; }
     const qrun_model *model = state->made->model;
     qr_lora_factor *entry = model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + state->made->index;
@@ -136,18 +150,24 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     qrun_model *model = made->model;
     qr_backend *backend = model->context->backend;
     match_state state = {.made = made, .adapter = adapter};
+    void *workspace = NULL;
+    size_t workspace_bytes = 0;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
     QR_TRY(refuse_unmatched(&state, path, err));
     QR_TRY(make_table(model, err));
     const size_t n_bytes = state.offset;
+    workspace_bytes = state.workspace_bytes;
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
     made->memory_bytes = n_bytes;
-    state = (match_state){.made = made, .adapter = adapter, .place = true};
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, workspace_bytes, &workspace, err));
+    state = (match_state){.made = made, .adapter = adapter, .place = true, .workspace = workspace};
     state.staging = qr_alloc_array((size_t)largest_factor(adapter), sizeof(float));
     if (state.staging == NULL) { QR_TRY(qr_fail_memory(err, path, (unsigned long long)largest_factor(adapter) * 4)); }
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
     qr_free(state.staging);
     return status;
 }
@@ -166,6 +186,7 @@ static void release(qrun_adapter *adapter) {
     qr_backend *backend = model->context->backend;
     if (model->lora_table != NULL && adapter->index >= 0) {
         (void)qr_model_each_linear(model, clear_linear, adapter, NULL);
+        atomic_fetch_and(&model->dora_adapters, ~(UINT64_C(1) << adapter->index));
     }
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->memory, adapter->memory_bytes);
     if (adapter->index >= 0 && model->adapters[adapter->index] == adapter) { model->adapters[adapter->index] = NULL; }

@@ -8,7 +8,7 @@ struct qrun_adapter {
     qrun_model *model;
     char *name;
     int32_t index;       /* in model->adapters and in the rows of the factor table */
-    void *memory;        /* device: every A [rank, in] and B [out, rank], F32 */
+    void *memory;        /* device: every A [rank, in] and B [out, rank], and DoRA's ratios [out], F32 */
     size_t memory_bytes;
 };
 

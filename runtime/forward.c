@@ -1,5 +1,6 @@
 #include "runtime/forward.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,11 +20,12 @@ typedef struct forward_buffers {
     float *mlp;       /* [T, 2 M], or [T, M] ungated */
     void *gated;      /* [T, M] act */
     float *branch;    /* [T, D]: output of a block that is normed before it is added */
+    float *dora;      /* [T, D]: qkv, which nothing reads behind attention, where that is wide enough */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *picked;    /* [R, D]: rows that want logits */
     void *picked_normed; /* [R, D] act */
     /* tables */
-    int32_t *ids, *position, *rope_slot, *row_adapter; /* [T] */
+    int32_t *ids, *position, *rope_slot, *row_adapter, *row_dora, *row_plain; /* [T] */
     int32_t *q_start;        /* [S + 1] */
     int32_t *first_position; /* [S] */
     int32_t *token_page;     /* [n_kv_groups, T] */
@@ -47,6 +49,7 @@ struct qr_forward {
     size_t memory_bytes[QR_PLAN_COUNT];
     void *workspace;
     float *host_rope; /* [half]: one row of frequencies on its way */
+    int32_t *host_rows; /* [2, T]: row_dora and row_plain */
 };
 
 static size_t act_bytes(const qrun_model *model) { return qr_dtype_bytes(model->act_dtype); }
@@ -74,6 +77,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     b->attended = qr_layout_take(&layout, t * s->n_heads * s->head_dim, act);
     b->mlp = qr_layout_take(&layout, t * qr_mlp_columns(model), sizeof(float));
     b->gated = qr_layout_take(&layout, t * s->mlp, act);
+    b->dora = qr_qkv_columns(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
     if (qr_model_has_post_norms(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
         b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
@@ -91,6 +95,8 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
     b->position = qr_layout_take(&layout, t, sizeof(int32_t));
     b->rope_slot = qr_layout_take(&layout, t, sizeof(int32_t));
     b->row_adapter = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->row_dora = qr_layout_take(&layout, t, sizeof(int32_t));
+    b->row_plain = qr_layout_take(&layout, t, sizeof(int32_t));
     b->q_start = qr_layout_take(&layout, s + 1, sizeof(int32_t));
     b->first_position = qr_layout_take(&layout, s, sizeof(int32_t));
     b->token_page = qr_layout_take(&layout, model->n_kv_groups * t, sizeof(int32_t));
@@ -222,7 +228,8 @@ qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits
     qrun_status status = make_memory(f, &plan, err);
     if (status == QRUN_OK) {
         f->host_rope = qr_alloc_array((size_t)qr_max(model->shape.rope_half, 1), sizeof(float));
-        if (f->host_rope == NULL) { status = qr_fail_memory(err, "rotary frequencies", 0); }
+        f->host_rows = qr_alloc_array((size_t)(2 * limits->max_tokens), sizeof(int32_t));
+        if (f->host_rope == NULL || f->host_rows == NULL) { status = qr_fail_memory(err, "the tables of a step", 0); }
     }
     if (status != QRUN_OK) {
         qr_forward_destroy(f);
@@ -238,6 +245,7 @@ void qr_forward_destroy(qr_forward *f) {
         f->backend->memory_destroy(f->backend, QR_MEMORY_DEVICE, f->memory[i], f->memory_bytes[i]);
     }
     qr_free(f->host_rope);
+    qr_free(f->host_rows);
     qr_free(f);
 }
 
@@ -300,9 +308,30 @@ out:
     return status;
 }
 
+/* Tells the rows of DoRA adapters from the others, where there are any. */
+static qrun_status split_rows(qr_forward *f, const qr_batch *batch, qr_layer_adapters *adapters, qr_error *err) {
+    const uint64_t dora = atomic_load(&f->model->dora_adapters);
+    const int64_t n = batch->n_tokens;
+    int64_t n_dora = 0, n_plain = 0;
+    if (adapters->table == NULL || dora == 0) { return QRUN_OK; }
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t adapter = batch->row_adapter[i];
+        const bool is_dora = adapter >= 0 && (dora >> adapter & 1) != 0, is_plain = adapter >= 0 && !is_dora;
+        f->host_rows[i] = is_dora ? adapter : -1;
+        f->host_rows[n + i] = is_plain ? adapter : -1;
+        n_dora += is_dora;
+        n_plain += is_plain;
+    }
+    if (n_dora == 0) { return QRUN_OK; }
+    adapters->row_dora = f->b.row_dora;
+    adapters->row_plain = n_plain > 0 ? f->b.row_plain : NULL;
+    const qrun_status status = copy_ints(f, f->b.row_dora, f->host_rows, n, err);
+    return status == QRUN_OK ? copy_ints(f, f->b.row_plain, f->host_rows + n, n, err) : status;
+}
+
 qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) {
     paged_attention paged = {f, batch};
-    const qr_layer_pass pass = {
+    qr_layer_pass pass = {
         .model = f->model,
         .workspace = f->workspace,
         .n_tokens = batch->n_tokens,
@@ -311,13 +340,14 @@ qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) 
         .sin_table = {f->b.sin_table[0], f->b.sin_table[1]},
         .buffers = {.attn_normed = f->b.normed, .qkv = f->b.qkv, .attended = f->b.attended, .attn_branch = f->b.branch,
                     .mlp_branch = f->b.branch, .branch_normed = f->b.branch, .mlp_normed = f->b.normed, .mlp = f->b.mlp,
-                    .gated = f->b.gated},
+                    .gated = f->b.gated, .dora = f->b.dora},
         .adapters = adapters_of(f, batch->has_adapters),
         .attend = attend_paged,
         .attend_arg = &paged,
     };
     qrun_status status = QRUN_OK;
     QR_TRY(copy_batch(f, batch, err));
+    QR_TRY(split_rows(f, batch, &pass.adapters, err));
     QR_TRY(qr_layer_embed(&pass, f->b.ids, f->b.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
         const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k],      f->b.rope_slot,

@@ -70,7 +70,7 @@ typedef struct qr_model_shape {
     int32_t n_rope_kinds;  /* 0, 1 or 2 */
 } qr_model_shape;
 
-enum { QR_MAX_ADAPTERS = 64, QR_MAX_LORA_RANK = 512 };
+enum { QR_MAX_ADAPTERS = 64 /* the bits of dora_adapters */, QR_MAX_LORA_RANK = 512 };
 
 struct qrun_adapter;
 
@@ -106,6 +106,7 @@ struct qrun_model {
     qrun_tokenizer *tokenizer;   /* NULL: none in the folder */
     struct qrun_adapter *adapters[QR_MAX_ADAPTERS]; /* NULL: free place */
     qr_lora_factor *lora_table;  /* device, [n_slots][QR_MAX_ADAPTERS]; NULL until the first adapter */
+    _Atomic uint64_t dora_adapters; /* bit i: adapters[i] is DoRA; read by sessions while others are opened */
     int32_t n_sessions;
     pthread_mutex_t lock;        /* guards adapters and n_sessions */
 };

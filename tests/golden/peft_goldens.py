@@ -36,6 +36,8 @@ ADAPTERS = [
     Adapter("qwen3-lora", "qwen3", "every linear layer of a model with QK norm", LLAMA_LINEAR),
     Adapter("gpt2-lora", "gpt2", "Conv1D layers: fan_in_fan_out true", ["c_attn", "c_proj", "c_fc"],
             dict(fan_in_fan_out=True)),
+    Adapter("gpt2-dora", "gpt2", "DoRA of Conv1D layers, which have biases", ["c_attn", "c_proj", "c_fc"],
+            dict(fan_in_fan_out=True, use_dora=True)),
 ]
 
 
@@ -89,7 +91,8 @@ def make_adapter_golden(adapter, root):
     return _golden(adapter.name, adapter.covers, adapter.base, adapter.name, models, root)
 
 
-QUANTISED = {"llama-nf4-lora": ("llama-nf4", "llama-lora"), "gpt2-int8-lora": ("gpt2-int8", "gpt2-lora")}
+QUANTISED = {"llama-nf4-lora": ("llama-nf4", "llama-lora"), "llama-nf4-dora": ("llama-nf4", "llama-dora"),
+             "gpt2-int8-lora": ("gpt2-int8", "gpt2-lora")}
 
 
 def make_quantised_adapter_golden(name, root):

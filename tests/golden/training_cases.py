@@ -35,7 +35,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "A and B random") for family in FAMILIES),
     *(Adapter(f"{family}-zero-b", family, "B zero, as training starts", zero_b=True) for family in FAMILIES),
     Adapter("llama-rslora", "llama", "scale alpha/√r", options=dict(use_rslora=True)),
-    Adapter("llama-dora", "llama", "magnitudes near ‖W‖ per row", options=dict(use_dora=True)),
+    *(Adapter(f"{family}-dora", family, "magnitudes near ‖W‖ per row", options=dict(use_dora=True))
+      for family in ("llama", "gpt2")),
 ]}
 
 

@@ -67,6 +67,8 @@ GRADIENTS = [
     Gradients("llama-nf4-dq", "llama-nf4-dq", "llama", "NF4 base, double-quantised"),
     Gradients("llama-rslora", "llama", "llama-rslora", "rsLoRA: scale 4 instead of 2"),
     Gradients("llama-dora", "llama", "llama-dora", "DoRA: magnitudes too; ‖W + ΔW‖ is a constant to the gradient"),
+    Gradients("llama-nf4-dora", "llama-nf4", "llama-dora", "DoRA on an NF4 base"),
+    Gradients("gpt2-dora", "gpt2", "gpt2-dora", "DoRA of Conv1D layers, which have biases"),
     Gradients("llama-head", "llama", "llama", "lm_head trained beside the adapter; only its gradient is stored",
               kept=("lm_head",), head=True),
     Gradients("llama-full", "llama", None, "full fine-tuning: every weight"),

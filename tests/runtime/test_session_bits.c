@@ -182,6 +182,13 @@ static void test_gemma3_f16(void) { run_model("models/gemma3", QRUN_QUANT_F16, Q
 static void test_llama_dynamic_rope(void) {
     run_model("models/llama-dynamic", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Rows of plain LoRA and of no adapter have the bits they have without DoRA beside them. */
+static void test_dora_in_one_batch(void) {
+    static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
+    run_model("models/llama", QRUN_QUANT_NF4, QRUN_DTYPE_F32, QRUN_KV_AUTO, adapters);
+    run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, adapters);
+}
+
 static void test_adapters_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-rslora"};
     run_model("models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, adapters);
@@ -283,6 +290,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gemma3_f16);
     CHECK_RUN(test_llama_dynamic_rope);
     CHECK_RUN(test_adapters_in_one_batch);
+    CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);
     CHECK_RUN(test_scattered_pages);
     for (int t = 0; t < 2; t++) { qrun_context_destroy(contexts[t]); }
