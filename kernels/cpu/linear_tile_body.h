@@ -5,7 +5,8 @@
  *     tile_dot(acc, w, x)                   acc (lanes) plus the products of w and x
  * beside a lanes_<isa>.h. The same accumulations happen, in the same order, whatever the shape of the tile. */
 
-/* LANES_TILE_ROWS weight rows by n_x (a constant after inlining) rows of x. */
+/* LANES_TILE_ROWS weight rows by n_x (a constant after inlining) rows of x. Weights `ahead` elements on are prefetched;
+ * 0: none are. */
 static inline __attribute__((always_inline)) void tile_multiply(const tile_element *const w[LANES_TILE_ROWS],
                                                                 int64_t ahead, const tile_element *x, int64_t x_stride,
                                                                 const int n_x, int64_t n_k, float *sums,
@@ -23,23 +24,23 @@ static inline __attribute__((always_inline)) void tile_multiply(const tile_eleme
 #pragma GCC unroll 8
         for (int r = 0; r < LANES_TILE_ROWS; r++) {
             const tile_vector wv = tile_load(w[r] + k);
-            __builtin_prefetch(w[r] + k + ahead);
+            if (ahead > 0) { __builtin_prefetch(w[r] + k + ahead); }
 #pragma GCC unroll 8
             for (int i = 0; i < n_x; i++) { acc[i][r] = tile_dot(acc[i][r], wv, xv[i]); }
         }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < n_x; i++) { lanes_reduce(acc[i], sums + i * sum_stride, first); }
+    lanes_reduce_rows(acc, n_x, sums, sum_stride, first);
 }
 
 /* The x rows stay in L1 while the weights pass. A panel that ends inside a tile repeats its last row. */
-static inline __attribute__((always_inline)) void multiply_rows(const qr_cpu_product *p, int64_t i, const int n_x) {
+static inline __attribute__((always_inline)) void multiply_rows(const qr_cpu_product *p, int64_t i, const int n_x,
+                                                                const bool prefetches) {
     const tile_element *x = (const tile_element *)p->x + i * p->x_stride, *w = p->w;
     for (int64_t o = 0; o < p->n_w; o += LANES_TILE_ROWS) {
         const tile_element *rows[LANES_TILE_ROWS];
         for (int r = 0; r < LANES_TILE_ROWS; r++) { rows[r] = w + qr_min(o + r, p->n_w - 1) * p->w_stride; }
-        tile_multiply(rows, LANES_TILE_ROWS * p->w_stride, x, p->x_stride, n_x, p->n_k, p->sums + i * p->sum_stride + o,
-                      p->sum_stride, p->first);
+        tile_multiply(rows, prefetches ? LANES_TILE_ROWS * p->w_stride : 0, x, p->x_stride, n_x, p->n_k,
+                      p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
     }
 }
 
@@ -48,17 +49,23 @@ static void multiply(const qr_cpu_product *p) {
         n = qr_ceil_div(p->n_x - i, qr_ceil_div(p->n_x - i, LANES_TILE_COLS)); /* even tiles: 16 rows are 6 + 5 + 5 */
         switch (n) {
 #if TILE_MAX_COLS >= 6
-        case 6: multiply_rows(p, i, 6); break;
-        case 5: multiply_rows(p, i, 5); break;
-        case 4: multiply_rows(p, i, 4); break;
+        case 6:
+            if (p->n_x > QR_CPU_FEW_ROWS) { /* the panel has just been written: it is in L2 */
+                multiply_rows(p, i, 6, false);
+            } else {
+                multiply_rows(p, i, 6, true);
+            }
+            break;
+        case 5: multiply_rows(p, i, 5, true); break;
+        case 4: multiply_rows(p, i, 4, true); break;
 #endif
 #if TILE_MAX_COLS >= 3
-        case 3: multiply_rows(p, i, 3); break;
+        case 3: multiply_rows(p, i, 3, true); break;
 #endif
 #if TILE_MAX_COLS >= 2
-        case 2: multiply_rows(p, i, 2); break;
+        case 2: multiply_rows(p, i, 2, true); break;
 #endif
-        default: multiply_rows(p, i, 1); break;
+        default: multiply_rows(p, i, 1, true); break;
         }
     }
 }
