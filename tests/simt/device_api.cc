@@ -25,7 +25,8 @@ int qr_device_multiprocessors(const qr_device *) { return 1; }
 
 qrun_status qr_device_memory_create(qr_device *, qr_memory_kind, size_t n_bytes, void **memory, qr_error *err) {
     enum { ALIGNMENT = 256 };
-    if (posix_memalign(memory, ALIGNMENT, n_bytes > 0 ? n_bytes : 1) != 0) {
+    const size_t most = static_cast<size_t>(1) << 39; /* AddressSanitizer ends the program at more */
+    if (n_bytes > most || posix_memalign(memory, ALIGNMENT, n_bytes > 0 ? n_bytes : 1) != 0) {
         *memory = NULL;
         return qr_fail_memory(err, "memory of the GPU", n_bytes);
     }
