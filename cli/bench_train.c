@@ -83,7 +83,9 @@ static int run_steps(qrun_trainer *trainer, bench_train_result *r) {
         progress_draw(i + 1, r->n_repeat + 1, "training, step %d of %d", (int)i + 2, (int)r->n_repeat + 1);
         if (interrupted()) { return complain(EXIT_INTERRUPTED, "interrupted"); }
         if (qrun_trainer_step(trainer, &metrics, &done, &error) != QRUN_OK) { return complain_error(&error); }
-        if (metrics.skipped && !metrics.overflowed) { return complain(EXIT_ENGINE, "the loss or its gradient was no number"); }
+        if (metrics.skipped && !metrics.overflowed) {
+            return complain(EXIT_ENGINE, "the loss or its gradient was no number");
+        }
         r->step_tokens = metrics.n_tokens;
         if (i < 0) {
             r->first_step_seconds = metrics.seconds;

@@ -59,7 +59,9 @@ static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu
                                                                     qr_dtype round_to, float *dst) {
     enum { ROWS_AHEAD = 4 };
     const qr_weight_format format = p->weight->desc.format;
-    const bool exact = format == QR_WEIGHT_INT8 || (format == QR_WEIGHT_BF16 && round_to == QR_DTYPE_BF16);
+    const qr_weight_format other_half = round_to == QR_DTYPE_BF16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
+    const bool rounds =
+        round_to != QR_DTYPE_F32 && (format == QR_WEIGHT_F32 || format == other_half); /* others are exact */
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     int64_t next_row, next_k;
     qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
@@ -68,7 +70,7 @@ static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu
     for (int64_t j = 0; j < p->n_k; j += LANES) {
         __builtin_prefetch(next + j * bytes);
         const lanes value = element_lanes(format, src + j * bytes);
-        lanes_store(dst + j, exact ? value : lanes_round(value, round_to));
+        lanes_store(dst + j, rounds ? lanes_round(value, round_to) : value);
     }
 }
 

@@ -33,8 +33,9 @@ static inline float outer_element(const void *src, qr_dtype dtype, int64_t i) {
     }
 }
 
-static inline __attribute__((always_inline)) void outer_pack(const void *src, qr_dtype dtype, const float *factors,
-                                                             int64_t n, bool round_bf16, float *dst) {
+/* dtype is a constant after inlining: nothing is decided inside the loop. */
+static inline __attribute__((always_inline)) void outer_pack_as(const void *src, qr_dtype dtype, const float *factors,
+                                                                int64_t n, bool round_bf16, float *dst) {
     const bool rounds = round_bf16 && factors != NULL;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -45,6 +46,15 @@ static inline __attribute__((always_inline)) void outer_pack(const void *src, qr
     for (; i < n; i++) {
         const float value = outer_element(src, dtype, i) * (factors != NULL ? factors[i] : 1.0F);
         dst[i] = rounds ? qr_bf16_to_f32(qr_f32_to_bf16(value)) : value;
+    }
+}
+
+static inline __attribute__((always_inline)) void outer_pack(const void *src, qr_dtype dtype, const float *factors,
+                                                             int64_t n, bool round_bf16, float *dst) {
+    switch (dtype) {
+    case QR_DTYPE_BF16: outer_pack_as(src, QR_DTYPE_BF16, factors, n, round_bf16, dst); break;
+    case QR_DTYPE_F16: outer_pack_as(src, QR_DTYPE_F16, factors, n, round_bf16, dst); break;
+    default: outer_pack_as(src, QR_DTYPE_F32, factors, n, round_bf16, dst); break;
     }
 }
 
