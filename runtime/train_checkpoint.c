@@ -51,10 +51,7 @@ static int64_t last_checkpoint(const char *out, int64_t below) {
 }
 
 static bool has_checkpoint(const qrun_trainer *trainer, int64_t step) {
-    char *path = checkpoint_path(trainer, step);
-    const bool has = path != NULL && qr_file_exists(path);
-    qr_free(path);
-    return has;
+    return last_checkpoint(trainer->settings.out, step + 1) == step;
 }
 
 /* All but the last n_kept and, where any are kept, that of the best evaluation. */
