@@ -109,7 +109,7 @@ static void test_what_cannot_be_is_refused(void) {
     trainer_expect_refusal(&params, QRUN_ERROR_NOT_FOUND, "missing.jsonl");
     params = trainer_params(trainer_path("none"));
     params.memory_bytes = 1 << 20;
-    trainer_expect_refusal(&params, QRUN_ERROR_MEMORY, "--memory");
+    trainer_expect_refusal(&params, QRUN_ERROR_MEMORY, "the budget is 1.00 MiB");
     params = trainer_params(trainer_path("none"));
     params.targets = "q_prj";
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "q_prj");
