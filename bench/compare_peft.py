@@ -10,7 +10,8 @@ layer (`--checkpointing full`; gradient_checkpointing_enable). The peer is set u
 from_pretrained, prepare_model_for_kbit_training, get_peft_model, BF16 autocast, torch.optim.AdamW. It is one process that
 loads, takes a first step, and then steps whenever it is asked to; between its steps qrun runs, a process of its own each
 time, with a first step and one that counts. The table has medians over rounds, so that what disturbs the machine for a
-while disturbs both; loading, first steps and peak memory stand beside them.
+while disturbs both; loading, first steps and peak memory stand beside them. qrun is measured once more with all
+activations kept (`--checkpointing none`), which costs memory: compare it with what the peer takes.
 """
 
 import argparse
@@ -115,10 +116,11 @@ class Peer:
 # ---- Comparing ---------------------------------------------------------------------------------------------------------
 
 
-def measure_qrun(qrun, options):
+def measure_qrun(qrun, options, checkpointing):
     result = json.loads(measuring.run([
         qrun, "bench", "--model", options.model, "--train", "--seq-len", options.seq_len,
-        "--rank", options.rank, "--threads", options.threads, "--repeat", 1, "--json", "-"]))
+        "--rank", options.rank, "--threads", options.threads, "--checkpointing", checkpointing, "--repeat", 1,
+        "--json", "-"]))
     train, machine = result["train"], result["machine"]
     return {
         "step_seconds": train["step_seconds"],
@@ -140,19 +142,21 @@ def collect(rounds):
             for key, value in rounds[0].items()}
 
 
-def print_table(ours, peer, options):
+def print_table(engines, options):
     def row(name, values):
         print(f"{name:24}" + "".join(f"{value:>16}" for value in values))
 
-    steps = [ours["step_seconds"], peer["step_seconds"]]
-    row(f"medians of {options.rounds}", ["qrun", "PEFT + bnb"])
+    ours, peer = engines["qrun"], engines["peft"]
+    steps = [engine["step_seconds"] for engine in engines.values()]
+    row(f"medians of {options.rounds}", ["qrun", "qrun, all kept", "PEFT + bnb"])
     row("seconds a step", [f"{step['median']:.2f}" for step in steps])
     row("", [f"{step['least']:.2f}-{step['most']:.2f}" for step in steps])
     row("tokens/s", [f"{options.seq_len / step['median']:.1f}" for step in steps])
-    row("loading", [f"{ours['load_seconds']['median']:.2f} s", f"{peer['load_seconds']:.2f} s"])
-    row("first step", [f"{ours['first_step_seconds']['median']:.2f} s", f"{peer['first_step_seconds']:.2f} s"])
-    row("peak RSS", [f"{engine['peak_rss_bytes'] / 2**30:.2f} GiB" for engine in (ours, peer)])
-    print(f"\nqrun is {steps[1]['median'] / steps[0]['median']:.2f} times as fast; at "
+    for name, key in (("loading", "load_seconds"), ("first step", "first_step_seconds")):
+        row(name, [f"{engine[key]['median']:.2f} s" for engine in engines.values()])
+    row("peak RSS", [f"{engine['peak_rss_bytes'] / 2**30:.2f} GiB" for engine in engines.values()])
+    factors = [peer["step_seconds"]["median"] / step["median"] for step in steps]
+    print(f"\nqrun is {factors[0]:.2f} times as fast, {factors[1]:.2f} with all activations kept; at "
           f"{ours['matrix_share_counted']['median']:.1%} of {ours['bf16_flops']['median'] / 1e12:.2f} TFLOP/s "
           f"({ours['isa']}) counting 6 operations per parameter and token")
 
@@ -166,21 +170,23 @@ def main():
     machine = measuring.machine()
     peer = Peer(options)
     first = peer.step()
-    ours, theirs = [], []
+    ours, all_kept, theirs = [], [], []
     for _ in range(options.rounds):
-        ours.append(measure_qrun(qrun, options))
+        ours.append(measure_qrun(qrun, options, "full"))
+        all_kept.append(measure_qrun(qrun, options, "none"))
         theirs.append(peer.step())
     peer.close()
     if ours[0]["trainable_parameters"] != peer.ready["trainable_parameters"]:
         measuring.stop("the two do not train the same number of parameters")
-    engines = {"qrun": collect(ours),
-               "peft": {**peer.ready, "first_step_seconds": first["step_seconds"],
+    engines = {"qrun": collect(ours), "qrun, all kept": collect(all_kept),
+               "peft": {**peer.ready, "load_seconds": measuring.summary([peer.ready["load_seconds"]]),
+                        "first_step_seconds": measuring.summary([first["step_seconds"]]),
                         "step_seconds": measuring.summary([one["step_seconds"] for one in theirs]),
                         "peak_rss_bytes": theirs[-1]["peak_rss_bytes"]}}
-    print_table(engines["qrun"], engines["peft"], options)
+    print_table(engines, options)
     measuring.write_result("peft", {
         "machine": machine,
-        "qrun": measuring.version([qrun, "--version"]),
+        "qrun": measuring.run([qrun, "--version"]).splitlines()[0],
         "options": {key: str(value) for key, value in vars(options).items() if key not in ("peer", "python", "model")},
         "engines": engines,
     })
