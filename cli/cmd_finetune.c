@@ -336,6 +336,7 @@ static int train(const finetune_options *o, const engine *e, training *t, text_b
         .total_steps = t->info.total_steps, .save_steps = o->save_every.value, .eval_steps = o->eval_every.value,
         .n_parameters = e->info.n_parameters, .epochs = o->epochs.given ? o->epochs.value : 1,
         .batch_size = o->batch_size.given ? (int32_t)o->batch_size.value : 1, .out = o->out,
+        .n_eval_examples = t->info.n_eval_examples,
         .patience = o->early_stopping.value, .threshold = o->early_stopping_threshold.value};
     t->facts = (train_report_facts){.model = o->engine.model, .data = o->data, .out = o->out,
                                     .model_info = &e->info, .options_json = options->data};

@@ -63,6 +63,7 @@ typedef struct train_state_facts {
     int64_t n_parameters;                        /* of the model, for the operations spent */
     int32_t batch_size;
     double epochs;
+    int64_t n_eval_examples;
     const char *out;             /* where the checkpoints are */
     int64_t best_step;           /* 0: no evaluation yet */
     double best_loss;

@@ -3,7 +3,16 @@
 
 #include "train_log.h"
 
-static void put_history(const train_log *log, text_buffer *out) {
+static void put_eval(const train_eval_record *eval, int64_t n_examples, text_buffer *out) {
+    text_puts(out, ",\n    {\"epoch\": ");
+    text_json_double(out, eval->epoch);
+    text_puts(out, ", \"eval_loss\": ");
+    text_json_double(out, eval->loss);
+    text_format(out, ", \"eval_runtime\": %.6f, \"eval_samples_per_second\": %.3f, \"step\": %lld}", eval->seconds,
+                eval->seconds > 0 ? (double)n_examples / eval->seconds : 0, (long long)eval->step);
+}
+
+static void put_history(const train_log *log, int64_t n_eval_examples, text_buffer *out) {
     int64_t e = 0;
     text_puts(out, "  \"log_history\": [");
     for (int64_t i = 0; i < log->n_steps; i++) {
@@ -19,12 +28,7 @@ static void put_history(const train_log *log, text_buffer *out) {
         if (step->loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->loss_scale); }
         text_format(out, ", \"step\": %lld}", (long long)step->step);
         for (; e < log->n_evals && log->evals[e].step <= step->step; e++) {
-            text_puts(out, ",\n    {\"epoch\": ");
-            text_json_double(out, log->evals[e].epoch);
-            text_puts(out, ", \"eval_loss\": ");
-            text_json_double(out, log->evals[e].loss);
-            text_format(out, ", \"eval_runtime\": %.6f, \"step\": %lld}", log->evals[e].seconds,
-                        (long long)log->evals[e].step);
+            put_eval(&log->evals[e], n_eval_examples, out);
         }
     }
     text_puts(out, log->n_steps > 0 ? "\n  ],\n" : "],\n");
@@ -75,7 +79,7 @@ void train_state_json(const train_log *log, const train_state_facts *facts, text
                 last != NULL ? (long long)last->step : 0);
     text_puts(out, "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n"
                    "  \"is_world_process_zero\": true,\n");
-    put_history(log, out);
+    put_history(log, facts->n_eval_examples, out);
     text_format(out, "  \"logging_steps\": 1,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n",
                 (long long)facts->total_steps, (long long)n_tokens);
     text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n",
