@@ -107,8 +107,8 @@ static void check_metrics(const char *folder) {
     char *text = crash_read(folder, "metrics.jsonl", &n_bytes);
     for (char *line = text, *end; line != NULL && (end = strchr(line, '\n')) != NULL; line = end + 1) {
         qr_json *root = NULL;
-        CHECK_MSG(qr_json_parse(line, (size_t)(end - line), "metrics.jsonl", &root, NULL) == QRUN_OK, "%s: %.*s", folder,
-                  (int)(end - line), line);
+        CHECK_MSG(qr_json_parse(line, (size_t)(end - line), "metrics.jsonl", &root, NULL) == QRUN_OK, "%s: %.*s",
+                  folder, (int)(end - line), line);
         qr_json_free(root);
     }
     qr_free(text);

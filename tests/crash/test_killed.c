@@ -25,8 +25,8 @@ static pid_t start_run(const char *out) {
     snprintf(model, sizeof model, "%s/model", folder.path);
     snprintf(data, sizeof data, "%s/data.jsonl", folder.path);
     snprintf(errors, sizeof errors, "%s/errors", folder.path);
-    const char *const arguments[] = {QRUN_PROGRAM, "finetune", "--model", model, "--data", data, "--out", out, "--seq-len",
-                                     "64", "--batch-size", "4", "--grad-accum", "2", "--rank", "4", "--lr", "5e-3",
+    const char *const arguments[] = {QRUN_PROGRAM, "finetune", "--model", model, "--data", data, "--out", out,
+                                     "--seq-len", "64", "--batch-size", "4", "--grad-accum", "2", "--rank", "4", "--lr", "5e-3",
                                      "--max-steps", "120", "--save-every", "3", "--keep", "2", "--eval-split", "0.2",
                                      "--eval-every", "10", "--threads", "1", "--quiet", NULL};
     return crash_start(arguments, NULL, errors);
@@ -87,8 +87,8 @@ static void test_killed_at_random_moments(void) {
 static void write_data(void) {
     qr_buffer text = {0};
     for (int i = 0; i < 80; i++) {
-        qr_buffer_append_format(&text, "{\"prompt\": \"Question %d is \", \"completion\": \"answer %d of %d, at length\"}\n",
-                                i, i * 7 % 80, i * 5 % 80);
+        qr_buffer_append_format(&text, "{\"prompt\": \"Question %d is \", ", i);
+        qr_buffer_append_format(&text, "\"completion\": \"answer %d of %d, at length\"}\n", i * 7 % 80, i * 5 % 80);
     }
     CHECK(qr_buffer_ok(&text));
     temporary_write(&folder, "data.jsonl", text.data, text.size);

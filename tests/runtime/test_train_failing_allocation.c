@@ -1,5 +1,5 @@
-/* Every allocation on the way from examples to an adapter fails once: a clean error or no harm, and nothing is lost; and
- * so does every block of the backend's memory. */
+/* Every allocation on the way from examples to an adapter fails once: a clean error or no harm, and nothing is lost;
+ * and so does every block of the backend's memory. */
 #define _XOPEN_SOURCE 700
 #include "check.h"
 
