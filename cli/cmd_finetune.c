@@ -390,7 +390,8 @@ const command command_finetune = {
         "weight instead, from the model's or from random ones, and writes a model.\n\n"
         "Ctrl-C (or SIGTERM) finishes the step, writes a checkpoint, and says how to go on: with the same command. "
         "Training that was stopped, or killed, ends with the same result, to the bit, as training that was not. A "
-        "second Ctrl-C ends the program at once.\n\n"
+        "second Ctrl-C ends the program at once. A checkpoint that was damaged since is named, with the one before it: "
+        "remove it to go on from there.\n\n"
         "The output folder has metrics.jsonl (a line a step), trainer_state.json (as the Hugging Face Trainer writes "
         "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
     .examples = "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
