@@ -10,19 +10,21 @@
 #include "base/alloc.h"
 #include "base/half.h"
 
-enum { X_GAP = 3, Y_GAP = 5, MAX_ROWS = 65 };
+/* Rows of x begin anywhere, or, where their length allows it, at multiples of 16 bytes. */
+enum { X_GAP = 3, X_ALIGNED_GAP = 8, Y_GAP = 5, MAX_ROWS = 65 };
 
 typedef struct linear_case {
     const op_weight *weight;
     qr_dtype x_dtype;
-    const void *x; /* [n_rows, in + X_GAP] */
+    const void *x; /* [n_rows, in + x_gap] */
+    int64_t x_gap;
     const float *bias, *y; /* NULL: none; y [n_rows, out]: what is accumulated onto */
 } linear_case;
 
 static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     (void)dtype;
     const linear_case *c = data;
-    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows, x_stride = in + X_GAP;
+    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows, x_stride = in + c->x_gap;
     const size_t x_bytes = qr_dtype_bytes(c->x_dtype);
     const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * x_stride) * x_bytes;
     const qr_linear_args args = {
@@ -47,7 +49,7 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
         for (int64_t o = 0; o < n_out; o++) {
             double sum = 0.0;
             for (int64_t k = 0; k < in; k++) {
-                sum += fabs(op_from_dtype(c->x, c->x_dtype, i * (in + X_GAP) + k) *
+                sum += fabs(op_from_dtype(c->x, c->x_dtype, i * (in + c->x_gap) + k) *
                             (double)c->weight->values[o * in + k]);
             }
             /* The values are those before rounding to x's type, which adds at most 2^-8 of each. */
@@ -63,7 +65,7 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
 static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, unsigned kind) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31) + kind;
     op_weight *weight = op_weight_create(desc, stream);
-    const int64_t n_x = n_rows * (desc.cols + X_GAP);
+    const int64_t x_gap = (kind & 1U) != 0 ? X_GAP : X_ALIGNED_GAP, n_x = n_rows * (desc.cols + x_gap);
     float *x = op_normals(n_x, stream + 1, 1.0), *bias = op_normals(desc.rows, stream + 2, 1.0);
     float *y = op_normals(n_rows * desc.rows, stream + 3, 1.0);
     void *x_typed = op_to_dtype(x, n_x, x_dtype);
@@ -72,6 +74,7 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
         .weight = weight,
         .x_dtype = x_dtype,
         .x = x_typed,
+        .x_gap = x_gap,
         .bias = (kind & 1U) != 0 ? bias : NULL,
         .y = (kind & 2U) != 0 ? y : NULL,
     };
@@ -106,7 +109,7 @@ static void check_linear_overflow(qr_weight_format format) {
     const qr_dtype dtype = format == QR_WEIGHT_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
     void *codes = op_to_dtype(w, OUT * IN, dtype), *x_typed = op_to_dtype(x, (int64_t)QR_COUNT_OF(x), QR_DTYPE_F16);
     memcpy(weight->codes, codes, qr_weight_code_bytes(&weight->desc));
-    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed};
+    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed, .x_gap = X_GAP};
     op_case c = {.n_rows = MAX_ROWS, .row = OUT, .exec = exec_linear, .data = &data};
     snprintf(c.label, sizeof c.label, "linear %s x F16, infinities", qr_weight_format_name(format));
     op_check_case(&c, QR_DTYPE_F32);
