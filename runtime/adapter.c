@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/sizes.h"
-#include "loaders/adapter.h"
+#include "runtime/adapter_modules.h"
 
 static size_t table_bytes(const qrun_model *model) {
     return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
@@ -101,11 +101,6 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
 /* Nothing of an adapter may be left out in silence. */
 static qrun_status refuse_unmatched(const match_state *state, const char *path, qr_error *err) {
     const qr_adapter *adapter = state->adapter;
-    if (adapter->n_parameters > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: replaces %s (modules_to_save), which cannot be served unmerged", path,
-                       adapter->parameters[0].name);
-    }
     if (state->n_matched == adapter->n_modules) { return QRUN_OK; }
     for (size_t i = 0; i < adapter->n_modules; i++) {
         match_state probe = *state;
@@ -165,6 +160,7 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     state.staging = qr_alloc_array((size_t)largest_factor(adapter), sizeof(float));
     if (state.staging == NULL) { QR_TRY(qr_fail_memory(err, path, (unsigned long long)largest_factor(adapter) * 4)); }
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
     if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
@@ -188,6 +184,7 @@ static void release(qrun_adapter *adapter) {
         (void)qr_model_each_linear(model, clear_linear, adapter, NULL);
         atomic_fetch_and(&model->dora_adapters, ~(UINT64_C(1) << adapter->index));
     }
+    qr_adapter_modules_release(adapter);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->memory, adapter->memory_bytes);
     if (adapter->index >= 0 && model->adapters[adapter->index] == adapter) { model->adapters[adapter->index] = NULL; }
     qr_free(adapter->name);
@@ -280,15 +277,20 @@ qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
 const char *qrun_adapter_name(const qrun_adapter *adapter) { return adapter->name; }
 
 qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err) {
-    if (adapter == NULL || adapter->model == model) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "adapter %s belongs to another model", adapter->name);
+    if (adapter != NULL && adapter->model != model) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "adapter %s belongs to another model", adapter->name);
+    }
+    if (model->replaced_by == NULL || model->replaced_by == adapter) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "the adapter %s replaces whole modules of the model, so every request has to use it while it is open",
+                   model->replaced_by->name);
 }
 
 int64_t qr_adapters_bytes(qrun_model *model) {
     int64_t total = model->lora_table != NULL ? (int64_t)((table_bytes(model) + 63) / 64 * 64) : 0;
     pthread_mutex_lock(&model->lock);
     for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
-        if (model->adapters[i] != NULL) { total += (int64_t)model->adapters[i]->memory_bytes; }
+        if (model->adapters[i] != NULL) { total += (int64_t)(model->adapters[i]->memory_bytes + model->adapters[i]->module_bytes); }
     }
     pthread_mutex_unlock(&model->lock);
     return total;

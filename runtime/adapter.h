@@ -2,7 +2,7 @@
 #ifndef QR_RUNTIME_ADAPTER_H
 #define QR_RUNTIME_ADAPTER_H
 
-#include "runtime/model.h"
+#include "runtime/modules.h"
 
 struct qrun_adapter {
     qrun_model *model;
@@ -10,6 +10,9 @@ struct qrun_adapter {
     int32_t index;       /* in model->adapters and in the rows of the factor table */
     void *memory;        /* device: every A [rank, in] and B [out, rank], and DoRA's ratios [out], F32 */
     size_t memory_bytes;
+    void *module_memory; /* device: whole modules (adapter_modules.h) */
+    size_t module_bytes;
+    qr_stand_ins stand_ins;
 };
 
 /* −1 for NULL, the base model. */
@@ -17,7 +20,8 @@ static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) {
     return adapter != NULL ? adapter->index : -1;
 }
 
-/* QRUN_ERROR_ARGUMENT for an adapter of another model. NULL is fine. */
+/* QRUN_ERROR_ARGUMENT for an adapter of another model, and for any but the one that replaces whole modules, where there
+ * is one. NULL is fine. */
 qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err);
 
 /* The open adapter of that name, or NULL. */

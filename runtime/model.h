@@ -105,6 +105,7 @@ struct qrun_model {
 
     qrun_tokenizer *tokenizer;   /* NULL: none in the folder */
     struct qrun_adapter *adapters[QR_MAX_ADAPTERS]; /* NULL: free place */
+    const struct qrun_adapter *replaced_by; /* the open adapter that replaces whole modules; NULL: none */
     qr_lora_factor *lora_table;  /* device, [n_slots][QR_MAX_ADAPTERS]; NULL until the first adapter */
     _Atomic uint64_t dora_adapters; /* bit i: adapters[i] is DoRA; read by sessions while others are opened */
     int32_t n_sessions;

@@ -13,7 +13,7 @@ enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
 /* ---- Which modules ----------------------------------------------------------------------------------------------- */
 
-static qr_weight_format compute_format(const qrun_model *model) {
+qr_weight_format qr_whole_format(const qrun_model *model) {
     return model->act_dtype == QR_DTYPE_F32   ? QR_WEIGHT_F32
            : model->act_dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16
                                               : QR_WEIGHT_BF16;
@@ -66,7 +66,7 @@ static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const q
     qr_whole_tensor tensor = {.parameter = p->n, .matrix = vector == NULL ? module->matrix : NULL, .vector = vector};
     if (tensor.matrix != NULL) { tensor.held.desc = module->matrix->desc; }
     if (tensor.matrix != NULL && !whole->full) {
-        tensor.held.desc.format = compute_format(p->model);
+        tensor.held.desc.format = qr_whole_format(p->model);
         tensor.held.desc.block = 0;
     }
     whole->tensors[whole->n++] = tensor;
@@ -87,7 +87,7 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     const bool full = state->options->full;
     if (full && module->role == QR_ROLE_HEAD && p->model->shape.tied_head) { return QRUN_OK; }
     if (!full && !is_named(p->model->family, state->options->modules, module->role)) { return QRUN_OK; }
-    if (full && module->matrix != NULL && module->matrix->desc.format != compute_format(p->model)) {
+    if (full && module->matrix != NULL && module->matrix->desc.format != qr_whole_format(p->model)) {
         return refuse_untrainable(p->model, module, err);
     }
     qr_parameter parameter = {.kind = QR_PARAMETER_NORM, .role = module->role, .layer = module->layer, .rows = 1,

@@ -38,6 +38,9 @@ size_t qr_whole_parameters_workspace(const qr_parameters *parameters);
 /* Gives the model its own memory back; qr_parameters_destroy does it. Fine where there is nothing. */
 void qr_whole_parameters_end(qr_parameters *parameters);
 
+/* What single modules are held in: the compute type. */
+qr_weight_format qr_whole_format(const qrun_model *model);
+
 /* Whether files hold a trained matrix as [in, out] (Conv1D). */
 bool qr_whole_is_transposed(const qrun_model *model, const qr_parameter *parameter);
 

@@ -33,6 +33,26 @@ for wrong in "no data|--out y" "--out DIR|--data x" \
     expect_err "${wrong%%|*}"
 done
 
+# ---- Whole models, whole modules ----
+
+mkdir "$work/start"
+cp "$model/config.json" "$model/tokenizer.json" "$model/tokenizer_config.json" "$work/start/"
+run finetune --model "$work/start" --data "$work/train.jsonl" --full --init random --max-steps 3 --seq-len 64 \
+    --out "$work/made"
+expect_code 0
+expect_out "The model is in '$work/made'"
+expect_out "master weights"
+run generate --model "$work/made" --prompt Hello --max-tokens 3
+expect_code 0
+run finetune --model "$work/start" --data "$work/train.jsonl" --full --max-steps 3 --seq-len 64 --out "$work/none"
+expect_code 3
+expect_one_error_line
+finetune --data "$work/train.jsonl" --train-head --modules-to-save norm --max-steps 2 --out "$work/headed"
+expect_code 0
+expect_true "the adapter says which modules it brings" grep -q '"lm_head"' "$work/headed/adapter_config.json"
+run generate --model "$model" --adapter "$work/headed" --prompt Hello --max-tokens 3
+expect_code 0
+
 finetune --data "$work/absent.jsonl" --out "$work/none"
 expect_code 3
 expect_one_error_line

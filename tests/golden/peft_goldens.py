@@ -33,6 +33,10 @@ ADAPTERS = [
     Adapter("llama-one-layer", "llama", "layers_to_transform [1]", ["o_proj", "up_proj"],
             dict(layers_to_transform=[1])),
     Adapter("llama-dora", "llama", "DoRA: lora_magnitude_vector", ["q_proj", "down_proj"], dict(use_dora=True)),
+    Adapter("llama-saved", "llama", "modules_to_save: head and last norm", ["q_proj", "v_proj"],
+            dict(modules_to_save=["lm_head", "model.norm"])),
+    Adapter("gemma3-saved", "gemma3", "modules_to_save: the embedding, which the head stays tied to as it was",
+            ["o_proj"], dict(modules_to_save=["embed_tokens"])),
     Adapter("qwen3-lora", "qwen3", "every linear layer of a model with QK norm", LLAMA_LINEAR),
     Adapter("gpt2-lora", "gpt2", "Conv1D layers: fan_in_fan_out true", ["c_attn", "c_proj", "c_fc"],
             dict(fan_in_fan_out=True)),
@@ -49,7 +53,7 @@ def _randomise(adapter, model):
                 parameter.copy_(normal(parameter.shape, parameter.shape[1] ** -0.5, adapter.name, name))
             elif "lora_B" in name:
                 parameter.copy_(normal(parameter.shape, 0.2, adapter.name, name))
-            elif "lora_magnitude_vector" in name:
+            elif "lora_magnitude_vector" in name or "modules_to_save" in name:
                 parameter.mul_(normal(parameter.shape, 0.1, adapter.name, name, mean=1.0))
 
 
