@@ -2,7 +2,8 @@
 """Write the training text: JSON lines, each {"text": ...} or {"messages": [...]}.
 
 Everything comes from the grammars and tables beside this script and a seed. Document i depends on the seed and on i
-alone, so a longer corpus begins with the shorter one. --plain writes the texts alone, separated by empty lines, for
+alone, so a longer corpus begins with the shorter one. --rendered writes conversations as texts too, with the tokens of
+the chat template, for training on all that is said. --plain writes the texts alone, separated by empty lines, for
 evaluation.
 """
 
@@ -41,12 +42,20 @@ def document(rules, seed, index, talk_share=0.4):
     return {"text": "\n\n".join(plain_text(rules, rng, stories) for _ in range(texts))}
 
 
+def rendered(doc):
+    """A conversation as the chat template of train_tokenizer.py has it, but for the token that begins every text."""
+    if "text" in doc:
+        return doc
+    return {"text": "".join(f"<|{m['role']}|>{m['content'].strip()}<|end|>" for m in doc["messages"])}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, help="file to write, or - for standard output")
     parser.add_argument("--bytes", type=int, default=20_000_000, help="stop after about this much text")
     parser.add_argument("--seed", default="train")
     parser.add_argument("--plain", action="store_true", help="stories and other texts only, as plain text")
+    parser.add_argument("--rendered", action="store_true", help="conversations as texts, with the template's tokens")
     options = parser.parse_args()
 
     rules = grammar.load_rules(HERE / "grammar")
@@ -54,6 +63,8 @@ def main():
     written = index = 0
     while written < options.bytes:
         doc = document(rules, options.seed, index, 0.0 if options.plain else 0.4)
+        if options.rendered:
+            doc = rendered(doc)
         line = doc["text"] + "\n\n" if options.plain else json.dumps(doc, ensure_ascii=False) + "\n"
         written += out.write(line)
         index += 1
