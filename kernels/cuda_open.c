@@ -31,8 +31,8 @@ static qrun_status open_library(void **library, qr_error *err) {
     if (*library != NULL) { return QRUN_OK; }
     if (!is_named && !is_beside) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "cuda: " QR_CUDA_PLUGIN_FILE " was not found: this build of qrun has no CUDA backend, or it lies "
-                       "elsewhere (QRUN_CUDA_LIBRARY names the file)");
+                       "cuda: " QR_CUDA_PLUGIN_FILE " was not found: this build of qrun has no CUDA backend, or it "
+                       "lies elsewhere (QRUN_CUDA_LIBRARY names the file)");
     }
     const char *reason = dlerror();
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: cannot open %s: %s", file, reason != NULL ? reason : "unknown");

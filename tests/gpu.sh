@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that needs a GPU, in one command: the op tests, the goldens of generation and of fine-tuning, the bits of a
-# request alone and among others, compute-sanitizer over the op tests, then the benchmarks beside what the device can do.
+# request alone and among others, compute-sanitizer over the op tests, then the benchmarks beside the device's limits.
 # Numbers go to bench/results/GPU-DATE.json. Exit code 77: this machine has no GPU that can be used, and says why.
 #   tests/gpu.sh [BUILD]   BUILD: a build folder of the preset "cuda" or "release"; build/cuda by default
 # QRUN_GPU_SANITIZER_SECONDS bounds each run of compute-sanitizer (default 90).
@@ -11,7 +11,7 @@ tests=$build/tests
 qrun=$build/cli/qrun
 shape=bench/shapes/llama-3.1-8b.json
 sanitizer_seconds=${QRUN_GPU_SANITIZER_SECONDS:-90}
-[ -x "$tests/kernels/test_ops_cuda" ] || { echo "there is no $tests/kernels/test_ops_cuda; build the preset first"; exit 1; }
+[ -x "$tests/kernels/test_ops_cuda" ] || { echo "$tests/kernels/test_ops_cuda is not there; build it first"; exit 1; }
 QRUN_CUDA_LIBRARY=${QRUN_CUDA_LIBRARY:-$build/runtime/libqrun_cuda.so}
 export QRUN_CUDA_LIBRARY
 work=$(mktemp -d)
@@ -48,7 +48,8 @@ step "a request alone and among others" "$tests/runtime/test_session_bits"
 # What did not end in its time has found nothing so far; anything it finds is exit code 99.
 sanitize() {
     code=0
-    timeout "$sanitizer_seconds" compute-sanitizer --tool "$1" --error-exitcode 99 "$tests/kernels/test_ops_cuda" || code=$?
+    timeout "$sanitizer_seconds" compute-sanitizer --tool "$1" --error-exitcode 99 "$tests/kernels/test_ops_cuda" ||
+        code=$?
     [ "$code" -eq 0 ] || [ "$code" -eq 124 ]
 }
 if command -v compute-sanitizer >/dev/null 2>&1; then

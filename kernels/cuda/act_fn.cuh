@@ -16,7 +16,8 @@ __device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
     }
 }
 
-/* fn'(x). 1 − tanh² is taken as 1 / cosh², which does not cancel; behind ±20 it is 0, and so is what gelu adds there. */
+/* fn'(x). 1 − tanh² is taken as 1 / cosh², which does not cancel; behind ±20 it is 0, and so is what gelu adds
+ * there. */
 __device__ __forceinline__ float act_derivative(qr_act_fn fn, float x) {
     switch (fn) {
     case QR_ACT_SILU: {

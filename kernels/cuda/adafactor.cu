@@ -1,11 +1,12 @@
-/* adafactor: moments of rows (a warp each) and of columns (a thread each, over the rows in order); the mean of the rows'
- * moments; the update and its squares (a warp a row); their sum; then the parameters. Sums are F64. */
+/* adafactor: moments of rows (a warp each) and of columns (a thread each, over the rows in order); the mean of the
+ * rows' moments; the update and its squares (a warp a row); their sum; then the parameters. Sums are F64. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
 
-/* Workspace: these two, the squares of each row's updates [rows] in F64, and 1 / sqrt of the columns' moments [cols]. */
+/* Workspace: these two, the squares of each row's updates [rows] in F64, and 1 / sqrt of the columns' moments
+ * [cols]. */
 struct totals {
     double row_mean, squares;
 };
@@ -40,7 +41,9 @@ __global__ void row_moment_kernel(qr_adafactor_args a, double keep) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
     if (row >= a.rows) { return; }
     double sum = 0.0;
-    for (int64_t c = lane_index(); c < a.cols; c += WARP_LANES) { sum += squared(a.g[row * a.cols + c] * a.grad_scale); }
+    for (int64_t c = lane_index(); c < a.cols; c += WARP_LANES) {
+        sum += squared(a.g[row * a.cols + c] * a.grad_scale);
+    }
     sum = warp_sum(sum);
     if (lane_index() == 0) {
         a.row_moment[row] = moved(a, keep, a.row_moment[row], sum / static_cast<double>(a.cols));

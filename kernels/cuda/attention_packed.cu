@@ -40,7 +40,8 @@ static __device__ void store_scores(const qr_attention_packed_args &a, const pac
     }
 }
 
-/* Scores to weights, a warp for a query at a time, a lane for a key; a query that has seen nothing yet keeps total 0. */
+/* Scores to weights, a warp for a query at a time, a lane for a key; a query that has seen nothing yet keeps total
+ * 0. */
 template <int PER> static __device__ void make_weights(const forward_scratch<PER> &s) {
     enum { TILE = PER * SIDE, WARPS = PACKED_THREADS / WARP_LANES };
     for (unsigned row = warp_index(); row < TILE; row += WARPS) {
@@ -70,7 +71,8 @@ static __device__ void store_results(const qr_attention_packed_args &a, const pa
         if (thread_x() == 0) { a.lse[index] = s.largest[row] + logf(s.total[row]); }
         for (int c = 0; c < COLS; c++) {
             const int32_t j = static_cast<int32_t>(thread_x()) + c * SIDE;
-            if (j < a.head_dim) { store_from_f32(a.dst, a.dst_dtype, index * a.head_dim + j, sums[i][c] / s.total[row]); }
+            if (j >= a.head_dim) { continue; }
+            store_from_f32(a.dst, a.dst_dtype, index * a.head_dim + j, sums[i][c] / s.total[row]);
         }
     }
 }
@@ -90,7 +92,8 @@ template <int PER, int COLS> __global__ void attention_packed_kernel(qr_attentio
     float sums[PER][COLS] = {};
     const int64_t seen = (first_seen(a, rows, first_query) - rows.begin) / TILE * TILE + rows.begin;
     for (int64_t first_key = seen; first_key <= first_query; first_key += TILE) {
-        const int n_keys = rows.end - first_key < TILE ? static_cast<int>(rows.end - first_key) : static_cast<int>(TILE);
+        const int64_t behind = rows.end - first_key;
+        const int n_keys = behind < TILE ? static_cast<int>(behind) : static_cast<int>(TILE);
         load_rows<TILE, true>(a, s.kv, a.k + kv_head * a.head_dim, a.qkv_stride, first_key, rows.end);
         __syncthreads();
         store_scores<PER>(a, rows, s, first_query, first_key);

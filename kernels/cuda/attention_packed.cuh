@@ -1,8 +1,8 @@
 /* What attention over packed sequences and its gradient share: tiles of rows of one head in shared memory.
  *
  * Tiles are aligned to the beginning of a sequence, so the order of every sum follows from the sequence alone. A block
- * is SIDE × SIDE threads; thread (y, x) owns the scores of rows y, y + SIDE … and of columns x, x + SIDE …, PER of each,
- * and of a tile of results the same rows and the elements x, x + SIDE … of the head, COLS of them. */
+ * is SIDE × SIDE threads; thread (y, x) owns the scores of rows y, y + SIDE … and of columns x, x + SIDE …, PER of
+ * each, and of a tile of results the same rows and the elements x, x + SIDE … of the head, COLS of them. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_PACKED_CUH
 #define QR_KERNELS_CUDA_ATTENTION_PACKED_CUH
 
@@ -82,8 +82,8 @@ static __device__ __forceinline__ void tile_dots(const float *left, const float 
     }
 }
 
-/* sums[i][c] += over r of weights(y + i · SIDE, r) · values[r][x + c · SIDE]; weights [TILE][TILE + 1], read by rows, or
- * by columns where they are `transposed`. Only the first n_rows of the values count. */
+/* sums[i][c] += over r of weights(y + i · SIDE, r) · values[r][x + c · SIDE]; weights [TILE][TILE + 1], read by rows,
+ * or by columns where they are `transposed`. Only the first n_rows of the values count. */
 template <int PER, int COLS, bool transposed>
 static __device__ __forceinline__ void add_weighted(const float *weights, const float *values, int32_t dim, int n_rows,
                                                     float sums[PER][COLS]) {

@@ -1,6 +1,6 @@
-/* attention_packed_backward, probabilities recomputed from q, k and lse: delta by a warp a query and head; dq by a block
- * for a tile of queries, over the keys; dk and dv by a block for a tile of keys, over the queries that see them and the
- * query heads of the group, in order: no atomic additions, so the bits are always the same. */
+/* attention_packed_backward, probabilities recomputed from q, k and lse: delta by a warp a query and head; dq by a
+ * block for a tile of queries, over the keys; dk and dv by a block for a tile of keys, over the queries that see them
+ * and the query heads of the group, in order: no atomic additions, so the bits are always the same. */
 #include "kernels/cuda/attention_packed.cuh"
 
 enum { DELTA_THREADS = 128, DELTA_WARPS = DELTA_THREADS / WARP_LANES };

@@ -1,6 +1,6 @@
-/* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the 8
- * columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and of
- * INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. */
+/* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the
+ * 8 columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and
+ * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. */
 #include "kernels/cuda/weights16.cuh"
 
 /* --- F32 --- */
@@ -51,7 +51,8 @@ template <int tiles> struct backward_tiles {
 
 /* The weights of outputs [o, o + DEPTH) and the block's columns; a run of 16 columns a thread. */
 template <typename type, weights_path path>
-static __device__ void load_w(uint16_t dst[DEPTH][W_PITCH], const matrix &w, const float *book, int64_t o, int64_t col) {
+static __device__ void load_w(uint16_t dst[DEPTH][W_PITCH], const matrix &w, const float *book, int64_t o,
+                              int64_t col) {
     for (unsigned i = threadIdx.x; i < DEPTH * COLS / LANE_COLS; i += THREADS) {
         const unsigned row = i / (COLS / LANE_COLS), run = i % (COLS / LANE_COLS);
         uint32_t pairs[LANE_COLS / 2];

@@ -1,5 +1,5 @@
-/* linear with x in BF16 or F16, on the tensor cores: the weights are the 16-row operand, rows of x the 8 columns, so one
- * row of x costs what eight do and the bits of a row do not depend on how many there are.
+/* linear with x in BF16 or F16, on the tensor cores: the weights are the 16-row operand, rows of x the 8 columns, so
+ * one row of x costs what eight do and the bits of a row do not depend on how many there are.
  *
  * The columns are cut into SEGMENTS runs of whole chunks of 64, by the number of columns alone. Each segment is summed
  * by products in order, 16 columns a product; the segments' sums are then added in order. A block's eight warps take a
@@ -50,7 +50,8 @@ template <int tiles> static __device__ void store_sums(const qr_linear_args &a, 
 }
 
 /* Shared memory: the code book [16, 32] (NF4), then the segments' sums. */
-template <typename type, weights_path path, int tiles> __global__ void linear_mma_kernel(qr_linear_args a, matrix w, bool whole) {
+template <typename type, weights_path path, int tiles>
+__global__ void linear_mma_kernel(qr_linear_args a, matrix w, bool whole) {
     float *book = shared_memory<float>(), *sums = book + (path == PATH_NF4 ? BOOK_FLOATS : 0);
     if (path == PATH_NF4) { fill_book(w, book); }
     __syncthreads();

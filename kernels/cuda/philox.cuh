@@ -12,7 +12,8 @@ __device__ __forceinline__ philox_numbers philox(uint64_t key, uint32_t c0, uint
     uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
-        const uint64_t first = static_cast<uint64_t>(0xD2511F53U) * c0, second = static_cast<uint64_t>(0xCD9E8D57U) * c2;
+        const uint64_t first = static_cast<uint64_t>(0xD2511F53U) * c0;
+        const uint64_t second = static_cast<uint64_t>(0xCD9E8D57U) * c2;
         c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
         c1 = static_cast<uint32_t>(second);
         c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;

@@ -9,8 +9,8 @@ struct product_tiles {
     float a[DEPTH][PITCH], b[DEPTH][PITCH];
 };
 
-/* dst[d][i] = element (first + i, depth + d) of the operand seen with the tile's side as rows; zeros outside. Threads go
- * along the side whose elements are neighbours in memory. */
+/* dst[d][i] = element (first + i, depth + d) of the operand seen with the tile's side as rows; zeros outside. Threads
+ * go along the side whose elements are neighbours in memory. */
 static __device__ void load_tile(float dst[DEPTH][PITCH], const operand &src, int64_t side_stride, int64_t depth_stride,
                                  int64_t first, int64_t n_side, int64_t depth, int64_t n_depth) {
     const bool along_side = side_stride == 1;
@@ -26,7 +26,8 @@ static __device__ void load_tile(float dst[DEPTH][PITCH], const operand &src, in
 
 __global__ void product_kernel(product p) {
     product_tiles *tiles = shared_memory<product_tiles>();
-    const int64_t first_row = static_cast<int64_t>(blockIdx.y) * TILE, first_col = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int64_t first_row = static_cast<int64_t>(blockIdx.y) * TILE;
+    const int64_t first_col = static_cast<int64_t>(blockIdx.x) * TILE;
     const unsigned row = threadIdx.x / SIDE * PER_THREAD, col = threadIdx.x % SIDE * PER_THREAD;
     float sums[PER_THREAD][PER_THREAD] = {};
     for (int64_t depth = 0; depth < p.k; depth += DEPTH) {

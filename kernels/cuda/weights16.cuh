@@ -1,4 +1,5 @@
-/* Weights as operands of 16 bits: runs of 16 columns of a row, dequantised and rounded to the type of the activations. */
+/* Weights as operands of 16 bits: runs of 16 columns of a row, dequantised and rounded to the type of the
+ * activations. */
 #ifndef QR_KERNELS_CUDA_WEIGHTS16_CUH
 #define QR_KERNELS_CUDA_WEIGHTS16_CUH
 
@@ -10,8 +11,8 @@ enum {
     BOOK_FLOATS = 16 * WARP_LANES,
 };
 
-/* How a run is read: codes as they lie, for the formats that decode uses, where rows begin at multiples of a chunk; else
- * element by element. */
+/* How a run is read: codes as they lie, for the formats that decode uses, where rows begin at multiples of a chunk;
+ * else element by element. */
 enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY };
 
 /* The type of x, and what weights are rounded to. */
@@ -31,7 +32,8 @@ struct of_f16 {
 
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
 template <typename type>
-static __device__ __forceinline__ void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
+static __device__ __forceinline__ void load_any(const matrix &w, int64_t o, int64_t col,
+                                                uint32_t pairs[LANE_COLS / 2]) {
     for (int i = 0; i < LANE_COLS / 2; i++) {
         uint16_t value[2] = {0, 0};
         for (int j = 0; j < 2; j++) {
@@ -60,7 +62,8 @@ static __device__ __forceinline__ void load_nf4(const matrix &w, int64_t o, int6
 }
 
 template <typename type>
-static __device__ __forceinline__ void load_int8(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
+static __device__ __forceinline__ void load_int8(const matrix &w, int64_t o, int64_t col,
+                                                uint32_t pairs[LANE_COLS / 2]) {
     const uint4 codes = *reinterpret_cast<const uint4 *>(w.codes + o * w.cols + col);
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
