@@ -1,5 +1,4 @@
 /* A run from where it stands to the adapter. */
-#include "base/file.h"
 #include "runtime/trainer.h"
 
 void qrun_trainer_cancel(qrun_trainer *trainer) { atomic_store(&trainer->cancelled, true); }
