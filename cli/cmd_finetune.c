@@ -392,6 +392,8 @@ const command command_finetune = {
         "Training that was stopped, or killed, ends with the same result, to the bit, as training that was not. A "
         "second Ctrl-C ends the program at once. A checkpoint that was damaged since is named, with the one before it: "
         "remove it to go on from there.\n\n"
+        "A step whose loss or gradient is no finite number is skipped and named, with the first tensor that it was found "
+        "in; five in a row end the run.\n\n"
         "The output folder has metrics.jsonl (a line a step), trainer_state.json (as the Hugging Face Trainer writes "
         "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
     .examples = "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"

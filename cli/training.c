@@ -10,7 +10,7 @@
 #include "progress.h"
 #include "replace_file.h"
 
-enum { SKIPPED_IN_A_ROW_MAX = 10, PUBLISH_SECONDS = 30, VERBOSE_LINES = 20 };
+enum { SKIPPED_IN_A_ROW_MAX = 5, PUBLISH_SECONDS = 30, VERBOSE_LINES = 20 };
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
@@ -95,7 +95,7 @@ static void show_step(const training *t, const train_step_record *r) {
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-static int take_skipped(training *t, const train_step_record *r) {
+static int take_skipped(training *t, const train_step_record *r, const char *nonfinite) {
     if (!r->skipped) {
         t->n_skipped_in_a_row = 0;
         return EXIT_OK;
@@ -106,13 +106,14 @@ static int take_skipped(training *t, const train_step_record *r) {
         return EXIT_OK;
     }
     t->n_skipped_in_a_row++;
-    notify("step %lld skipped: its %s is no finite number; the parameters stay as they were", (long long)r->step,
-           isfinite(r->loss) ? "gradient" : "loss");
+    notify("step %lld skipped: its %s is no finite number%s%s; the parameters stay as they were", (long long)r->step,
+           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? ", nor the gradient of " : "",
+           nonfinite != NULL ? nonfinite : "");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
     return complain(EXIT_SOME_FAILED,
                     "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup "
-                    "or --dtype f32 may help; --restart begins anew",
-                    SKIPPED_IN_A_ROW_MAX);
+                    "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
+                    SKIPPED_IN_A_ROW_MAX, t->out);
 }
 
 static int run_step(training *t) {
@@ -132,7 +133,7 @@ static int run_step(training *t) {
     const int code = train_log_step(&t->log, &record, t->json);
     if (code != EXIT_OK) { return code; }
     show_step(t, &record);
-    return take_skipped(t, &record);
+    return take_skipped(t, &record, m.nonfinite);
 }
 
 static int evaluate(training *t) {

@@ -542,6 +542,8 @@ struct qrun_train_metrics {
     double grad_norm;     /* before clipping */
     double loss_scale;    /* F16: what the loss was multiplied by for this step's gradients; else 0 */
     bool skipped;         /* loss or gradient was no number: parameters unchanged */
+    const char *nonfinite; /* then the first tensor whose gradient was none; NULL: none, or overflowed. Lent until the
+                              next step */
     bool overflowed;      /* skipped because the loss scale was too large, which was halved: no error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;

@@ -79,6 +79,17 @@ out:
     return status;
 }
 
+/* Names the first tensor whose gradient was no number, where there is one. */
+static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
+    int64_t index;
+    const qrun_status status = qr_update_find_nonfinite(&trainer->parameters, trainer->scratch, &index, err);
+    if (status != QRUN_OK || index < 0) { return status; }
+    qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,
+                      sizeof trainer->nonfinite_name);
+    *name = trainer->nonfinite_name;
+    return QRUN_OK;
+}
+
 static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
@@ -86,6 +97,7 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     qrun_status status = QRUN_OK;
     qr_update_result result;
     bool overflowed;
+    const char *nonfinite = NULL;
     double loss = 0;
     QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
     const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
@@ -94,6 +106,7 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
     QR_TRY(update(trainer, loss, rate, &result, &overflowed, err));
+    if (result.skipped && !overflowed) { QR_TRY(name_nonfinite(trainer, &nonfinite, err)); }
     advance(trainer);
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
@@ -103,6 +116,7 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
                                     .grad_norm = result.grad_norm,
                                     .loss_scale = loss_scale.dynamic ? (double)loss_scale.factor : 0,
                                     .skipped = result.skipped,
+                                    .nonfinite = nonfinite,
                                     .overflowed = overflowed,
                                     .n_tokens = window.n_tokens,
                                     .n_target_tokens = window.n_targets,

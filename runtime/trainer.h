@@ -43,6 +43,7 @@ struct qrun_trainer {
     qr_train_pass *pass;
     qr_checkpoint_policy policy;
     char policy_name[24];
+    char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token; /* as in qrun_train_info */
     qr_plan plan;
     void *scratch; /* device, for qr_update_run */

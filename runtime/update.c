@@ -6,10 +6,25 @@
 
 enum { RESULT_BYTES = 64 }; /* the sum and the count, before the ops' workspace */
 
+typedef struct measured_squares {
+    double sum;
+    int64_t n_nonfinite;
+} measured_squares;
+
+static qr_sum_squares_args squares_args(const float *x, int64_t n, void *scratch) {
+    measured_squares *result = scratch;
+    return (qr_sum_squares_args){x, n, result != NULL ? &result->sum : NULL,
+                                 result != NULL ? &result->n_nonfinite : NULL};
+}
+
 static qr_sum_squares_args norm_args(const qr_parameters *parameters, void *scratch) {
-    double *sum = scratch;
-    return (qr_sum_squares_args){parameters->gradients, parameters->n_floats, sum,
-                                 sum != NULL ? (int64_t *)(sum + 1) : NULL};
+    return squares_args(parameters->gradients, parameters->n_floats, scratch);
+}
+
+static qrun_status measure(qr_backend *backend, const qr_sum_squares_args *args, void *scratch,
+                           measured_squares *measured, qr_error *err) {
+    const qrun_status status = qr_sum_squares(backend, args, (unsigned char *)scratch + RESULT_BYTES, err);
+    return status == QRUN_OK ? backend->copy_out(backend, measured, scratch, sizeof *measured, err) : status;
 }
 
 size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
@@ -30,16 +45,12 @@ static double grad_scale(const qr_update_args *args, double grad_norm) {
 qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
                           qr_update_result *result, qr_error *err) {
     qr_backend *backend = parameters->model->context->backend;
-    struct {
-        double sum;
-        int64_t n_nonfinite;
-    } measured;
+    measured_squares measured;
     void *workspace = (unsigned char *)scratch + RESULT_BYTES;
     const qr_sum_squares_args norm = norm_args(parameters, scratch);
     qrun_status status = QRUN_OK;
     *result = (qr_update_result){0};
-    QR_TRY(qr_sum_squares(backend, &norm, workspace, err));
-    QR_TRY(backend->copy_out(backend, &measured, scratch, sizeof measured, err));
+    QR_TRY(measure(backend, &norm, scratch, &measured, err));
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
@@ -48,4 +59,22 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     QR_TRY(qr_whole_parameters_refresh(parameters, workspace, err));
 out:
     return status;
+}
+
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scratch, int64_t *index, qr_error *err) {
+    qr_backend *backend = parameters->model->context->backend;
+    *index = -1;
+    for (int64_t i = 0; i < parameters->n; i++) {
+        const qr_parameter *parameter = &parameters->list[i];
+        const qr_sum_squares_args args =
+            squares_args(parameters->gradients + parameter->offset, parameter->rows * parameter->cols, scratch);
+        measured_squares measured;
+        const qrun_status status = measure(backend, &args, scratch, &measured, err);
+        if (status != QRUN_OK) { return status; }
+        if (measured.n_nonfinite > 0) {
+            *index = i;
+            break;
+        }
+    }
+    return QRUN_OK;
 }

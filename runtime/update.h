@@ -23,4 +23,7 @@ size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimiz
 qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
                           qr_update_result *result, qr_error *err);
 
+/* The first tensor of the table with a gradient that is no number, −1 for none: to be asked after a step was skipped. */
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scratch, int64_t *index, qr_error *err);
+
 #endif

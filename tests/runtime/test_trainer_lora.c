@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "runtime/trainer.h"
 #include "trainer_run.h"
 
 static qrun_train_params dropout_params(const char *out) {
@@ -92,12 +93,73 @@ static void test_dora_learns_in_the_planned_memory(void) {
     qr_free(bytes);
 }
 
+/* Steps with a number in the parameters that is none: named, and nothing changes by them. */
+static void test_a_poisoned_tensor_is_named(void) {
+    qrun_model *model = trainer_open_model();
+    qrun_train_params params = trainer_params(trainer_path("poisoned"));
+    qrun_trainer *trainer = trainer_create(model, &params);
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    REQUIRE(trainer != NULL);
+    qr_parameters *p = &trainer->parameters;
+    qr_backend *backend = model->context->backend;
+    const size_t n_bytes = qr_parameters_bytes(p);
+    float *before = malloc(n_bytes), *after = malloc(n_bytes), poison = 3e38F;
+    CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && !metrics.skipped &&
+          metrics.nonfinite == NULL);
+    /* So large that what comes of it is infinite. */
+    const qr_lora_pair *last = &p->lora.pairs[p->lora.n_pairs - 1];
+    CHECK(backend->copy_in(backend, p->values + last->a_offset, &poison, sizeof poison, &error) == QRUN_OK);
+    CHECK(backend->copy_out(backend, before, p->values, n_bytes, &error) == QRUN_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK);
+        CHECK(metrics.skipped && metrics.nonfinite != NULL);
+        CHECK_MSG(metrics.nonfinite != NULL && strstr(metrics.nonfinite, ".lora_") != NULL, "%s", metrics.nonfinite);
+    }
+    CHECK(backend->copy_out(backend, after, p->values, n_bytes, &error) == QRUN_OK);
+    CHECK(memcmp(before, after, n_bytes) == 0);
+    poison = 0.01F; /* and it goes on from there */
+    CHECK(backend->copy_in(backend, p->values + last->a_offset, &poison, sizeof poison, &error) == QRUN_OK);
+    CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && !metrics.skipped &&
+          metrics.nonfinite == NULL);
+    free(before), free(after);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
+/* The first in the table's order, whatever stands behind it. */
+static void test_the_first_tensor_is_found(void) {
+    qrun_model *model = trainer_open_model();
+    qrun_train_params params = trainer_params(trainer_path("first"));
+    qrun_trainer *trainer = trainer_create(model, &params);
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(trainer != NULL);
+    qr_parameters *p = &trainer->parameters;
+    const float bad[] = {INFINITY, NAN};
+    int64_t index = 0;
+    CHECK(qr_update_find_nonfinite(p, trainer->scratch, &index, &error) == QRUN_OK && index == -1);
+    for (int i = 0; i < 2; i++) {
+        const int64_t at = i == 0 ? p->n - 1 : 3;
+        const qr_parameter *parameter = &p->list[at];
+        float *last = p->gradients + parameter->offset + parameter->rows * parameter->cols - 1;
+        CHECK(model->context->backend->copy_in(model->context->backend, last, &bad[i], sizeof(float), &error) ==
+              QRUN_OK);
+        CHECK(qr_update_find_nonfinite(p, trainer->scratch, &index, &error) == QRUN_OK);
+        CHECK_INT(index, at);
+    }
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(60)) { return 1; }
     CHECK_RUN(test_dropout_goes_on_to_the_bit);
     CHECK_RUN(test_dropout_decides_the_run);
     CHECK_RUN(test_dora_learns_in_the_planned_memory);
+    CHECK_RUN(test_a_poisoned_tensor_is_named);
+    CHECK_RUN(test_the_first_tensor_is_found);
     trainer_run_end();
     return check_end();
 }
