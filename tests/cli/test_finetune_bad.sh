@@ -220,8 +220,6 @@ if unshare -Urm sh "$work/on-full-disk" 100 "$work/folder" true 2>/dev/null; the
 else
     echo "note: no file system of our own here; tests/crash has full disks without one"
 fi
-finish
-
 # A run that diverges: the steps are skipped and named, five in a row end it, and what was saved before is still there.
 finetune --data "$work/train.jsonl" --out "$work/diverged" --max-steps 40 --lr 100 --weight-decay 1 \
     --schedule constant --save-every 1 --keep 100
@@ -230,3 +228,4 @@ expect_err "skipped: its"
 expect_err "lora_"
 expect_err "stopped after 5 skipped steps in a row"
 expect_true "its first checkpoint is there" test -f "$work/diverged/checkpoint-1/adapter_model.safetensors"
+finish
