@@ -218,7 +218,7 @@ static void test_what_full_training_refuses(void) {
     expect_create(trainable, &params, QRUN_ERROR_ARGUMENT, "every module");
     params = full_params(EXAMPLE);
     params.cache_folder = trainer_path("tokens");
-    expect_create(trainable, &params, QRUN_ERROR_ARGUMENT, "another folder");
+    expect_create(trainable, &params, QRUN_ERROR_INPUT, "own folder");
     params = trainer_params(trainer_path("none"));
     params.init_random = true;
     expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "--full");
