@@ -22,6 +22,7 @@ typedef struct finetune_options {
     option_int rank;
     option_number alpha;
     bool rslora, dora;
+    const char *adapter;
     option_number lora_dropout;
     option_int optimizer, schedule;
     bool decay_all;
@@ -80,6 +81,9 @@ static const option adapter_table[] = {
      .help = "Modules that are trained whole beside the adapter and stored in it, as PEFT calls it: such as "
              "lm_head,embed_tokens."},
     {.name = "rslora", .kind = OPTION_FLAG, AT(rslora), .help = "Scale by alpha / √rank instead."},
+    {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter), .completion = COMPLETE_FOLDER,
+     .help = "Go on from this PEFT LoRA adapter instead of from nothing. Its rank, alpha, targets and kind are kept; "
+             "options that say otherwise are refused."},
     {.name = "dora", .kind = OPTION_FLAG, AT(dora),
      .help = "DoRA: train the length of every row of the adapted matrices beside LoRA. Takes a third more time."},
     {.name = "lora-dropout", .kind = OPTION_NUMBER, .value_name = "P", AT(lora_dropout), .low = 0, .high = 0.99,
@@ -254,6 +258,7 @@ static qrun_train_params train_params(const finetune_options *o, text_buffer *mo
     p.alpha = (float)o->alpha.value;
     p.rslora = o->rslora;
     p.dora = o->dora;
+    p.adapter = o->adapter;
     if (o->train_head || o->modules != NULL) {
         text_format(modules, "%s%s%s", o->train_head ? "lm_head" : "", o->train_head && o->modules != NULL ? "," : "",
                     o->modules != NULL ? o->modules : "");

@@ -471,6 +471,8 @@ typedef struct qrun_train_params {
     float alpha;             /* 0: twice the rank */
     bool rslora;
     bool dora;               /* DoRA: a trained magnitude for every output of an adapted layer */
+    const char *adapter;     /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
+                                targets that are not given here are the adapter's. NULL: none */
     const char *modules_to_save; /* trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none */
     bool full;               /* every weight is trained instead, of a model opened as trainable */
     bool init_random;        /* full: from random weights, as its family begins with */

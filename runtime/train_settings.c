@@ -61,6 +61,9 @@ static double default_learning_rate(const qrun_train_params *params) {
 }
 
 static qrun_status check_whole(const qrun_train_params *params, qr_error *err) {
+    if (params->full && params->adapter != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "full fine-tuning does not begin from an adapter; merge it first");
+    }
     if (params->full && params->modules_to_save != NULL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "full fine-tuning trains every module; modules_to_save are trained "
                        "beside an adapter");
@@ -132,8 +135,15 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                        "tokens, and --batch-size says how many there are");
     }
     s->batch_tokens = params->batch_tokens != 0 ? params->batch_tokens : s->batch_size * s->seq_tokens;
+    if (params->adapter != NULL) {
+        const qr_lora_options given = {.rank = params->rank, .alpha = params->alpha, .rslora = params->rslora,
+                                       .dora = params->dora};
+        if (params->targets != NULL) { s->targets = qr_strdup(params->targets); }
+        status = qr_initial_adapter_open(params->adapter, &given, &s->adapter, &s->lora, &s->targets, err);
+        if (status != QRUN_OK) { return status; }
+    }
     s->out = qr_strdup(params->random_tokens ? "" : params->out);
-    s->targets = qr_strdup(params->targets != NULL ? params->targets : "all");
+    if (s->targets == NULL) { s->targets = qr_strdup(params->targets != NULL ? params->targets : "all"); }
     if (params->modules_to_save != NULL) { s->modules = qr_strdup(params->modules_to_save); }
     const bool made = s->out != NULL && s->targets != NULL && (s->modules != NULL) == (params->modules_to_save != NULL);
     if (!made) { return qr_fail_memory(err, "the settings", sizeof *s); }
@@ -145,6 +155,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
 void qr_train_settings_free(qr_train_settings *settings) {
     qr_free(settings->out);
     qr_free(settings->targets);
+    qr_adapter_close(settings->adapter);
     qr_free(settings->modules);
     *settings = (qr_train_settings){0};
 }
@@ -170,6 +181,9 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_
     qr_buffer_append_format(&text, "\"model\":\"%016" PRIx64 "\",\"tokenizer\":\"%016" PRIx64 "\",\"data\":\"%016" PRIx64
                             "\",", trainer->model->content_hash, qr_dataset_tokenizer_hash(trainer->dataset),
                             qr_dataset_data_hash(trainer->dataset));
+    if (s->adapter != NULL) {
+        qr_buffer_append_format(&text, "\"adapter\":\"%016" PRIx64 "\",", qr_initial_adapter_hash(s->adapter));
+    }
     qr_buffer_append_text(&text, "\"lora_targets\":");
     qr_buffer_append_json_string(&text, s->targets, strlen(s->targets));
     qr_buffer_append_format(&text, ",\"rank\":%d,\"alpha\":%.9g,\"rslora\":%s,\"dora\":%s,\"dropout\":%.9g,", s->lora.rank,

@@ -4,13 +4,14 @@
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
 #include "loaders/dataset_batch.h"
-#include "runtime/lora_parameters.h"
+#include "runtime/initial_adapter.h"
 #include "runtime/optimizer.h"
 #include "runtime/whole_parameters.h"
 
 /* With defaults filled in. */
 typedef struct qr_train_settings {
     char *out, *targets, *modules; /* modules: NULL: none */
+    qr_adapter *adapter;           /* to begin from; NULL: none */
     qr_lora_options lora;          /* unless every weight is trained */
     qr_whole_options whole;
     qr_optimizer_options optimizer;

@@ -35,6 +35,9 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     QR_TRY(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
     if (!trainer->settings.whole.full) {
         QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
+        if (trainer->settings.adapter != NULL) {
+            QR_TRY(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
+        }
     }
     QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
     const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, &trainer->settings.optimizer);

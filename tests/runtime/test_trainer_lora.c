@@ -93,6 +93,45 @@ static void test_dora_learns_in_the_planned_memory(void) {
     qr_free(bytes);
 }
 
+/* What a run exported is what the next one begins with, to the bit; its shape comes from the adapter. */
+static void test_going_on_from_an_adapter(void) {
+    qrun_error error = QRUN_ERROR_INIT;
+    for (int dora = 0; dora < 2; dora++) {
+        char first[64], second[64];
+        snprintf(first, sizeof first, "%s", trainer_path(dora ? "base-dora" : "base-lora"));
+        snprintf(second, sizeof second, "%s", trainer_path(dora ? "on-dora" : "on-lora"));
+        qrun_model *model = trainer_open_model();
+        qrun_train_params params = trainer_params(first);
+        params.dora = dora != 0;
+        params.alpha = 6;
+        params.targets = "q_proj,down_proj";
+        qrun_trainer *trainer = trainer_create(model, &params);
+        REQUIRE(trainer != NULL);
+        trainer_run_steps(trainer, 4, NULL);
+        CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
+        qrun_trainer_destroy(trainer);
+        params = trainer_params(second);
+        params.rank = 0;
+        params.adapter = first;
+        trainer = trainer_create(model, &params);
+        REQUIRE(trainer != NULL);
+        CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
+        CHECK(trainer_adapters_are_equal(first, second));
+        trainer_run_steps(trainer, 2, NULL);
+        qrun_trainer_destroy(trainer);
+        qrun_model_destroy(model);
+        params.out = trainer_path("on-refused");
+        params.rank = 8;
+        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "rank 4, not 8");
+        params.rank = 0;
+        params.targets = "attn";
+        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "lora-targets");
+        params.targets = NULL;
+        params.adapter = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-lora";
+        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "made for");
+    }
+}
+
 /* Steps with a number in the parameters that is none: named, and nothing changes by them. */
 static void test_a_poisoned_tensor_is_named(void) {
     qrun_model *model = trainer_open_model();
@@ -158,6 +197,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dropout_goes_on_to_the_bit);
     CHECK_RUN(test_dropout_decides_the_run);
     CHECK_RUN(test_dora_learns_in_the_planned_memory);
+    CHECK_RUN(test_going_on_from_an_adapter);
     CHECK_RUN(test_a_poisoned_tensor_is_named);
     CHECK_RUN(test_the_first_tensor_is_found);
     trainer_run_end();
