@@ -109,7 +109,7 @@ def main():
         "machine": machine,
         "qrun": measuring.version([qrun, "--version"]),
         "llama_cpp": measuring.version([batched_bench, "--version"]),
-        "options": {key: [str(path) for path in value] if key == "gguf" else str(value) if value is not None else None
+        "options": {key: [path.name for path in value] if key == "gguf" else str(value) if value is not None else None
                     for key, value in vars(options).items()},
         "engines": engines,
     })

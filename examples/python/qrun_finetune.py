@@ -33,8 +33,8 @@ class TrainMetrics(Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("is_evaluation", c_bool), ("step", c_int64), ("epoch", c_double),
         ("loss", c_double), ("learning_rate", c_double), ("grad_norm", c_double), ("loss_scale", c_double),
-        ("skipped", c_bool), ("overflowed", c_bool), ("n_tokens", c_int64), ("n_target_tokens", c_int64),
-        ("seconds", c_double),
+        ("skipped", c_bool), ("nonfinite", c_char_p), ("overflowed", c_bool), ("n_tokens", c_int64),
+        ("n_target_tokens", c_int64), ("seconds", c_double),
     ]
 
 
@@ -45,10 +45,10 @@ class TrainParams(Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("data", c_char_p), ("eval_data", c_char_p), ("eval_fraction", c_double),
         ("skip_bad", c_bool), ("cache_folder", c_char_p), ("out", c_char_p), ("targets", c_char_p),
-        ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool),
+        ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool), ("adapter", c_char_p),
         ("modules_to_save", c_char_p), ("full", c_bool), ("init_random", c_bool), ("init_embedding_std", c_double),
-        ("lora_dropout", c_double), ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double), ("warmup", c_double),
-        ("weight_decay", c_double), ("decay_all", c_bool), ("loraplus_lr_ratio", c_double),
+        ("lora_dropout", c_double), ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double),
+        ("warmup", c_double), ("weight_decay", c_double), ("decay_all", c_bool), ("loraplus_lr_ratio", c_double),
         ("offload_optimizer", c_bool), ("max_grad_norm", c_double), ("seq_tokens", c_int32), ("batching", c_int),
         ("batch_size", c_int32), ("batch_tokens", c_int64), ("grad_accum", c_int32), ("epochs", c_double),
         ("max_steps", c_int64), ("seed", c_uint64), ("checkpointing", c_char_p), ("memory_bytes", c_int64),
