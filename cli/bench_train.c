@@ -110,6 +110,7 @@ int bench_train_measure(const engine *e, const bench_train_options *options, int
     if (code == EXIT_OK && qrun_trainer_get_info(trainer, &r->info, &error) != QRUN_OK) {
         code = complain_error(&error);
     }
+    (void)snprintf(r->checkpointing, sizeof r->checkpointing, "%s", code == EXIT_OK ? r->info.checkpointing : "");
     r->seq_tokens = (int32_t)(r->info.n_tokens / (r->info.n_examples > 0 ? r->info.n_examples : 1));
     r->peak_rss_bytes = peak_rss_bytes();
     qrun_trainer_destroy(trainer);
@@ -138,7 +139,7 @@ void bench_train_print(const engine *e, const bench_train_result *r, double peak
     char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
     const qrun_train_info *info = &r->info;
     printf("training   %lld tokens a step in rows of %d; %.4g million trainable parameters; checkpointing %s\n",
-           (long long)r->step_tokens, (int)r->seq_tokens, (double)info->n_trainable / 1e6, info->checkpointing);
+           (long long)r->step_tokens, (int)r->seq_tokens, (double)info->n_trainable / 1e6, r->checkpointing);
     printf("memory     %s planned, %s used at most; the whole process %s\n\n", size_text(info->planned_bytes, planned),
            size_text(info->peak_bytes, used), size_text(r->peak_rss_bytes, process));
     printf("step       %.2f s (the first %.2f s)\n", r->step_seconds, r->first_step_seconds);
@@ -158,7 +159,7 @@ void bench_train_json(const engine *e, const bench_train_result *r, double peak,
     text_format(out, "\"repeat\":%d,\"train\":{\"seq_tokens\":%d,\"step_tokens\":%lld,\"trainable_parameters\":%lld,"
                 "\"checkpointing\":\"%s\",\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"peak_rss_bytes\":%lld,",
                 (int)r->n_repeat, (int)r->seq_tokens, (long long)r->step_tokens, (long long)info->n_trainable,
-                info->checkpointing, (long long)info->planned_bytes, (long long)info->peak_bytes,
+                r->checkpointing, (long long)info->planned_bytes, (long long)info->peak_bytes,
                 (long long)r->peak_rss_bytes);
     text_format(out, "\"step_seconds\":%.6g,\"first_step_seconds\":%.6g,\"tokens_per_second\":%.6g,\"least\":%.6g,"
                 "\"most\":%.6g,\"flops_per_token_counted\":%.6g,\"flops_per_token_computed\":%.6g,"

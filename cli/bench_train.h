@@ -19,7 +19,8 @@ extern const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS];
 const char *bench_train_stray_option(const bench_train_options *options);
 
 typedef struct bench_train_result {
-    qrun_train_info info;
+    qrun_train_info info;        /* its texts went with the trainer */
+    char checkpointing[32];      /* as chosen */
     int32_t seq_tokens, n_repeat;
     int64_t step_tokens;
     measure_result speed;        /* tokens per second */
