@@ -13,6 +13,7 @@ struct qrun_adapter {
     void *module_memory; /* device: whole modules (adapter_modules.h) */
     size_t module_bytes;
     qr_stand_ins stand_ins;
+    int64_t own_vocab;   /* the model's, while the adapter's tables have more rows; 0: they have not */
 };
 
 /* −1 for NULL, the base model. */

@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/layout.h"
+#include "runtime/new_tokens.h"
 #include "runtime/whole_parameters.h"
 #include "runtime/weight_writer.h"
 
@@ -15,6 +16,7 @@ typedef struct load_state {
     qrun_adapter *made;
     const qr_adapter *adapter;
     qr_layout layout;
+    int64_t vocab; /* rows of the tables while the adapter is open */
     int64_t n_matched;
     bool fill;
 } load_state;
@@ -66,8 +68,8 @@ static qrun_status put_matrix(load_state *state, const qr_module *module, const 
     qr_backend *backend = model->context->backend;
     const qr_safetensors_tensor *tensor = parameter->tensor;
     const bool transposed = model->family->transposed && module->role >= QR_ROLE_Q;
-    qr_weight weight = {.desc = {.format = qr_whole_format(model), .rows = module->matrix->desc.rows,
-                                 .cols = module->matrix->desc.cols}};
+    const int64_t rows = qr_role_has_token_rows(module->role) ? state->vocab : module->matrix->desc.rows;
+    qr_weight weight = {.desc = {.format = qr_whole_format(model), .rows = rows, .cols = module->matrix->desc.cols}};
     const int64_t stored_rows = transposed ? weight.desc.cols : weight.desc.rows;
     const int64_t stored_cols = transposed ? weight.desc.rows : weight.desc.cols;
     if (tensor->n_dims != 2 || tensor->dims[0] != stored_rows || tensor->dims[1] != stored_cols) {
@@ -117,6 +119,43 @@ static qrun_status visit_module(void *arg, const qr_module *module, qr_error *er
     return status == QRUN_OK ? put_vector(state, module, module->bias, "bias", err) : status;
 }
 
+/* ---- Tables with rows for new tokens ----------------------------------------------------------------------------- */
+
+static int64_t stored_rows(const load_state *state, qr_tensor_role role, qr_weight *table) {
+    const qr_module module = {.role = role, .matrix = table};
+    const qr_adapter_parameter *parameter = find_parameter(state, &module, "weight");
+    return parameter != NULL && parameter->tensor->n_dims == 2 ? parameter->tensor->dims[0] : 0;
+}
+
+/* The rows of both tables with the adapter: more than the model's where it brings both with as many, and the folder's
+ * tokenizer knows tokens that the model does not. */
+static qrun_status choose_vocab(load_state *state, const char *path, qr_error *err) {
+    qrun_model *model = state->made->model;
+    const int64_t own = model->shape.vocab, embedding = stored_rows(state, QR_ROLE_EMBEDDING, &model->embedding);
+    int64_t head = stored_rows(state, QR_ROLE_HEAD, &model->head);
+    bool follows = false;
+    const qr_module module = {.role = QR_ROLE_EMBEDDING};
+    const qrun_status status = head_follows(state, &module, &follows, err);
+    state->vocab = own;
+    if (status != QRUN_OK) { return status; }
+    if (head == 0) { head = follows && embedding > 0 ? embedding : own; }
+    if (qr_max(embedding, head) <= own) { return QRUN_OK; }
+    if (embedding != head) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: has an embedding of %lld tokens for a head of %lld; both tables are needed for new tokens",
+                       path, (long long)(embedding > 0 ? embedding : own), (long long)head);
+    }
+    const int64_t known = qr_model_tokenizer_ids(model);
+    if (model->tokenizer != NULL && known <= own) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: has tables of %lld tokens, and the tokenizer of %s knows %lld; open the folder with the "
+                       "tokenizer that the adapter was trained with",
+                       path, (long long)embedding, model->folder, (long long)known);
+    }
+    state->vocab = embedding;
+    return QRUN_OK;
+}
+
 /* ---- The adapter ------------------------------------------------------------------------------------------------- */
 
 static qrun_status refuse_others(const qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {
@@ -158,14 +197,18 @@ qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapte
     qrun_status status = QRUN_OK;
     QR_TRY(refuse_others(made, adapter, path, err));
     if (adapter->n_parameters == 0) { goto out; }
+    QR_TRY(choose_vocab(&state, path, err));
     QR_TRY(qr_model_each_module(model, visit_module, &state, err));
     QR_TRY(refuse_unmatched(&state, path, err));
     const size_t n_bytes = state.layout.offset;
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->module_memory, err));
     made->module_bytes = n_bytes;
     QR_TRY(qr_stand_ins_reserve(&made->stand_ins, state.n_matched + 1, err));
-    state = (load_state){.made = made, .adapter = adapter, .layout = {made->module_memory, 0}, .fill = true};
+    state = (load_state){.made = made, .adapter = adapter, .layout = {made->module_memory, 0},
+                         .vocab = state.vocab, .fill = true};
     QR_TRY(qr_model_each_module(model, visit_module, &state, err));
+    if (state.vocab != model->shape.vocab) { made->own_vocab = model->shape.vocab; }
+    model->shape.vocab = state.vocab;
     model->replaced_by = made;
 out:
     return status;
@@ -175,6 +218,8 @@ void qr_adapter_modules_release(qrun_adapter *adapter) {
     qrun_model *model = adapter->model;
     qr_backend *backend = model->context->backend;
     qr_stand_ins_end(&adapter->stand_ins);
+    if (adapter->own_vocab > 0) { model->shape.vocab = adapter->own_vocab; }
+    adapter->own_vocab = 0;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->module_memory, adapter->module_bytes);
     adapter->module_memory = NULL;
     adapter->module_bytes = 0;

@@ -6,6 +6,7 @@
 #include "base/sizes.h"
 #include "runtime/adapter.h"
 #include "runtime/machine.h"
+#include "runtime/new_tokens.h"
 #include "runtime/window.h"
 
 enum { DEFAULT_WINDOW_TOKENS = 2048 };
@@ -122,10 +123,8 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
                        (long long)longest);
     }
     for (int64_t i = 0; i < list->n; i++) {
-        if (list->ids[i] < 0 || list->ids[i] >= session->model->shape.vocab) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %lld is outside the vocabulary of %lld",
-                           list->ids[i], (long long)i, (long long)session->model->shape.vocab);
-        }
+        const qrun_status status = qr_token_id_check(session->model, list->ids[i], (int64_t)i, "text", err);
+        if (status != QRUN_OK) { return status; }
     }
     list->scratch = qr_alloc_array((size_t)list->window, sizeof *list->scratch);
     if (list->scratch == NULL) { return qr_fail_memory(err, "a window", (unsigned long long)list->window * 4); }

@@ -99,6 +99,8 @@ struct qrun_model {
 
     void *weight_memory;         /* device; everything above points into it */
     size_t weight_bytes;
+    void *table_memory;          /* device: embedding and head, once full training gave them new rows; or NULL */
+    size_t table_bytes;
     int64_t n_parameters, n_quantized_parameters;
     uint64_t content_hash;       /* tells weights apart: of names, shapes and samples of the folder's tensors; random: 0 */
     double load_seconds;

@@ -164,7 +164,33 @@ out:
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-/* The old one, with the type that the weights now have, under the name that it calls it by. */
+/* The vocabulary's size, which a checkpoint with a picture encoder has in the part that is about text. */
+static qrun_status set_vocab(const qrun_model *model, const char *from, qr_buffer *config, qr_error *err) {
+    char size[24];
+    size_t begin, end;
+    qr_buffer part = {0}, edited = {0};
+    qrun_status status = QRUN_OK;
+    char *part_text = NULL;
+    const char *key = "vocab_size", *value = size;
+    (void)snprintf(size, sizeof size, "%lld", (long long)model->shape.vocab);
+    if (qr_json_edit_find(config->data, config->size, "text_config", &begin, &end)) {
+        QR_TRY(qr_json_edit_set(config->data + begin, end - begin, from, key, size, &part, err));
+        key = "text_config";
+        value = part_text = qr_buffer_take(&part);
+    }
+    if (value == NULL) { QR_TRY(qr_fail_memory(err, from, config->size)); }
+    QR_TRY(qr_json_edit_set(config->data, config->size, from, key, value, &edited, err));
+    const qr_buffer old = *config;
+    *config = edited;
+    edited = old;
+out:
+    qr_free(part_text);
+    qr_buffer_free(&part);
+    qr_buffer_free(&edited);
+    return status;
+}
+
+/* The old one, with the type that the weights now have, under the name that it calls it by, and the rows of the tables. */
 static qrun_status write_config(const qrun_model *model, const char *folder, qr_error *err) {
     static const char *const types[] = {"\"float32\"", "\"float16\"", "\"bfloat16\""};
     const char *type = types[model->act_dtype == QR_DTYPE_F32 ? 0 : model->act_dtype == QR_DTYPE_F16 ? 1 : 2];
@@ -177,6 +203,7 @@ static qrun_status write_config(const qrun_model *model, const char *folder, qr_
     QR_TRY(qr_file_read(from, MAX_CONFIG_BYTES, &text, &n_bytes, err));
     const char *key = qr_json_edit_find(text, n_bytes, "dtype", &begin, &end) ? "dtype" : "torch_dtype";
     QR_TRY(qr_json_edit_set(text, n_bytes, from, key, type, &config, err));
+    if (model->shape.vocab != model->config.vocab_size) { QR_TRY(set_vocab(model, from, &config, err)); }
     QR_TRY(qr_file_write(to, config.data, config.size, err));
 out:
     qr_buffer_free(&config);

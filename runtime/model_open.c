@@ -239,6 +239,7 @@ void qr_model_release(qrun_model *model) {
     qr_backend *backend = model->context->backend;
     qr_adapters_release(model);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, model->weight_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
     qr_model_free_tables(model);
     qr_model_config_free(&model->config);
     qr_free(model->folder);

@@ -66,6 +66,8 @@ typedef struct qr_whole_modules {
     qr_stand_ins stand_ins;
     void *held; /* device: matrices beside the model's own */
     size_t held_bytes;
+    int64_t own_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
+    bool refreshed;    /* the matrices have been written from their masters */
 } qr_whole_modules;
 
 typedef struct qr_parameters {

@@ -8,6 +8,7 @@
 #include "base/sizes.h"
 #include "base/utf8.h"
 #include "runtime/machine.h"
+#include "runtime/new_tokens.h"
 #include "runtime/rope.h"
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
@@ -83,14 +84,11 @@ static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, q
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "the prompt is empty and this tokenizer adds no token of its own; give at least one character");
     }
-    for (size_t i = 0; i < tokens->n; i++) {
-        if (tokens->ids[i] < 0 || tokens->ids[i] >= model->shape.vocab) {
-            return qr_fail(err, QRUN_ERROR_INPUT,
-                           "token %d at place %zu of the prompt is outside the vocabulary of %lld", tokens->ids[i], i,
-                           (long long)model->shape.vocab);
-        }
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < tokens->n && status == QRUN_OK; i++) {
+        status = qr_token_id_check(model, tokens->ids[i], (int64_t)i, "prompt", err);
     }
-    return QRUN_OK;
+    return status;
 }
 
 static qrun_status make_prompt(const qrun_model *model, const qrun_request_params *params, qr_tokens *tokens,

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/sizes.h"
 #include "runtime/model_export.h"
+#include "runtime/new_tokens.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
@@ -16,13 +17,30 @@ static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
     return busy ? qr_fail(err, QRUN_ERROR_BUSY, "the model has sessions or another trainer; end them first") : QRUN_OK;
 }
 
-static qrun_status describe_parameters(qrun_trainer *trainer, qr_error *err) {
+/* The weights trained whole: with rows for all of the tokenizer's tokens where the examples have one without. */
+static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    qrun_model *model = trainer->model;
+    int64_t line = 0;
+    int32_t id = -1;
+    const char *path = params->data;
+    bool has_new = qr_new_token_find(model, trainer->dataset, &id, &line);
+    if (!has_new && qr_new_token_find(model, trainer->eval_dataset, &id, &line)) {
+        has_new = true;
+        path = params->eval_data;
+    }
+    if (has_new) { trainer->settings.whole.n_token_rows = qr_model_tokenizer_ids(model); }
+    const qrun_status status = qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err);
+    if (status != QRUN_OK || id < model->shape.vocab) { return status; }
+    return qr_new_token_refuse(model, path, line, id, err);
+}
+
+static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     trainer->parameters.model = trainer->model;
     if (trainer->settings.whole.full) {
         const qrun_status status = qr_model_export_check(trainer->model, trainer->settings.out, err);
         if (status != QRUN_OK) { return status; }
     }
-    const qrun_status status = qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err);
+    const qrun_status status = describe_whole(trainer, params, err);
     if (status != QRUN_OK || trainer->settings.whole.full) { return status; }
     return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
 }
@@ -69,7 +87,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
     if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
-    QR_TRY(describe_parameters(made, error));
+    QR_TRY(describe_parameters(made, params, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
     QR_TRY(qr_trainer_count_flops(made, error));
     QR_TRY(qr_trainer_make_fingerprint(made, params, error));

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/layout.h"
+#include "runtime/new_tokens.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
@@ -104,13 +105,30 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     return add_tensor(p, module, &parameter, module->bias, err);
 }
 
+/* Gives both tables, where both are trained, the rows that are asked for: in what describes them, so that everything is
+ * planned for it. Nothing reads them before the new ones stand there. */
+static void grow_tables(qr_parameters *p, const qr_whole_options *options) {
+    qrun_model *model = p->model;
+    const bool both = options->full || (is_named(model->family, options->modules, QR_ROLE_EMBEDDING) &&
+                                        is_named(model->family, options->modules, QR_ROLE_HEAD));
+    if (!both || options->n_token_rows <= model->shape.vocab) { return; }
+    p->whole.own_vocab = model->shape.vocab;
+    model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = options->n_token_rows;
+}
+
+static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor) {
+    if (tensor->matrix == NULL) { return false; }
+    return !p->whole.full || (p->whole.own_vocab > 0 && qr_role_has_token_rows(p->list[tensor->parameter].role));
+}
+
 /* Places the matrices that stand beside the model's own (base NULL: only counts). */
 static size_t place_held(qr_parameters *p, void *base) {
     const qr_backend *backend = p->model->context->backend;
     qr_layout layout = {base, 0};
-    for (int64_t i = 0; i < p->whole.n && !p->whole.full; i++) {
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
         qr_weight *held = &p->whole.tensors[i].held;
-        if (held->desc.rows > 0) { held->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &held->desc)); }
+        held->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &held->desc));
     }
     return layout.offset;
 }
@@ -120,6 +138,7 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
     p->whole.full = options->full;
     if (!options->full && options->modules == NULL) { return QRUN_OK; }
     qrun_status status = options->full ? QRUN_OK : refuse_unknown(p->model->family, options->modules, err);
+    if (status == QRUN_OK) { grow_tables(p, options); }
     if (status == QRUN_OK) { status = qr_model_each_module(p->model, describe_module, &state, err); }
     if (status == QRUN_OK) { p->whole.held_bytes = place_held(p, NULL); }
     return status;
@@ -155,7 +174,8 @@ static qrun_status find_stored(const qrun_model *model, const qr_safetensors *so
     }
     /* A head that is the embedding's matrix begins as a copy of it. */
     const bool tied = parameter->role == QR_ROLE_HEAD && model->shape.tied_head;
-    const qr_weight_desc desc = {.rows = parameter->rows, .cols = parameter->cols};
+    const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
+    const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
     qr_stored_weight stored;
     const qrun_status status = qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role,
                                                     parameter->layer, &desc, &stored, err);
@@ -183,13 +203,22 @@ static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *sou
     const qr_parameter *parameter = &p->list[whole->parameter];
     const bool transposed = qr_whole_is_transposed(p->model, parameter);
     const qr_safetensors_tensor *tensor = NULL;
+    void *grown = NULL;
+    qr_safetensors_tensor all_rows;
     qrun_status status = find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err);
+    if (status == QRUN_OK) {
+        all_rows = *tensor;
+        const bool has_new = whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0];
+        if (has_new) { status = qr_new_token_rows(tensor, parameter->rows, &grown, err); }
+        if (has_new) { all_rows.data = grown; }
+    }
     for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
-        convert_rows(tensor, parameter, transposed, first, n, staging);
+        convert_rows(&all_rows, parameter, transposed, first, n, staging);
         status = put_rows(p, parameter, first, n, staging, err);
     }
     if (status == QRUN_OK) { qr_safetensors_drop(source, tensor); }
+    qr_free(grown);
     return status;
 }
 
@@ -275,15 +304,17 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
 
 static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
-    const qrun_status status = qr_stand_ins_reserve(&whole->stand_ins, whole->n, err);
+    const qrun_status status = qr_stand_ins_reserve(&whole->stand_ins, whole->n + 1, err);
     if (status != QRUN_OK) { return status; }
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
         if (tensor->matrix == NULL) {
             tensor->own_vector = *tensor->vector;
             qr_stand_in_vector(&whole->stand_ins, tensor->vector, p->values + p->list[tensor->parameter].offset);
-        } else if (!whole->full) {
+        } else if (stands_beside(p, tensor)) {
             qr_stand_in_matrix(&whole->stand_ins, tensor->matrix, &tensor->held);
+            if (!whole->full || !p->model->shape.tied_head) { continue; }
+            qr_stand_in_matrix(&whole->stand_ins, &p->model->head, &tensor->held);
         }
     }
     return QRUN_OK;
@@ -342,7 +373,27 @@ qrun_status qr_whole_parameters_refresh(qr_parameters *p, void *workspace, qr_er
         const qr_store_weight_args args = store_args(p, &p->whole.tensors[i]);
         status = qr_store_weight(p->model->context->backend, &args, workspace, err);
     }
+    p->whole.refreshed |= status == QRUN_OK;
     return status;
+}
+
+/* After the weights that stood in: the model with grown tables keeps them where it keeps all that was trained, and has
+ * its own vocabulary again where not. */
+static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_weight *head) {
+    qrun_model *model = p->model;
+    qr_whole_modules *whole = &p->whole;
+    qr_backend *backend = model->context->backend;
+    if (whole->own_vocab == 0) { return; }
+    if (!whole->full || !whole->refreshed) {
+        model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = whole->own_vocab;
+        return;
+    }
+    model->embedding = *embedding;
+    model->head = *head;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
+    model->table_memory = whole->held;
+    model->table_bytes = whole->held_bytes;
+    whole->held = NULL;
 }
 
 void qr_whole_parameters_end(qr_parameters *p) {
@@ -356,7 +407,9 @@ void qr_whole_parameters_end(qr_parameters *p) {
         (void)backend->copy_within(backend, (void *)(uintptr_t)tensor->own_vector, p->values + parameter->offset,
                                    (size_t)parameter->cols * sizeof(float), NULL);
     }
+    const qr_weight embedding = p->model->embedding, head = p->model->head;
     qr_stand_ins_end(&whole->stand_ins);
+    end_tables(p, &embedding, &head);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->held, whole->held != NULL ? whole->held_bytes : 0);
     qr_free(whole->tensors);
     *whole = (qr_whole_modules){0};

@@ -6,6 +6,8 @@
  * and written anew from their masters after every update (qr_whole_parameters_refresh). Full fine-tuning writes them in
  * the model's own memory; single modules stand in other memory beside the frozen ones.
  *
+ * Tables that get rows for new tokens stand in other memory in either case, and the model's vocabulary is theirs.
+ *
  * When the parameters end, a fully trained model keeps what it has learned; one with single modules is what it was. */
 #ifndef QR_RUNTIME_WHOLE_PARAMETERS_H
 #define QR_RUNTIME_WHOLE_PARAMETERS_H
@@ -17,6 +19,8 @@ typedef struct qr_whole_options {
     const char *modules;   /* else: names with commas ("lm_head,embed_tokens"); NULL: none. A head that is the embedding's
                               matrix becomes one of its own, as in PEFT */
     bool random;           /* full: begin from random weights instead of the model's */
+    int64_t n_token_rows;  /* that embedding and head are to have, where both are trained; what they have, or less: as
+                              they are. New rows begin at the mean of the old ones, or as random as these */
     double embedding_std;  /* random: of the embeddings; 0: as of the other matrices, the config's initializer_range */
     uint64_t seed;
 } qr_whole_options;
