@@ -79,7 +79,8 @@ static const option adapter_table[] = {
      .help = "Train the output head too, whole: --modules-to-save lm_head."},
     {.name = "modules-to-save", .kind = OPTION_TEXT, .value_name = "NAMES", AT(modules),
      .help = "Modules that are trained whole beside the adapter and stored in it, as PEFT calls it: such as "
-             "lm_head,embed_tokens."},
+             "lm_head,embed_tokens. These two get rows for tokens that were added to the tokenizer, where the examples "
+             "have such tokens; so does --full."},
     {.name = "rslora", .kind = OPTION_FLAG, AT(rslora), .help = "Scale by alpha / √rank instead."},
     {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter), .completion = COMPLETE_FOLDER,
      .help = "Go on from this PEFT LoRA adapter instead of from nothing. Its rank, alpha, targets and kind are kept; "

@@ -473,7 +473,10 @@ typedef struct qrun_train_params {
     bool dora;               /* DoRA: a trained magnitude for every output of an adapted layer */
     const char *adapter;     /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
                                 targets that are not given here are the adapter's. NULL: none */
-    const char *modules_to_save; /* trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none */
+    /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of the
+     * tokenizer's tokens where the data has one that the model has no row for; qrun_model_info's vocab_size is then theirs
+     * while the trainer lives, and stays so after full training. Without it such data is refused. */
+    const char *modules_to_save;
     bool full;               /* every weight is trained instead, of a model opened as trainable */
     bool init_random;        /* full: from random weights, as its family begins with */
     double init_embedding_std; /* init_random: deviation of the embeddings; 0: as of every matrix */

@@ -41,8 +41,8 @@ qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t place
     const long long vocab = (long long)model->shape.vocab;
     if (id >= 0 && id < vocab) { return QRUN_OK; }
     size_t n_bytes = 0;
-    const char *text =
-        id < qr_model_tokenizer_ids(model) ? qr_tokenizer_token(model->tokenizer->tokenizer, id, &n_bytes) : NULL;
+    const bool may_be_new = id >= vocab && id < qr_model_tokenizer_ids(model);
+    const char *text = may_be_new ? qr_tokenizer_token(model->tokenizer->tokenizer, id, &n_bytes) : NULL;
     if (text == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %lld of the %s is outside the vocabulary of %lld", id,
                        (long long)place, what, vocab);

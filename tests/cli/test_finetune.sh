@@ -53,6 +53,36 @@ expect_true "the adapter says which modules it brings" grep -q '"lm_head"' "$wor
 run generate --model "$model" --adapter "$work/headed" --prompt Hello --max-tokens 3
 expect_code 0
 
+# ---- Tokens added to the tokenizer ----
+
+cp -r "$model" "$work/added"
+sed 's/"added_tokens": \[/&{"id": 2048, "content": "<fox>"},/' "$model/tokenizer.json" >"$work/added/tokenizer.json"
+for i in 1 2 3 4 5 6 7 8; do
+    echo "{\"prompt\": \"The animal number $i is \", \"completion\": \"<fox> and says hello\"}"
+done >"$work/new.jsonl"
+run finetune --model "$work/added" --data "$work/new.jsonl" --seq-len 64 --max-steps 2 --train-head --out "$work/none"
+expect_code 3
+expect_one_error_line
+expect_err "line 1: has the token \"<fox>\" (2048)"
+expect_err "--modules-to-save embed_tokens,lm_head"
+run finetune --model "$work/added" --data "$work/new.jsonl" --seq-len 64 --max-steps 40 --lr 5e-3 --rank 4 \
+    --modules-to-save embed_tokens,lm_head --out "$work/fox"
+expect_code 0
+run generate --model "$work/added" --adapter "$work/fox" --prompt "The animal number 3 is " --max-tokens 4 --temperature 0
+expect_code 0
+expect_out "<fox> and"
+run generate --model "$work/added" --prompt "A <fox> is" --max-tokens 4
+expect_code 3
+expect_one_error_line
+expect_err "the token \"<fox>\" (2048)"
+run generate --model "$model" --adapter "$work/fox" --prompt "A" --max-tokens 4
+expect_code 3
+expect_one_error_line
+expect_err "tables of 2049 tokens"
+run finetune --model "$work/added" --data "$work/new.jsonl" --seq-len 64 --max-steps 2 --full --out "$work/foxes"
+expect_code 0
+expect_true "config.json has the new vocabulary" grep -q '"vocab_size": 2049' "$work/foxes/config.json"
+
 finetune --data "$work/absent.jsonl" --out "$work/none"
 expect_code 3
 expect_one_error_line
