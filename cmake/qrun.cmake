@@ -33,6 +33,13 @@ function(qrun_part NAME FOLDER)
   target_link_libraries(${NAME} PUBLIC ${PART_LINK} PRIVATE qrun_flags ${PART_LINK_PRIVATE})
 endfunction()
 
+# Where tests find their fixtures. They run in the source folder, which lies elsewhere on the machine that a portable
+# build is for.
+set(QRUN_TEST_SOURCE_DIR ${PROJECT_SOURCE_DIR})
+if(QRUN_PORTABLE)
+  set(QRUN_TEST_SOURCE_DIR .)
+endif()
+
 # One test program, run by ctest; exit code 77 is a skip. Sees every internal header of the parts it links.
 function(qrun_test NAME)
   cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;LINK;ARGS" ${ARGN})
@@ -41,8 +48,8 @@ function(qrun_test NAME)
   endif()
   add_executable(${NAME} ${TEST_SOURCES})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests/include)
-  target_compile_definitions(${NAME} PRIVATE QRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${NAME} PRIVATE QRUN_SOURCE_DIR="${QRUN_TEST_SOURCE_DIR}")
   target_link_libraries(${NAME} PRIVATE ${TEST_LINK} qr_base qrun_flags)
-  add_test(NAME ${NAME} COMMAND ${NAME} ${TEST_ARGS})
+  add_test(NAME ${NAME} COMMAND ${NAME} ${TEST_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${TEST_TIMEOUT})
 endfunction()

@@ -2,17 +2,21 @@
 # Everything that needs a GPU, in one command: the op tests, the goldens of generation and of fine-tuning, the bits of a
 # request alone and among others, compute-sanitizer over the op tests, then the benchmarks beside the device's limits.
 # Numbers go to bench/results/GPU-DATE.json. Exit code 77: this machine has no GPU that can be used, and says why.
-#   tests/gpu.sh [BUILD]   BUILD: a build folder of the preset "cuda" or "release"; build/cuda by default
+#   tests/gpu.sh [BUILD]   BUILD: a build folder of the preset "cuda", "release" or "portable", or what the target
+#                          portable_run of the last makes for another machine; build/cuda by default
 # QRUN_GPU_SANITIZER_SECONDS bounds each run of compute-sanitizer (default 90).
 set -eu
 cd "$(dirname "$0")/.."
-build=$PWD/${1:-build/cuda}
+build=${1:-build/cuda}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
 tests=$build/tests
 qrun=$build/cli/qrun
 shape=bench/shapes/llama-3.1-8b.json
 sanitizer_seconds=${QRUN_GPU_SANITIZER_SECONDS:-90}
 [ -x "$tests/kernels/test_ops_cuda" ] || { echo "$tests/kernels/test_ops_cuda is not there; build it first"; exit 1; }
-QRUN_CUDA_LIBRARY=${QRUN_CUDA_LIBRARY:-$build/runtime/libqrun_cuda.so}
+library=$build/runtime/libqrun_cuda.so
+[ -e "$library" ] || library=$build/lib/libqrun_cuda.so
+QRUN_CUDA_LIBRARY=${QRUN_CUDA_LIBRARY:-$library}
 export QRUN_CUDA_LIBRARY
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
