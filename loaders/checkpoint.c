@@ -97,7 +97,7 @@ enum { MAX_NAMED = 3, MAX_VALUE_BYTES = 64 };
 static bool same_value(const qr_json *a, const qr_json *b) {
     if (cJSON_IsNumber(a) && cJSON_IsNumber(b)) { return a->valuedouble == b->valuedouble; }
     if (cJSON_IsString(a) && cJSON_IsString(b)) { return strcmp(a->valuestring, b->valuestring) == 0; }
-    return a != NULL && b != NULL && a->type == b->type && !cJSON_IsObject(a) && !cJSON_IsArray(a);
+    return a != NULL && b != NULL && cJSON_Compare(a, b, true);
 }
 
 static void append_value(const qr_json *value, qr_buffer *text) {
