@@ -2,11 +2,8 @@
  * second copy of the model. */
 #include "check.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
-
 #include "../loaders/temporary.h"
+#include "anonymous_memory.h"
 #include "base/random.h"
 #include "loaders/safetensors_writer.h"
 #include "runtime/model.h"
@@ -171,33 +168,6 @@ static void test_decoding_allocates_nothing(void) {
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-static int64_t anonymous_bytes(void) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    long long kib = -1;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (sscanf(line, "RssAnon: %lld kB", &kib) == 1) { break; }
-    }
-    if (file != NULL) { fclose(file); }
-    return kib * 1024;
-}
-
-typedef struct watch {
-    atomic_bool stop;
-    atomic_llong peak;
-} watch;
-
-static void *watch_memory(void *arg) {
-    watch *w = arg;
-    const struct timespec pause = {0, 300000};
-    while (!atomic_load(&w->stop)) {
-        const int64_t now = anonymous_bytes();
-        if (now > atomic_load(&w->peak)) { atomic_store(&w->peak, now); }
-        nanosleep(&pause, NULL);
-    }
-    return NULL;
-}
-
 enum { HIDDEN = 1024, MLP = 8192, LAYERS = 6, VOCAB = 8192, N_TENSORS = 3 + 9 * LAYERS };
 
 static void name_tensor(qr_safetensors_spec *spec, char *name, int64_t rows, int64_t cols) {
@@ -272,10 +242,11 @@ static void test_loading_holds_no_second_copy(void) {
     const int64_t unquantised = (2 * (int64_t)VOCAB * HIDDEN + (2 * LAYERS + 1) * HIDDEN) * 2;
     qrun_context *context = NULL;
     CHECK(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
-    watch w = {.stop = false};
+    anonymous_watch w = {.stop = false};
     pthread_t thread;
     const int64_t before = anonymous_bytes();
-    CHECK(pthread_create(&thread, NULL, watch_memory, &w) == 0);
+    CHECK(before > 0);
+    CHECK(pthread_create(&thread, NULL, anonymous_watch_run, &w) == 0);
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = folder.path, params.quant = QRUN_QUANT_NF4_DQ;
     qrun_model *model = NULL;

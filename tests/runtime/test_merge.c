@@ -14,6 +14,7 @@
 #include "golden_index.h"
 #include "loaders/adapter_writer.h"
 #include "loaders/safetensors.h"
+#include "progress_check.h"
 #include "runtime/model.h"
 
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
@@ -430,23 +431,10 @@ static void test_missing_tensors_are_named(void) {
     }
 }
 
-typedef struct progress {
-    int64_t last, total, stop_after;
-    int n_calls;
-} progress;
-
-static bool follow(void *user, int64_t done, int64_t total) {
-    progress *seen = user;
-    CHECK(done >= seen->last && done <= total && (seen->n_calls == 0 || total == seen->total));
-    seen->last = done;
-    seen->total = total;
-    return ++seen->n_calls != seen->stop_after;
-}
-
 static void test_progress_and_cancelling(void) {
     progress whole = {0};
     qrun_merge_params params = params_for(fixture("models/gpt2-nf4"), fixture("adapters/gpt2-lora"), in_scratch("out"));
-    params.progress = follow;
+    params.progress = progress_follow;
     params.progress_user = &whole;
     CHECK(qrun_merge_folder(context, &params, NULL, NULL) == QRUN_OK);
     CHECK(whole.n_calls > 10);

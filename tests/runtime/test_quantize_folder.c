@@ -14,6 +14,7 @@
 #include "loaders/json.h"
 #include "loaders/quantized_config.h"
 #include "loaders/safetensors.h"
+#include "progress_check.h"
 #include "runtime/model.h"
 
 #define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
@@ -343,25 +344,12 @@ static void test_refusals(void) {
     CHECK_INT(qrun_quantize_folder(context, &params, NULL), QRUN_ERROR_ARGUMENT);
 }
 
-typedef struct progress {
-    int64_t last, total, stop_after;
-    int n_calls;
-} progress;
-
-static bool follow(void *user, int64_t done, int64_t total) {
-    progress *seen = user;
-    CHECK(done >= seen->last && done <= total && (seen->n_calls == 0 || total == seen->total));
-    seen->last = done;
-    seen->total = total;
-    return ++seen->n_calls != seen->stop_after;
-}
-
 static void test_progress_and_cancelling(void) {
     progress whole = {0};
     qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
     params.path = MODELS "gpt2";
     params.out = in_scratch("cancelled");
-    params.progress = follow;
+    params.progress = progress_follow;
     params.progress_user = &whole;
     CHECK(qrun_quantize_folder(context, &params, NULL) == QRUN_OK);
     CHECK(whole.n_calls > 10);

@@ -3,12 +3,10 @@
  * saves most of the activations. The model has random weights and is large enough to be seen. */
 #include "check.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "../loaders/temporary.h"
+#include "anonymous_memory.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "loaders/safetensors_writer.h"
@@ -123,33 +121,6 @@ typedef struct measurement {
     int64_t anonymous; /* RssAnon at most, over that of the process before */
 } measurement;
 
-static int64_t anonymous_bytes(void) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    long long kib = 0;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (sscanf(line, "RssAnon: %lld kB", &kib) == 1) { break; }
-    }
-    if (file != NULL) { fclose(file); }
-    return kib * 1024;
-}
-
-typedef struct watch {
-    atomic_bool stop;
-    atomic_llong peak;
-} watch;
-
-static void *watch_memory(void *arg) {
-    watch *w = arg;
-    const struct timespec pause = {0, 500000};
-    while (!atomic_load(&w->stop)) {
-        const int64_t now = anonymous_bytes();
-        if (now > atomic_load(&w->peak)) { atomic_store(&w->peak, now); }
-        nanosleep(&pause, NULL);
-    }
-    return NULL;
-}
-
 static int64_t planned_activations(const qrun_trainer *trainer) {
     int32_t n;
     const qrun_plan_entry *plan = qrun_trainer_plan(trainer, &n);
@@ -193,11 +164,11 @@ out:
 }
 
 static void train_and_watch(const memory_case *c, measurement *m) {
-    watch w = {.stop = false};
+    anonymous_watch w = {.stop = false};
     pthread_t thread;
     qrun_error error = QRUN_ERROR_INIT;
     const int64_t before = anonymous_bytes();
-    if (pthread_create(&thread, NULL, watch_memory, &w) != 0) { return; }
+    if (pthread_create(&thread, NULL, anonymous_watch_run, &w) != 0) { return; }
     if (train(c, m, &error) != QRUN_OK) { printf("  %s: %s\n", c->policy, error.message); }
     atomic_store(&w.stop, true);
     pthread_join(thread, NULL);
