@@ -163,6 +163,16 @@ __device__ __forceinline__ uint32_t pack16(uint16_t low, uint16_t high) {
     return static_cast<uint32_t>(high) << 16 | low;
 }
 
+/* Two F32 rounded to BF16, in one register. */
+__device__ __forceinline__ uint32_t f32_to_bf16x2(float low, float high) {
+#ifdef QR_SIMT
+    return pack16(f32_to_bf16(low), f32_to_bf16(high));
+#else
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return pack16(__bfloat16_as_ushort(both.x), __bfloat16_as_ushort(both.y));
+#endif
+}
+
 /* Element `index` of an array of F32, BF16 or F16. */
 __device__ __forceinline__ float load_as_f32(const void *src, qr_dtype dtype, int64_t index) {
     switch (dtype) {
@@ -198,6 +208,34 @@ __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4], const 
 __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) { QR_MMA("f16"); }
 #undef QR_MMA
 #endif
+
+/* Four matrices [8, 8] of 16-bit elements from shared memory, as the fragments above want them (ldmatrix). Lane i gives
+ * the address of row i % 8 of matrix i / 8: 8 elements, at a multiple of 16 bytes. r[i] is then of matrix i row g,
+ * columns 2t and 2t + 1; of load_matrices_transposed, column g, rows 2t and 2t + 1. */
+#ifdef QR_SIMT
+inline void load_matrices(uint32_t r[4], const void *row) { simt::load_matrices(r, row, false); }
+inline void load_matrices_transposed(uint32_t r[4], const void *row) { simt::load_matrices(r, row, true); }
+#else
+#define QR_LDMATRIX(variant)                                                                                 \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" variant ".shared.b16 {%0, %1, %2, %3}, [%4];\n"             \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                            \
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))                                 \
+                 : "memory")
+__device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row) { QR_LDMATRIX(""); }
+__device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], const void *row) { QR_LDMATRIX(".trans"); }
+#undef QR_LDMATRIX
+#endif
+
+/* 2^x within 2^-22 of itself; results below 2^-126 are 0. */
+__device__ __forceinline__ float exp2_flushed(float x) {
+#ifdef QR_SIMT
+    return x < -126.0F ? 0.0F : exp2f(x);
+#else
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#endif
+}
 
 /* --- Copies from global to shared memory that the thread does not wait for --- */
 

@@ -391,6 +391,36 @@ float from_f16(uint16_t bits) { return qr_f16_to_f32(bits); }
 void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_bf16>("mma bf16", d, a, b); }
 void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_f16>("mma f16", d, a, b); }
 
+/* --- Matrices from shared memory. The last lane to come reads all rows: on the GPU it is one instruction. --- */
+
+namespace {
+
+template <bool transposed> void gather_matrices(unsigned char *slots) {
+    const lanes<const unsigned char *> rows = {slots};
+    uint16_t matrices[4][8][8];
+    for (unsigned lane = 0; lane < WARP; lane++) { memcpy(matrices[lane / 8][lane % 8], rows[lane], 16); }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        const unsigned g = lane / 4, t = lane % 4;
+        uint32_t r[4];
+        for (unsigned i = 0; i < 4; i++) {
+            const auto &m = matrices[i];
+            const uint16_t low = transposed ? m[2 * t][g] : m[g][2 * t];
+            const uint16_t high = transposed ? m[2 * t + 1][g] : m[g][2 * t + 1];
+            r[i] = static_cast<uint32_t>(high) << 16 | low;
+        }
+        memcpy(slots + lane * SLOT_BYTES, r, sizeof r);
+    }
+}
+
+} // namespace
+
+void load_matrices(uint32_t r[4], const void *row, bool transposed) {
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) { fail("a row of a matrix that is not aligned to 16 bytes"); }
+    const unsigned char *slots = transposed ? exchange("ldmatrix.trans", &row, sizeof row, gather_matrices<true>)
+                                            : exchange("ldmatrix", &row, sizeof row, gather_matrices<false>);
+    memcpy(r, slots + the.running->where.lane * SLOT_BYTES, 4 * sizeof *r);
+}
+
 /* --- Asynchronous copies --- */
 
 void copy_async_16(void *dst, const void *src, size_t n_bytes) {
