@@ -251,7 +251,12 @@ typedef struct qr_kv_write_args {
  * Sequence s owns rows [q_start[s], q_start[s + 1]) of q, at positions first_position[s], +1, …; position j lies in
  * page block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already
  * in their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0.
- */
+ *
+ * Where dst is of 16 bits and the pages are not F32, a backend may take q, and the weights (the softmax's), as the sum
+ * of two numbers of the type of K and V (INT8: BF16, which holds the codes): within 2^-17 of itself in BF16, 2^-23 in
+ * F16 (where q keeps nothing below 2^-25, and beyond its range is infinite). INT8: K's scale multiplies the score, V's
+ * the weight before it is cut in two. K and V are what is stored, sums and softmax F32. What is not finite may then
+ * give NaN where F32 gives an infinity. A position that a token does not see never reaches it, whatever lies there. */
 typedef struct qr_attention_args {
     qr_kv_layout layout;
     const float *q; /* [n_tokens, n_heads, head_dim], rows q_stride apart; not yet scaled */
