@@ -47,6 +47,9 @@ struct qr_backend {
     /* Bytes now held and the high-water mark of memory_create, for checking the plan. */
     void (*memory_held)(const qr_backend *backend, size_t *now, size_t *peak);
     qrun_status (*copy_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
+    /* From memory made with QR_MEMORY_HOST: may return before the bytes are read, so they stay as they are until the
+     * next sync or copy_out. */
+    qrun_status (*copy_in_async)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
     qrun_status (*copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes,
                             qr_error *err); /* waits */
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);

@@ -73,13 +73,11 @@ static qrun_status report(compare_state *state, int64_t n, qr_error *err) {
 static qrun_status take_pass(void *arg, qrun_session *session, int64_t first, int64_t n, qr_error *err) {
     compare_state *state = arg;
     const int64_t most = session->sizes.forward.max_logit_rows;
-    int32_t *rows = session->step.rows;
     for (int64_t at = 0; at < n; at += most) {
         const int64_t n_rows = qr_min(most, n - at);
-        for (int64_t i = 0; i < n_rows; i++) { rows[i] = (int32_t)(at + i); }
         float *kept = state->logits + (first + at) * state->vocab;
         float *logits = state->is_other ? session->logits : kept;
-        const qrun_status status = qr_forward_logits(session->forward, rows, n_rows, logits, err);
+        const qrun_status status = qr_forward_logits(session->forward, at, n_rows, logits, err);
         if (status != QRUN_OK) { return status; }
         for (int64_t i = 0; i < n_rows; i++) {
             if (!qr_logits_are_finite(logits + i * state->vocab, state->vocab)) {

@@ -32,12 +32,10 @@ static qrun_status report(eval_state *state, qr_error *err) {
 static qrun_status score_pass(void *arg, qrun_session *session, int64_t first, int64_t n, qr_error *err) {
     eval_state *state = arg;
     const int64_t most = session->sizes.forward.max_logit_rows;
-    int32_t *rows = session->step.rows;
     for (int64_t at = 0; at < n; at += most) {
         const int64_t n_rows = qr_min(most, n - at);
-        for (int64_t i = 0; i < n_rows; i++) { rows[i] = (int32_t)(at + i); }
         const qrun_status status =
-            qr_forward_nll(session->forward, rows, state->ids + first + at + 1, n_rows, state->nll, err);
+            qr_forward_nll(session->forward, at, state->ids + first + at + 1, n_rows, state->nll, err);
         if (status != QRUN_OK) { return status; }
         for (int64_t i = 0; i < n_rows; i++) { state->sum += (double)state->nll[i]; }
     }

@@ -9,8 +9,8 @@
 #include "runtime/layout.h"
 #include "runtime/rope.h"
 
-/* The buffers of a forward pass, all device memory, in three allocations (activations, tables, logits) beside the ops'
- * workspace. A buffer is named for what it holds at its widest. */
+/* The buffers of a forward pass: device memory in three allocations (activations, tables, logits) beside the ops'
+ * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct forward_buffers {
     /* activations */
     float *x;         /* [T, D] residual stream */
@@ -25,17 +25,17 @@ typedef struct forward_buffers {
     float *picked;    /* [R, D]: rows that want logits */
     void *picked_normed; /* [R, D] act */
     /* tables */
-    int32_t *ids, *position, *rope_slot, *row_adapter, *row_dora, *row_plain; /* [T] */
-    int32_t *q_start;        /* [S + 1] */
-    int32_t *first_position; /* [S] */
-    int32_t *token_page;     /* [n_kv_groups, T] */
-    int32_t *block_table;    /* [n_kv_groups, S · max_blocks] */
-    int32_t *rows, *targets; /* [R] */
+    void *batch;             /* qr_batch at its largest */
+    int32_t *targets;        /* [R] */
     float *inv_freq[2];      /* [n_rope_slots, half] per rope kind */
     float *rope_factor[2];   /* [n_rope_slots] */
     /* logits */
     float *logits;           /* [R, V] */
     float *nll;              /* [R] */
+    /* host */
+    void *host_batch;        /* as batch */
+    int32_t *host_targets;   /* as targets */
+    float *host_inv_freq[2], *host_rope_factor[2]; /* as inv_freq and rope_factor */
 } forward_buffers;
 
 struct qr_forward {
@@ -48,8 +48,9 @@ struct qr_forward {
     void *memory[QR_PLAN_COUNT]; /* of the categories made here */
     size_t memory_bytes[QR_PLAN_COUNT];
     void *workspace;
-    float *host_rope; /* [half]: one row of frequencies on its way */
-    int32_t *host_rows; /* [2, T]: row_dora and row_plain */
+    qr_batch host, device;   /* the step's tables in either memory */
+    int64_t rope_begin, rope_end; /* slots that the device does not have yet */
+    bool is_reading;         /* the device may not have read host memory yet */
 };
 
 static size_t act_bytes(const qrun_model *model) { return qr_dtype_bytes(model->act_dtype); }
@@ -88,25 +89,34 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     return layout.offset;
 }
 
-static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
-    const int64_t t = limits->max_tokens, s = limits->max_sequences;
-    qr_layout layout = {base, 0};
-    b->ids = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->position = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->rope_slot = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->row_adapter = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->row_dora = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->row_plain = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->q_start = qr_layout_take(&layout, s + 1, sizeof(int32_t));
-    b->first_position = qr_layout_take(&layout, s, sizeof(int32_t));
-    b->token_page = qr_layout_take(&layout, model->n_kv_groups * t, sizeof(int32_t));
-    b->block_table = qr_layout_take(&layout, model->n_kv_groups * s * limits->max_blocks, sizeof(int32_t));
-    b->rows = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
-    b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+/* Rotary frequencies of every slot: inv_freq [n_rope_slots, half] and factor [n_rope_slots] per kind. */
+static void lay_rope(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout, float *inv_freq[2],
+                     float *factor[2]) {
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        b->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
-        b->rope_factor[k] = qr_layout_take(&layout, limits->n_rope_slots, sizeof(float));
+        inv_freq[k] = qr_layout_take(layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
+        factor[k] = qr_layout_take(layout, limits->n_rope_slots, sizeof(float));
     }
+}
+
+static void *take_batch(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout) {
+    const qr_batch_sizes most = {limits->max_tokens, limits->max_sequences, limits->max_sequences, limits->max_blocks};
+    qr_batch batch;
+    return qr_layout_take(layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
+}
+
+static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+    qr_layout layout = {base, 0};
+    b->batch = take_batch(model, limits, &layout);
+    b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    lay_rope(model, limits, &layout, b->inv_freq, b->rope_factor);
+    return layout.offset;
+}
+
+static size_t lay_host(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+    qr_layout layout = {base, 0};
+    b->host_batch = take_batch(model, limits, &layout);
+    b->host_targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    lay_rope(model, limits, &layout, b->host_inv_freq, b->host_rope_factor);
     return layout.offset;
 }
 
@@ -121,25 +131,27 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
 
 static qr_layer_adapters adapters_of(const qr_forward *f, bool wanted) {
     return (qr_layer_adapters){.table = wanted ? f->model->lora_table : NULL, .n_adapters = QR_MAX_ADAPTERS,
-                               .max_rank = QR_MAX_LORA_RANK, .row_adapter = f->b.row_adapter};
+                               .max_rank = QR_MAX_LORA_RANK, .row_adapter = f->device.row_adapter};
 }
 
-static qr_attention_args attention_args(const qr_forward *f, const qr_batch *batch, const qr_layer *layer) {
+static qr_attention_args attention_args(const qr_forward *f, const qr_layer *layer) {
     const qr_model_shape *s = &f->model->shape;
     const qr_kv_layout layout = kv_layout(f->model, f->limits.kv_format);
+    const qr_batch *batch = &f->device;
+    const qr_batch_sizes *sizes = &batch->sizes;
     return (qr_attention_args){
         .layout = layout,
         .q = f->b.qkv,
         .dst = f->b.attended,
         .dst_dtype = f->model->act_dtype,
-        .n_tokens = batch->n_tokens,
+        .n_tokens = sizes->n_tokens,
         .q_stride = qr_qkv_columns(s),
         .n_heads = (int32_t)s->n_heads,
-        .n_seqs = (int32_t)batch->n_sequences,
-        .q_start = f->b.q_start,
-        .first_position = f->b.first_position,
-        .block_table = f->b.block_table + layer->kv_group * batch->n_sequences * batch->table_stride,
-        .table_stride = batch->table_stride,
+        .n_seqs = (int32_t)sizes->n_sequences,
+        .q_start = batch->q_start,
+        .first_position = batch->first_position,
+        .block_table = batch->block_table + layer->kv_group * sizes->n_sequences * sizes->table_stride,
+        .table_stride = sizes->table_stride,
         .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout),
         .page_stride_bytes = f->page_bytes,
         .scale = s->attn_scale,
@@ -175,15 +187,15 @@ static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t l
 
 static size_t workspace_bytes(qrun_model *model, const qr_forward_limits *limits) {
     const qr_forward f = {.model = model, .backend = model->context->backend, .limits = *limits,
-                          .page_bytes = qr_page_bytes(model, limits->kv_format)};
+                          .page_bytes = qr_page_bytes(model, limits->kv_format),
+                          .device.sizes = {limits->max_tokens, limits->max_sequences, limits->max_logit_rows,
+                                           limits->max_blocks}};
     workspace_visit visit = {&f, 64};
     (void)qr_model_each_linear(model, visit_workspace, &visit, NULL);
     const qr_linear_layer head = {.weight = model->head};
     linear_workspace(&f, &head, limits->max_logit_rows, &visit.most);
-    const qr_batch batch = {.n_tokens = limits->max_tokens, .n_sequences = limits->max_sequences,
-                            .table_stride = limits->max_blocks};
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        const qr_attention_args args = attention_args(&f, &batch, &model->layers[l]);
+        const qr_attention_args args = attention_args(&f, &model->layers[l]);
         raise_to(&visit.most, qr_attention_workspace(f.backend, &args));
     }
     const qr_nll_args nll = {.n_rows = limits->max_logit_rows, .vocab = model->shape.vocab};
@@ -197,20 +209,27 @@ void qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan
     plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, limits, NULL, &b);
     plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
     plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, limits);
+    plan->entries[QR_PLAN_HOST].bytes += (int64_t)lay_host(model, limits, NULL, &b);
+}
+
+static qr_memory_kind kind_of(qr_plan_category category) {
+    return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
 }
 
 static qrun_status make_memory(qr_forward *f, const qr_plan *plan, qr_error *err) {
-    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE};
+    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE,
+                                            QR_PLAN_HOST};
     for (size_t i = 0; i < QR_COUNT_OF(made); i++) {
         const size_t n_bytes = (size_t)plan->entries[made[i]].bytes;
         const qrun_status status =
-            f->backend->memory_create(f->backend, QR_MEMORY_DEVICE, n_bytes, &f->memory[made[i]], err);
+            f->backend->memory_create(f->backend, kind_of(made[i]), n_bytes, &f->memory[made[i]], err);
         if (status != QRUN_OK) { return status; }
         f->memory_bytes[made[i]] = n_bytes;
     }
     (void)lay_activations(f->model, &f->limits, f->memory[QR_PLAN_ACTIVATIONS], &f->b);
     (void)lay_tables(f->model, &f->limits, f->memory[QR_PLAN_TABLES], &f->b);
     (void)lay_logits(f->model, &f->limits, f->memory[QR_PLAN_LOGITS], &f->b);
+    (void)lay_host(f->model, &f->limits, f->memory[QR_PLAN_HOST], &f->b);
     f->workspace = f->memory[QR_PLAN_WORKSPACE];
     return QRUN_OK;
 }
@@ -225,12 +244,7 @@ qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits
     qr_plan plan;
     qr_plan_init(&plan);
     qr_forward_plan(model, limits, &plan);
-    qrun_status status = make_memory(f, &plan, err);
-    if (status == QRUN_OK) {
-        f->host_rope = qr_alloc_array((size_t)qr_max(model->shape.rope_half, 1), sizeof(float));
-        f->host_rows = qr_alloc_array((size_t)(2 * limits->max_tokens), sizeof(int32_t));
-        if (f->host_rope == NULL || f->host_rows == NULL) { status = qr_fail_memory(err, "the tables of a step", 0); }
-    }
+    const qrun_status status = make_memory(f, &plan, err);
     if (status != QRUN_OK) {
         qr_forward_destroy(f);
         return status;
@@ -242,117 +256,136 @@ qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits
 void qr_forward_destroy(qr_forward *f) {
     if (f == NULL) { return; }
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        f->backend->memory_destroy(f->backend, QR_MEMORY_DEVICE, f->memory[i], f->memory_bytes[i]);
+        f->backend->memory_destroy(f->backend, kind_of((qr_plan_category)i), f->memory[i], f->memory_bytes[i]);
     }
-    qr_free(f->host_rope);
-    qr_free(f->host_rows);
     qr_free(f);
 }
 
+/* ---- Host memory that the device reads --------------------------------------------------------------------------- */
+
+static qrun_status copy_in(qr_forward *f, void *device, const void *host, size_t n_bytes, qr_error *err) {
+    f->is_reading = true;
+    return f->backend->copy_in_async(f->backend, device, host, n_bytes, err);
+}
+
+static qrun_status copy_out(qr_forward *f, void *host, const void *device, size_t n_bytes, qr_error *err) {
+    const qrun_status status = f->backend->copy_out(f->backend, host, device, n_bytes, err);
+    if (status == QRUN_OK) { f->is_reading = false; }
+    return status;
+}
+
+/* Until the device has read what host memory holds. */
+static qrun_status wait(qr_forward *f, qr_error *err) {
+    if (!f->is_reading) { return QRUN_OK; }
+    const qrun_status status = f->backend->sync(f->backend, err);
+    if (status == QRUN_OK) { f->is_reading = false; }
+    return status;
+}
+
 qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_tokens, qr_error *err) {
-    const int64_t half = f->model->shape.rope_half;
+    const qrun_status status = wait(f, err);
+    if (status != QRUN_OK) { return status; }
     for (int kind = 0; kind < f->model->shape.n_rope_kinds; kind++) {
-        float factor;
-        qr_rope_frequencies(&f->model->config, kind, total_tokens, f->host_rope, &factor);
-        qrun_status status = f->backend->copy_in(f->backend, f->b.inv_freq[kind] + slot * half, f->host_rope,
-                                                 (size_t)half * sizeof(float), err);
-        if (status == QRUN_OK) {
-            status = f->backend->copy_in(f->backend, f->b.rope_factor[kind] + slot, &factor, sizeof factor, err);
-        }
-        if (status != QRUN_OK) { return status; }
+        qr_rope_frequencies(&f->model->config, kind, total_tokens,
+                            f->b.host_inv_freq[kind] + slot * f->model->shape.rope_half,
+                            f->b.host_rope_factor[kind] + slot);
     }
+    const bool none = f->rope_begin == f->rope_end;
+    f->rope_begin = none ? slot : qr_min(f->rope_begin, slot);
+    f->rope_end = none ? slot + 1 : qr_max(f->rope_end, slot + 1);
+    return QRUN_OK;
+}
+
+/* The slots set since the last step; those between them are as they were. */
+static qrun_status copy_rope(qr_forward *f, qr_error *err) {
+    const int64_t half = f->model->shape.rope_half, first = f->rope_begin, n = f->rope_end - f->rope_begin;
+    qrun_status status = QRUN_OK;
+    for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
+        QR_TRY(copy_in(f, f->b.inv_freq[k] + first * half, f->b.host_inv_freq[k] + first * half,
+                       (size_t)(n * half) * sizeof(float), err));
+        QR_TRY(copy_in(f, f->b.rope_factor[k] + first, f->b.host_rope_factor[k] + first, (size_t)n * sizeof(float),
+                       err));
+    }
+    f->rope_begin = f->rope_end = 0;
+out:
+    return status;
+}
+
+qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err) {
+    *batch = NULL;
+    const qrun_status status = wait(f, err);
+    if (status != QRUN_OK) { return status; }
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
+    *batch = &f->host;
     return QRUN_OK;
 }
 
 /* ---- The layers -------------------------------------------------------------------------------------------------- */
 
-typedef struct paged_attention {
-    qr_forward *forward;
-    const qr_batch *batch;
-} paged_attention;
-
 static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
                                 void *dst, qr_error *err) {
-    const paged_attention *paged = arg;
-    qr_forward *f = paged->forward;
+    qr_forward *f = arg;
     (void)q, (void)dst; /* both are the buffers that attention_args names */
-    const qr_attention_args args = attention_args(f, paged->batch, layer);
+    const qr_attention_args args = attention_args(f, layer);
     const qr_kv_write_args write = {.layout = args.layout, .k = k, .v = v, .n_tokens = args.n_tokens,
                                     .k_stride = args.q_stride, .v_stride = args.q_stride,
-                                    .token_page = f->b.token_page + layer->kv_group * args.n_tokens,
-                                    .position = f->b.position,
+                                    .token_page = f->device.token_page + layer->kv_group * args.n_tokens,
+                                    .position = f->device.position,
                                     .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&args.layout),
                                     .page_stride_bytes = f->page_bytes};
     const qrun_status status = qr_kv_write(f->backend, &write, f->workspace, err);
     return status == QRUN_OK ? qr_attention(f->backend, &args, f->workspace, err) : status;
 }
 
-static qrun_status copy_ints(qr_forward *f, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
-    return f->backend->copy_in(f->backend, device, host, (size_t)n * sizeof(int32_t), err);
-}
-
-static qrun_status copy_batch(qr_forward *f, const qr_batch *batch, qr_error *err) {
-    const int64_t n = batch->n_tokens, n_table = batch->n_sequences * batch->table_stride;
-    qrun_status status = QRUN_OK;
-    QR_TRY(copy_ints(f, f->b.ids, batch->ids, n, err));
-    QR_TRY(copy_ints(f, f->b.position, batch->position, n, err));
-    QR_TRY(copy_ints(f, f->b.rope_slot, batch->rope_slot, n, err));
-    QR_TRY(copy_ints(f, f->b.row_adapter, batch->row_adapter, n, err));
-    QR_TRY(copy_ints(f, f->b.q_start, batch->q_start, batch->n_sequences + 1, err));
-    QR_TRY(copy_ints(f, f->b.first_position, batch->first_position, batch->n_sequences, err));
-    for (int32_t g = 0; g < f->model->n_kv_groups; g++) {
-        QR_TRY(copy_ints(f, f->b.token_page + g * n, batch->token_page[g], n, err));
-        QR_TRY(copy_ints(f, f->b.block_table + g * n_table, batch->block_table[g], n_table, err));
-    }
-out:
-    return status;
-}
-
 /* Tells the rows of DoRA adapters from the others, where there are any. */
-static qrun_status split_rows(qr_forward *f, const qr_batch *batch, qr_layer_adapters *adapters, qr_error *err) {
+static void split_rows(qr_forward *f, qr_layer_adapters *adapters) {
     const uint64_t dora = atomic_load(&f->model->dora_adapters);
-    const int64_t n = batch->n_tokens;
     int64_t n_dora = 0, n_plain = 0;
-    if (adapters->table == NULL || dora == 0) { return QRUN_OK; }
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t adapter = batch->row_adapter[i];
+    if (adapters->table == NULL || dora == 0) { return; }
+    for (int64_t i = 0; i < f->host.sizes.n_tokens; i++) {
+        const int32_t adapter = f->host.row_adapter[i];
         const bool is_dora = adapter >= 0 && (dora >> adapter & 1) != 0, is_plain = adapter >= 0 && !is_dora;
-        f->host_rows[i] = is_dora ? adapter : -1;
-        f->host_rows[n + i] = is_plain ? adapter : -1;
+        f->host.row_dora[i] = is_dora ? adapter : -1;
+        f->host.row_plain[i] = is_plain ? adapter : -1;
         n_dora += is_dora;
         n_plain += is_plain;
     }
-    if (n_dora == 0) { return QRUN_OK; }
-    adapters->row_dora = f->b.row_dora;
-    adapters->row_plain = n_plain > 0 ? f->b.row_plain : NULL;
-    const qrun_status status = copy_ints(f, f->b.row_dora, f->host_rows, n, err);
-    return status == QRUN_OK ? copy_ints(f, f->b.row_plain, f->host_rows + n, n, err) : status;
+    if (n_dora == 0) { return; }
+    adapters->row_dora = f->device.row_dora;
+    adapters->row_plain = n_plain > 0 ? f->device.row_plain : NULL;
 }
 
-qrun_status qr_forward_run(qr_forward *f, const qr_batch *batch, qr_error *err) {
-    paged_attention paged = {f, batch};
+static qrun_status copy_batch(qr_forward *f, qr_error *err) {
+    qr_batch batch;
+    const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
+    return copy_in(f, f->b.batch, f->b.host_batch, n_bytes, err);
+}
+
+qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
     qr_layer_pass pass = {
         .model = f->model,
         .workspace = f->workspace,
-        .n_tokens = batch->n_tokens,
+        .n_tokens = f->host.sizes.n_tokens,
         .x = f->b.x,
         .cos_table = {f->b.cos_table[0], f->b.cos_table[1]},
         .sin_table = {f->b.sin_table[0], f->b.sin_table[1]},
         .buffers = {.attn_normed = f->b.normed, .qkv = f->b.qkv, .attended = f->b.attended, .attn_branch = f->b.branch,
                     .mlp_branch = f->b.branch, .branch_normed = f->b.branch, .mlp_normed = f->b.normed, .mlp = f->b.mlp,
                     .gated = f->b.gated, .dora = f->b.dora},
-        .adapters = adapters_of(f, batch->has_adapters),
+        .adapters = adapters_of(f, f->host.has_adapters),
         .attend = attend_paged,
-        .attend_arg = &paged,
+        .attend_arg = f,
     };
     qrun_status status = QRUN_OK;
-    QR_TRY(copy_batch(f, batch, err));
-    QR_TRY(split_rows(f, batch, &pass.adapters, err));
-    QR_TRY(qr_layer_embed(&pass, f->b.ids, f->b.position, err));
+    split_rows(f, &pass.adapters);
+    QR_TRY(copy_rope(f, err));
+    QR_TRY(copy_batch(f, err));
+    QR_TRY(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {f->b.inv_freq[k], f->b.rope_factor[k],      f->b.rope_slot,
-                                         f->b.position,    f->b.cos_table[k],        f->b.sin_table[k],
-                                         batch->n_tokens,  f->model->shape.rope_half};
+        const qr_rope_table_args args = {f->b.inv_freq[k],   f->b.rope_factor[k], f->device.rope_slot,
+                                         f->device.position, f->b.cos_table[k],   f->b.sin_table[k],
+                                         pass.n_tokens,      f->model->shape.rope_half};
         QR_TRY(qr_rope_table(f->backend, &args, f->workspace, err));
     }
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
@@ -365,42 +398,51 @@ out:
 
 /* ---- The output head --------------------------------------------------------------------------------------------- */
 
-static qrun_status run_head(qr_forward *f, const int32_t *rows, int64_t n_rows, qr_error *err) {
+/* Logits of n rows of x [n, D]. */
+static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
     const qrun_model *model = f->model;
-    const int64_t hidden = model->shape.hidden, vocab = model->shape.vocab;
+    const int64_t vocab = model->shape.vocab;
     qrun_status status = QRUN_OK;
-    QR_TRY(copy_ints(f, f->b.rows, rows, n_rows, err));
-    const qr_gather_rows_args gather = {f->b.x, f->b.rows, f->b.picked, n_rows, hidden};
-    QR_TRY(qr_gather_rows(f->backend, &gather, f->workspace, err));
-    QR_TRY(qr_layer_norm_rows(model, f->workspace, &model->final_norm, f->b.picked, f->b.picked_normed,
-                              model->act_dtype, n_rows, err));
+    QR_TRY(qr_layer_norm_rows(model, f->workspace, &model->final_norm, x, f->b.picked_normed, model->act_dtype, n,
+                              err));
     const qr_linear_layer head = {.weight = model->head};
-    const qr_linear_args args =
-        qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n_rows, false);
+    const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n, false);
     QR_TRY(qr_linear(f->backend, &args, f->workspace, err));
     if (model->shape.logit_softcap > 0) {
-        const qr_softcap_args softcap = {f->b.logits, n_rows * vocab, model->shape.logit_softcap};
+        const qr_softcap_args softcap = {f->b.logits, n * vocab, model->shape.logit_softcap};
         QR_TRY(qr_softcap(f->backend, &softcap, f->workspace, err));
     }
 out:
     return status;
 }
 
-qrun_status qr_forward_logits(qr_forward *f, const int32_t *rows, int64_t n_rows, float *logits, qr_error *err) {
-    const qrun_status status = run_head(f, rows, n_rows, err);
-    if (status != QRUN_OK) { return status; }
-    const size_t n_bytes = (size_t)(n_rows * f->model->shape.vocab) * sizeof(float);
-    return f->backend->copy_out(f->backend, logits, f->b.logits, n_bytes, err);
+qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    const qr_gather_rows_args gather = {f->b.x, f->device.rows + first, f->b.picked, n, f->model->shape.hidden};
+    const qrun_status status = qr_gather_rows(f->backend, &gather, f->workspace, err);
+    return status == QRUN_OK ? run_head(f, f->b.picked, n, err) : status;
 }
 
-qrun_status qr_forward_nll(qr_forward *f, const int32_t *rows, const int32_t *targets, int64_t n_rows, float *nll,
+qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
+    const int64_t vocab = f->model->shape.vocab;
+    return copy_out(f, logits, f->b.logits + first * vocab, (size_t)(n * vocab) * sizeof(float), err);
+}
+
+qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
+    const qrun_status status = run_head(f, f->b.x + first * f->model->shape.hidden, n, err);
+    return status == QRUN_OK ? qr_forward_copy_logits(f, 0, n, logits, err) : status;
+}
+
+qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll,
                            qr_error *err) {
+    const size_t n_bytes = (size_t)n * sizeof(int32_t);
     qrun_status status = QRUN_OK;
-    QR_TRY(run_head(f, rows, n_rows, err));
-    QR_TRY(copy_ints(f, f->b.targets, targets, n_rows, err));
-    const qr_nll_args args = {f->b.logits, f->b.targets, f->b.nll, n_rows, f->model->shape.vocab};
+    QR_TRY(wait(f, err));
+    memcpy(f->b.host_targets, targets, n_bytes);
+    QR_TRY(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
+    QR_TRY(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
+    const qr_nll_args args = {f->b.logits, f->b.targets, f->b.nll, n, f->model->shape.vocab};
     QR_TRY(qr_nll(f->backend, &args, f->workspace, err));
-    QR_TRY(f->backend->copy_out(f->backend, nll, f->b.nll, (size_t)n_rows * sizeof(float), err));
+    QR_TRY(copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err));
 out:
     return status;
 }

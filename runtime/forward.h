@@ -1,10 +1,11 @@
 /* The forward pass, written once against ops: a ragged batch of tokens in, K/V into pages, logits of chosen rows out.
  * Prompt chunks, decode steps and evaluation are the same thing here.
  *
- * T tokens of S sequences, concatenated; sequence s owns rows [q_start[s], q_start[s + 1]) at consecutive positions. */
+ * A step: begin, fill the batch, run, then logits. Only what gives numbers to the host waits for the device. */
 #ifndef QR_RUNTIME_FORWARD_H
 #define QR_RUNTIME_FORWARD_H
 
+#include "runtime/batch.h"
 #include "runtime/model.h"
 
 /* What a forward pass is made for: fixes the sizes of its buffers. */
@@ -16,21 +17,6 @@ typedef struct qr_forward_limits {
     int64_t n_rope_slots;    /* sets of rotary frequencies held */
     qr_kv_format kv_format;
 } qr_forward_limits;
-
-/* The description of one step, in host memory; it is copied to the device by qr_forward_run. */
-typedef struct qr_batch {
-    int64_t n_tokens, n_sequences;
-    const int32_t *ids;             /* [T] */
-    const int32_t *position;        /* [T] */
-    const int32_t *rope_slot;       /* [T] */
-    const int32_t *row_adapter;     /* [T], −1: none */
-    bool has_adapters;              /* any of row_adapter ≥ 0 */
-    const int32_t *q_start;         /* [S + 1] */
-    const int32_t *first_position;  /* [S] */
-    const int32_t *const *token_page; /* [n_kv_groups] of [T]: the page each token is written to */
-    const int32_t *const *block_table; /* [n_kv_groups] of [S, table_stride] */
-    int64_t table_stride;
-} qr_batch;
 
 typedef struct qr_forward qr_forward;
 
@@ -45,14 +31,25 @@ void qr_forward_destroy(qr_forward *forward); /* NULL is fine */
 /* Sets the rotary frequencies of one slot for sequences of at most total_tokens (rope.h). */
 qrun_status qr_forward_set_rope(qr_forward *forward, int64_t slot, int64_t total_tokens, qr_error *err);
 
-/* Runs the layers: K/V of every token is in its page afterwards, and the last hidden states stay until the next run. */
-qrun_status qr_forward_run(qr_forward *forward, const qr_batch *batch, qr_error *err);
+/* The tables of the next step, in host memory, for the caller to fill (all but row_dora and row_plain); lent until the
+ * next begin. Waits for an earlier step that the device may not have read yet. */
+qrun_status qr_forward_begin(qr_forward *forward, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err);
 
-/* Logits of n_rows (≤ max_logit_rows) rows of the last run, into host memory [n_rows, V]; rows index its tokens. */
-qrun_status qr_forward_logits(qr_forward *forward, const int32_t *rows, int64_t n_rows, float *logits, qr_error *err);
+/* Copies the batch in and runs the layers: K/V of every token is in its page afterwards, and the last hidden states stay
+ * until the next run. */
+qrun_status qr_forward_run(qr_forward *forward, qr_error *err);
 
-/* The same, but only the negative log-likelihood of one target id per row: nll [n_rows]. */
-qrun_status qr_forward_nll(qr_forward *forward, const int32_t *rows, const int32_t *targets, int64_t n_rows, float *nll,
+/* Logits of n (≤ max_logit_rows) of the batch's `rows`, from the first on; they stay on the device until the next call
+ * of these. */
+qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
+/* Of the rows of the last qr_forward_head, n from the first on into host memory [n, V]. */
+qrun_status qr_forward_copy_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
+
+/* Logits of n (≤ max_logit_rows) tokens of the last run, from token `first` on, into host memory [n, V]. */
+qrun_status qr_forward_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
+
+/* The same, but only the negative log-likelihood of one target id per token: targets, nll [n]. */
+qrun_status qr_forward_nll(qr_forward *forward, int64_t first, const int32_t *targets, int64_t n, float *nll,
                            qr_error *err);
 
 /* Bytes of a page: group_layers × one layer's part. */

@@ -15,9 +15,9 @@ typedef enum qr_plan_category {
     QR_PLAN_WORKSPACE,
     QR_PLAN_TABLES,
     QR_PLAN_LOGITS,
+    QR_PLAN_HOST, /* beside the device: batches on their way to it, states kept out of it */
     QR_PLAN_GRADIENTS, /* training only, like the next */
     QR_PLAN_OPTIMIZER,
-    QR_PLAN_HOST, /* beside the device: batches on their way to it, states kept out of it */
     QR_PLAN_COUNT,
     QR_PLAN_SESSION_COUNT = QR_PLAN_GRADIENTS /* the categories of a session */
 } qr_plan_category;

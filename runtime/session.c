@@ -173,44 +173,17 @@ qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *mo
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-/* All host arrays of a step in one block. */
-static qrun_status make_step(qrun_session *session, qr_error *err) {
-    const qr_forward_limits *limits = &session->sizes.forward;
-    const int64_t t = limits->max_tokens, s = limits->max_sequences, groups = session->model->n_kv_groups;
-    const int64_t n_ints = 4 * t + (s + 1) + s + groups * t + groups * s * limits->max_blocks + s;
-    const size_t pointer_bytes = (size_t)(2 * groups + s) * sizeof(void *);
-    const size_t n_bytes = pointer_bytes + (size_t)(s * groups) * sizeof(qr_kv_copy) + (size_t)n_ints * sizeof(int32_t);
-    unsigned char *block = qr_alloc(n_bytes);
-    if (block == NULL) { return qr_fail_memory(err, "the tables of a step", n_bytes); }
-    qr_step *step = &session->step;
-    step->memory = block;
-    step->token_page = (int32_t **)(void *)block;
-    step->block_table = step->token_page + groups;
-    step->row_sequences = (qr_sequence **)(void *)(step->block_table + groups);
-    step->copies = (qr_kv_copy *)(void *)(block + pointer_bytes);
-    int32_t *ints = (int32_t *)(void *)(step->copies + s * groups);
-    step->ids = ints, ints += t;
-    step->position = ints, ints += t;
-    step->rope_slot = ints, ints += t;
-    step->row_adapter = ints, ints += t;
-    step->q_start = ints, ints += s + 1;
-    step->first_position = ints, ints += s;
-    step->rows = ints, ints += s;
-    for (int64_t g = 0; g < groups; g++) {
-        step->token_page[g] = ints, ints += t;
-        step->block_table[g] = ints, ints += s * limits->max_blocks;
-    }
-    return QRUN_OK;
-}
-
 static qrun_status make_lists(qrun_session *session, qr_error *err) {
     const int64_t s = session->sizes.forward.max_sequences, vocab = session->model->shape.vocab;
+    qr_step *step = &session->step;
     session->running = qr_alloc_array_zeroed((size_t)s, sizeof *session->running);
     session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
     session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
-    session->step.draws = qr_alloc_array((size_t)s, sizeof *session->step.draws);
-    if (session->running == NULL || session->free_places == NULL || session->logits == NULL ||
-        session->step.draws == NULL) {
+    step->copies = qr_alloc_array((size_t)(s * session->model->n_kv_groups), sizeof *step->copies);
+    step->row_sequences = qr_alloc_array((size_t)s, sizeof *step->row_sequences);
+    step->draws = qr_alloc_array((size_t)s, sizeof *step->draws);
+    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || step->copies == NULL ||
+        step->row_sequences == NULL || step->draws == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
     }
     for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
@@ -280,7 +253,6 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
     QR_TRY(qr_session_size(model, params, available, &made->sizes, &made->plan, error));
     QR_TRY(make_cache(made, error));
     QR_TRY(make_memory(made, error));
-    QR_TRY(make_step(made, error));
     QR_TRY(make_lists(made, error));
     QR_TRY(make_samplers(made, error));
     made->event_descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -315,8 +287,9 @@ void qrun_session_destroy(qrun_session *session) {
     }
     qr_free(session->samplers);
     qr_free(session->logits);
+    qr_free(session->step.copies);
+    qr_free(session->step.row_sequences);
     qr_free(session->step.draws);
-    qr_free(session->step.memory);
     qr_free(session->running);
     qr_free(session->free_places);
     if (session->event_descriptor >= 0) { close(session->event_descriptor); }

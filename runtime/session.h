@@ -27,18 +27,13 @@ typedef struct qr_draw {
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
 } qr_draw;
 
-/* The step being built: host arrays that qr_forward_run copies, made once at their largest. */
+/* The step being built: lists made once at their largest. Its tables are the forward pass'. */
 typedef struct qr_step {
-    int64_t n_tokens, n_sequences;
-    int32_t *ids, *position, *rope_slot, *row_adapter; /* [T] */
-    int32_t *q_start, *first_position;                 /* [S + 1], [S] */
-    int32_t **token_page, **block_table;               /* [n_kv_groups] of [T], of [S · max_blocks] */
-    qr_kv_copy *copies;                                /* [S · n_kv_groups] */
+    qr_kv_copy *copies;          /* [S · n_kv_groups] */
     int32_t n_copies;
-    int32_t *rows;                                     /* [S] rows that want logits */
-    qr_sequence **row_sequences;                       /* [S] */
-    struct qr_draw *draws;                             /* [S] */
-    void *memory;
+    qr_sequence **row_sequences; /* [S] whose rows want logits, in order */
+    int64_t n_rows;
+    struct qr_draw *draws;       /* [S] */
 } qr_step;
 
 struct qrun_session {

@@ -1,7 +1,6 @@
 /* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler
  * chose, draws tokens and tells the callers. Callbacks run without any lock held. */
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/sizes.h"
@@ -135,47 +134,38 @@ static void take_cancellations(qrun_session *session) {
 
 /* ---- Computing --------------------------------------------------------------------------------------------------- */
 
-static void add_sequence(qrun_session *session, qr_sequence *sequence, bool *has_adapters) {
-    qr_step *step = &session->step;
-    const int64_t first = sequence->kv.n_tokens, n = sequence->n_step, row = step->n_tokens;
-    const int32_t adapter = qr_adapter_index(sequence->request->adapter);
-    memcpy(step->ids + row, sequence->tokens + first, (size_t)n * sizeof *step->ids);
-    for (int64_t i = 0; i < n; i++) {
-        step->position[row + i] = (int32_t)(first + i);
-        step->rope_slot[row + i] = sequence->place;
-        step->row_adapter[row + i] = adapter;
-        for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
-            step->token_page[g][row + i] = qr_kv_table_entry(&sequence->kv, g, (first + i) / QR_KV_PAGE_TOKENS);
-        }
-    }
-    step->q_start[step->n_sequences] = (int32_t)row;
-    step->first_position[step->n_sequences] = (int32_t)first;
-    step->n_sequences++;
-    step->n_tokens += n;
-    *has_adapters |= adapter >= 0;
+/* Whether the step computes all that is known of a sequence, so that its last row gives the next token. */
+static bool catches_up(const qr_sequence *sequence) {
+    return sequence->kv.n_tokens + sequence->n_step == sequence->n_tokens;
 }
 
-static int64_t blocks_used(const qr_sequence *sequence) {
-    return qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
-}
-
-/* Tables as wide as the longest sequence of this step needs. */
-static int64_t build_block_tables(qrun_session *session) {
-    int64_t stride = 1;
+/* Tables as wide as the longest sequence of the step needs. */
+static qr_batch_sizes measure_step(const qrun_session *session) {
+    qr_batch_sizes sizes = {.table_stride = 1};
     for (int32_t i = 0; i < session->n_running; i++) {
-        if (session->running[i]->n_step > 0) { stride = qr_max(stride, blocks_used(session->running[i])); }
+        const qr_sequence *sequence = session->running[i];
+        if (sequence->n_step == 0) { continue; }
+        sizes.n_tokens += sequence->n_step;
+        sizes.n_sequences++;
+        sizes.n_rows += catches_up(sequence);
+        const int64_t n_blocks = qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
+        sizes.table_stride = qr_max(sizes.table_stride, n_blocks);
     }
-    for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
-        int32_t *row = session->step.block_table[g];
-        for (int32_t i = 0; i < session->n_running; i++) {
-            const qr_sequence *sequence = session->running[i];
-            if (sequence->n_step == 0) { continue; }
-            const int64_t used = blocks_used(sequence);
-            for (int64_t b = 0; b < stride; b++) { row[b] = b < used ? qr_kv_table_entry(&sequence->kv, g, b) : -1; }
-            row += stride;
-        }
+    return sizes;
+}
+
+/* The tables of the step, and the sequences whose rows want logits. */
+static void fill_batch(qrun_session *session, qr_batch *batch) {
+    qr_step *step = &session->step;
+    step->n_rows = 0;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        if (sequence->n_step == 0) { continue; }
+        const bool wants_logits = catches_up(sequence);
+        qr_batch_add(batch, &sequence->kv, sequence->tokens, sequence->n_step, sequence->place,
+                     qr_adapter_index(sequence->request->adapter), wants_logits);
+        if (wants_logits) { step->row_sequences[step->n_rows++] = sequence; }
     }
-    return stride;
 }
 
 /* What a sequence needs on the device before its first step in a place. */
@@ -206,43 +196,27 @@ static qrun_status copy_pages(qrun_session *session, qr_error *err) {
 }
 
 static qrun_status compute(qrun_session *session, qr_error *err) {
-    qr_step *step = &session->step;
-    step->n_tokens = step->n_sequences = 0;
-    bool has_adapters = false;
-    for (int32_t i = 0; i < session->n_running; i++) {
-        if (session->running[i]->n_step > 0) { add_sequence(session, session->running[i], &has_adapters); }
-    }
-    step->q_start[step->n_sequences] = (int32_t)step->n_tokens;
-    const qr_batch batch = {.n_tokens = step->n_tokens, .n_sequences = step->n_sequences, .ids = step->ids,
-                            .position = step->position, .rope_slot = step->rope_slot, .row_adapter = step->row_adapter,
-                            .has_adapters = has_adapters, .q_start = step->q_start,
-                            .first_position = step->first_position,
-                            .token_page = (const int32_t *const *)step->token_page,
-                            .block_table = (const int32_t *const *)step->block_table,
-                            .table_stride = build_block_tables(session)};
+    const qr_batch_sizes sizes = measure_step(session);
     pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
+    qr_batch *batch;
     pthread_mutex_lock(compute_lock);
-    qrun_status status = prepare_places(session, err);
-    if (status == QRUN_OK) { status = copy_pages(session, err); }
-    if (status == QRUN_OK) { status = qr_forward_run(session->forward, &batch, err); }
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
+    fill_batch(session, batch);
+    QR_TRY(prepare_places(session, err));
+    QR_TRY(copy_pages(session, err));
+    QR_TRY(qr_forward_run(session->forward, err));
+out:
     pthread_mutex_unlock(compute_lock);
     return status;
 }
 
-/* What was computed is in the cache now; collects the sequences that have caught up with what is known of them. */
-static int64_t commit(qrun_session *session) {
-    qr_step *step = &session->step;
-    int64_t row = 0, n_rows = 0;
+/* What was computed is in the cache now. */
+static void commit(qrun_session *session) {
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
-        if (sequence->n_step == 0) { continue; }
-        row += sequence->n_step;
-        qr_kv_commit(session->cache, &sequence->kv, sequence->tokens, sequence->n_step);
-        if (sequence->kv.n_tokens < sequence->n_tokens) { continue; }
-        step->rows[n_rows] = (int32_t)(row - 1);
-        step->row_sequences[n_rows++] = sequence;
+        if (sequence->n_step > 0) { qr_kv_commit(session->cache, &sequence->kv, sequence->tokens, sequence->n_step); }
     }
-    return n_rows;
 }
 
 /* ---- Drawing ----------------------------------------------------------------------------------------------------- */
@@ -334,14 +308,15 @@ static void give_token(qrun_session *session, const qr_draw *draw) {
     }
 }
 
-static qrun_status give_rows(qrun_session *session, int64_t n_rows, qr_error *err) {
+static qrun_status give_rows(qrun_session *session, qr_error *err) {
     const int64_t most = session->sizes.forward.max_logit_rows, vocab = session->model->shape.vocab;
     qr_step *step = &session->step;
     qrun_context *context = session->model->context;
-    for (int64_t first = 0; first < n_rows; first += most) {
-        const int64_t n = qr_min(most, n_rows - first);
+    for (int64_t first = 0; first < step->n_rows; first += most) {
+        const int64_t n = qr_min(most, step->n_rows - first);
         pthread_mutex_lock(&context->compute_lock);
-        const qrun_status status = qr_forward_logits(session->forward, step->rows + first, n, session->logits, err);
+        qrun_status status = qr_forward_head(session->forward, first, n, err);
+        if (status == QRUN_OK) { status = qr_forward_copy_logits(session->forward, 0, n, session->logits, err); }
         pthread_mutex_unlock(&context->compute_lock);
         if (status != QRUN_OK) { return status; }
         int32_t n_draws = 0;
@@ -411,7 +386,8 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
     qrun_status status = compute(session, err);
     if (status == QRUN_OK) {
         session->counts.steps++;
-        status = give_rows(session, commit(session), err);
+        commit(session);
+        status = give_rows(session, err);
     }
     /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again.
      */

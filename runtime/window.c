@@ -1,7 +1,5 @@
 #include "runtime/window.h"
 
-#include <string.h>
-
 #include "base/sizes.h"
 #include "runtime/adapter.h"
 #include "runtime/rope.h"
@@ -29,41 +27,17 @@ void qr_window_end(qrun_session *session) {
 /* One pass over the next n tokens of the window. */
 static qrun_status run_pass(qrun_session *session, qr_kv_sequence *kv, int32_t adapter, const int32_t *ids, int64_t n,
                             qr_error *err) {
-    qr_step *step = &session->step;
-    const int64_t first = kv->n_tokens;
     int32_t n_copies;
-    if (!qr_kv_reserve(session->cache, kv, n, step->copies, &n_copies)) {
+    if (!qr_kv_reserve(session->cache, kv, n, session->step.copies, &n_copies)) {
         return qr_fail(err, QRUN_ERROR_MEMORY,
                        "the K/V pool is too small for a window; use a smaller --window or more --memory");
     }
-    for (int64_t i = 0; i < n; i++) {
-        step->ids[i] = ids[first + i];
-        step->position[i] = (int32_t)(first + i);
-        step->rope_slot[i] = 0;
-        step->row_adapter[i] = adapter;
-    }
-    for (int32_t g = 0; g < session->model->n_kv_groups; g++) {
-        for (int64_t i = 0; i < n; i++) {
-            step->token_page[g][i] = qr_kv_table_entry(kv, g, (first + i) / QR_KV_PAGE_TOKENS);
-        }
-        memcpy(step->block_table[g], kv->tables + (int64_t)g * kv->n_blocks,
-               (size_t)kv->n_blocks * sizeof(int32_t));
-    }
-    step->q_start[0] = 0, step->q_start[1] = (int32_t)n;
-    step->first_position[0] = (int32_t)first;
-    const qr_batch batch = {.n_tokens = n,
-                            .n_sequences = 1,
-                            .ids = step->ids,
-                            .position = step->position,
-                            .rope_slot = step->rope_slot,
-                            .row_adapter = step->row_adapter,
-                            .has_adapters = adapter >= 0,
-                            .q_start = step->q_start,
-                            .first_position = step->first_position,
-                            .token_page = (const int32_t *const *)step->token_page,
-                            .block_table = (const int32_t *const *)step->block_table,
-                            .table_stride = kv->n_blocks};
-    const qrun_status status = qr_forward_run(session->forward, &batch, err);
+    const qr_batch_sizes sizes = {.n_tokens = n, .n_sequences = 1, .table_stride = kv->n_blocks};
+    qr_batch *batch;
+    qrun_status status = qr_forward_begin(session->forward, &sizes, &batch, err);
+    if (status != QRUN_OK) { return status; }
+    qr_batch_add(batch, kv, ids, n, 0, adapter, false);
+    status = qr_forward_run(session->forward, err);
     if (status == QRUN_OK) { qr_kv_commit(session->cache, kv, ids, n); }
     return status;
 }

@@ -110,6 +110,7 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
         .memory_destroy = memory_destroy,
         .memory_held = memory_held,
         .copy_in = copy,
+        .copy_in_async = copy,
         .copy_out = copy,
         .copy_within = copy,
         .fill_zero = fill_zero,

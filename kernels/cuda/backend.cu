@@ -49,6 +49,10 @@ static qrun_status copy_in(qr_backend *backend, void *device, const void *host, 
     return qr_device_copy_in(qr_cuda(backend)->device, device, host, n_bytes, err);
 }
 
+static qrun_status copy_in_async(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
+    return qr_device_copy_in_async(qr_cuda(backend)->device, device, host, n_bytes, err);
+}
+
 static qrun_status copy_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err) {
     return qr_device_copy_out(qr_cuda(backend)->device, host, device, n_bytes, err);
 }
@@ -101,6 +105,7 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->memory_destroy = memory_destroy;
     base->memory_held = memory_held;
     base->copy_in = copy_in;
+    base->copy_in_async = copy_in_async;
     base->copy_out = copy_out;
     base->copy_within = copy_within;
     base->fill_zero = fill_zero;

@@ -140,6 +140,10 @@ qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, si
     return copy(device, dst, host, n_bytes, cudaMemcpyHostToDevice, true, err);
 }
 
+qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
+    return copy(device, dst, host, n_bytes, cudaMemcpyHostToDevice, false, err);
+}
+
 qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
     return copy(device, host, src, n_bytes, cudaMemcpyDeviceToHost, true, err);
 }

@@ -25,8 +25,10 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
                                     qr_error *err);
 void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memory);
 
-/* In the stream's order. copy_in and copy_out have finished with the host's memory when they return. */
+/* In the stream's order. copy_in and copy_out have finished with the host's memory when they return; copy_in_async, from
+ * HOST memory, has not. */
 qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err);
+qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err);
 qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
 qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err);
 qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err);

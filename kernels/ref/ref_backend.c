@@ -127,6 +127,7 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
         .memory_destroy = memory_destroy,
         .memory_held = memory_held,
         .copy_in = copy,
+        .copy_in_async = copy,
         .copy_out = copy,
         .copy_within = copy,
         .fill_zero = fill_zero,

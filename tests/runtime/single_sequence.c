@@ -1,7 +1,5 @@
 #include "single_sequence.h"
 
-#include <stdlib.h>
-
 #include "base/sizes.h"
 
 qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t rope_tokens, qr_kv_format kv_format,
@@ -22,7 +20,6 @@ qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->pages_bytes, &single->pages, err));
     QR_TRY(qr_forward_create(model, &limits, single->pages, &single->forward, err));
     QR_TRY(qr_forward_set_rope(single->forward, 0, rope_tokens, err));
-    single->scratch = calloc((size_t)(max_tokens * (4 + model->n_kv_groups)), sizeof(int32_t));
 out:
     if (status != QRUN_OK) { single_sequence_destroy(single); }
     return status;
@@ -34,50 +31,24 @@ void single_sequence_destroy(single_sequence *single) {
     qr_forward_destroy(single->forward);
     qr_backend *backend = single->model->context->backend;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, single->pages, single->pages_bytes);
-    free(single->scratch);
 }
 
 qrun_status single_sequence_feed(single_sequence *single, const int32_t *ids, int64_t n, qr_error *err) {
-    const int32_t n_groups = single->model->n_kv_groups;
-    const int64_t first = single->sequence.n_tokens;
     qr_kv_copy copies[256];
     int32_t n_copies;
     if (!qr_kv_reserve(single->cache, &single->sequence, n, copies, &n_copies)) {
         return qr_fail(err, QRUN_ERROR_INTERNAL, "the test's pool is too small");
     }
-    int32_t *position = single->scratch, *slot = position + n, *adapter = slot + n, *token_page = adapter + n;
-    const int32_t *token_pages[256], *block_tables[256];
-    for (int64_t i = 0; i < n; i++) {
-        position[i] = (int32_t)(first + i);
-        slot[i] = 0;
-        adapter[i] = single->adapter;
-        for (int32_t g = 0; g < n_groups; g++) {
-            token_page[g * n + i] = qr_kv_table_entry(&single->sequence, g, (first + i) / QR_KV_PAGE_TOKENS);
-        }
-    }
-    for (int32_t g = 0; g < n_groups; g++) {
-        token_pages[g] = token_page + g * n;
-        block_tables[g] = single->sequence.tables + (int64_t)g * single->sequence.n_blocks;
-    }
-    const int32_t q_start[2] = {0, (int32_t)n}, first_position = (int32_t)first;
-    const qr_batch batch = {.n_tokens = n,
-                            .n_sequences = 1,
-                            .ids = ids + first,
-                            .position = position,
-                            .rope_slot = slot,
-                            .row_adapter = adapter,
-                            .has_adapters = single->adapter >= 0,
-                            .q_start = q_start,
-                            .first_position = &first_position,
-                            .token_page = token_pages,
-                            .block_table = block_tables,
-                            .table_stride = single->sequence.n_blocks};
-    const qrun_status status = qr_forward_run(single->forward, &batch, err);
+    const qr_batch_sizes sizes = {.n_tokens = n, .n_sequences = 1, .table_stride = single->sequence.n_blocks};
+    qr_batch *batch;
+    qrun_status status = qr_forward_begin(single->forward, &sizes, &batch, err);
+    if (status != QRUN_OK) { return status; }
+    qr_batch_add(batch, &single->sequence, ids, n, 0, single->adapter, false);
+    status = qr_forward_run(single->forward, err);
     if (status == QRUN_OK) { qr_kv_commit(single->cache, &single->sequence, ids, n); }
     return status;
 }
 
 qrun_status single_sequence_logits(single_sequence *single, int64_t row, float *logits, qr_error *err) {
-    const int32_t rows[1] = {(int32_t)row};
-    return qr_forward_logits(single->forward, rows, 1, logits, err);
+    return qr_forward_logits(single->forward, row, 1, logits, err);
 }

@@ -13,7 +13,6 @@ typedef struct single_sequence {
     void *pages;
     size_t pages_bytes;
     int64_t max_tokens;
-    int32_t *scratch; /* per-token arrays of one step */
     int32_t adapter;  /* index of the adapter used, or −1 */
 } single_sequence;
 

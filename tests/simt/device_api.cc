@@ -2,22 +2,43 @@
  * so that AddressSanitizer sees every access outside one. */
 #include "kernels/cuda/device_api.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include <new>
+#include <vector>
+
 #include "simt.h"
+
+/* Where an asynchronous copy came from, and what was there. */
+struct copy_source {
+    const unsigned char *host;
+    std::vector<unsigned char> bytes;
+};
 
 struct qr_device {
     double began;
+    std::vector<copy_source> reading; /* since the last wait */
 };
 
+/* The sources of asynchronous copies had to stay as they were until now. */
+static void settle(qr_device *device) {
+    for (const copy_source &source : device->reading) {
+        if (memcmp(source.host, source.bytes.data(), source.bytes.size()) == 0) { continue; }
+        fprintf(stderr, "simt: host memory was changed while a copy could still read it\n");
+        abort();
+    }
+    device->reading.clear();
+}
+
 qrun_status qr_device_open(qr_device **device, qr_error *err) {
-    *device = static_cast<qr_device *>(calloc(1, sizeof **device));
+    *device = new (std::nothrow) qr_device();
     return *device != NULL ? QRUN_OK : qr_fail_memory(err, "the cuda backend", sizeof **device);
 }
 
-void qr_device_close(qr_device *device) { free(device); }
+void qr_device_close(qr_device *device) { delete device; }
 
 const char *qr_device_isa(const qr_device *) { return "simt"; }
 
@@ -34,7 +55,11 @@ qrun_status qr_device_memory_create(qr_device *, qr_memory_kind, size_t n_bytes,
     return QRUN_OK;
 }
 
-void qr_device_memory_destroy(qr_device *, qr_memory_kind, void *memory) { free(memory); }
+void qr_device_memory_destroy(qr_device *device, qr_memory_kind, void *memory) {
+    if (memory == NULL) { return; }
+    settle(device);
+    free(memory);
+}
 
 static qrun_status copy(void *dst, const void *src, size_t n_bytes) {
     if (n_bytes > 0) { memcpy(dst, src, n_bytes); }
@@ -45,7 +70,14 @@ qrun_status qr_device_copy_in(qr_device *, void *dst, const void *host, size_t n
     return copy(dst, host, n_bytes);
 }
 
-qrun_status qr_device_copy_out(qr_device *, void *host, const void *src, size_t n_bytes, qr_error *) {
+qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *) {
+    const unsigned char *first = static_cast<const unsigned char *>(host);
+    device->reading.push_back({first, std::vector<unsigned char>(first, first + n_bytes)});
+    return copy(dst, host, n_bytes);
+}
+
+qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *) {
+    settle(device);
     return copy(host, src, n_bytes);
 }
 
@@ -58,7 +90,10 @@ qrun_status qr_device_zero(qr_device *, void *memory, size_t n_bytes, qr_error *
     return QRUN_OK;
 }
 
-qrun_status qr_device_sync(qr_device *, qr_error *) { return QRUN_OK; }
+qrun_status qr_device_sync(qr_device *device, qr_error *) {
+    settle(device);
+    return QRUN_OK;
+}
 
 static double seconds_now() {
     struct timespec now;
