@@ -136,6 +136,10 @@ void finetune_print_result(const training *t) {
     }
     printf("memory      %s planned, %s used at most\n", size_text(t->info.planned_bytes, planned),
            size_text(t->info.peak_bytes, used));
+    if (t->info.planned_host_bytes > 0) {
+        printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes, planned),
+               size_text(t->info.peak_host_bytes, used));
+    }
     printf("report      %s/report.html\n", t->out);
     text_buffer use = {0};
     put_how_to_use(t, &use);

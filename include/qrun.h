@@ -113,11 +113,13 @@ typedef struct qrun_device_info {
     const char *backend; /* "cpu", "cuda" */
     const char *isa;     /* "avx512-bf16", "sm_90" … */
     int32_t n_threads;
-    int64_t memory_bytes;           /* of the machine (or of the container, where that is less) */
+    int64_t memory_bytes;           /* the GPU's, or the machine's (the container's, where that is less) */
     int64_t memory_available_bytes; /* now */
+    int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the processor, −1: not
+                                       known (it is measured with libnvidia-ml.so, which comes with the driver) */
     const char *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
 } qrun_device_info;
-#define QRUN_DEVICE_INFO_INIT {sizeof(qrun_device_info), NULL, NULL, 0, 0, 0, NULL}
+#define QRUN_DEVICE_INFO_INIT {.struct_size = sizeof(qrun_device_info)}
 QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
 
 /* What the machine can do at most, measured now (takes about `seconds` in all). */
@@ -159,7 +161,7 @@ typedef struct qrun_model_params {
     bool quant_head_int8;  /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
     qrun_dtype dtype;      /* compute type; F32 is for exact comparison */
     bool random_weights;   /* only the shape is read; for measuring. Nothing else of the folder is needed */
-    int64_t memory_bytes;  /* refuse a model whose weights need more; 0: what the machine has */
+    int64_t memory_bytes;  /* refuse a model whose weights need more; 0: what the device has free */
     qrun_progress_fn progress;
     void *progress_user;
     bool trainable;        /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
@@ -238,9 +240,11 @@ QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits"; of a
-                             training run also "gradients", "optimizer", and "host": memory beside the device's */
-    int64_t bytes;
+    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context"
+                             (what a GPU's driver takes for the process), "host" (what is kept out of the device's
+                             memory, or on its way there); of a training run also "gradients" and "optimizer" */
+    int64_t bytes;        /* of the context −1: not known */
+    bool is_apart;        /* of "host" on a GPU: in the machine's memory, which no budget for the device's counts */
 } qrun_plan_entry;
 
 typedef enum qrun_kv {
@@ -253,7 +257,8 @@ typedef enum qrun_kv {
 
 typedef struct qrun_session_params {
     size_t struct_size;
-    int64_t memory_bytes;     /* budget for weights and session together; 0: fit the limits below into what is free */
+    int64_t memory_bytes;     /* budget of device memory for weights, session and context together; 0: fit the limits
+                                 below into what is free */
     int32_t max_sequences;    /* run at once; 0: 64 */
     int32_t max_step_tokens;  /* tokens of one step, prompt chunks included; 0: 512 */
     int32_t context_tokens;   /* the longest sequence; 0: the model's own, as far as memory allows */
@@ -395,7 +400,7 @@ typedef struct qrun_session_stats {
     double step_seconds;             /* spent inside steps */
     double prefill_seconds;          /* of these, in steps that carried prompt tokens */
     int64_t context_tokens;          /* longest sequence this session accepts */
-    int64_t planned_bytes, peak_bytes; /* device memory of model and session: by the plan, and as measured */
+    int64_t planned_bytes, peak_bytes; /* device memory of context, model and session: by the plan, and as measured */
 } qrun_session_stats;
 #define QRUN_SESSION_STATS_INIT {.struct_size = sizeof(qrun_session_stats)}
 QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
@@ -499,7 +504,7 @@ typedef struct qrun_train_params {
     int64_t max_steps;       /* 0: by epochs */
     uint64_t seed;
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
-    int64_t memory_bytes;    /* budget for everything; 0: what is free */
+    int64_t memory_bytes;    /* budget of device memory for everything, the context included; 0: what is free */
     int64_t eval_every;      /* steps; 0: only at the end. Needs examples to evaluate on */
     int32_t early_stopping_patience;   /* stop after so many evaluations in a row that were not better than the best by
                                           more than the threshold; 0: never. Needs eval_every */
@@ -531,7 +536,8 @@ typedef struct qrun_train_info {
     int32_t n_not_better;       /* evaluations in a row up to now that early stopping counts */
     bool stopped_early;
     const char *checkpointing;  /* as chosen */
-    int64_t planned_bytes, peak_bytes;
+    int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
+    int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is apart (on a GPU); else 0 */
     double flops_per_token;     /* what matrix products and attention compute for a token of a full row, forward, again
                                    and backward: a multiply-add counts 2, frozen weights have no gradient */
 } qrun_train_info;

@@ -15,6 +15,13 @@ enum { QR_BACKEND_VERSION = 1 };
 
 typedef enum qr_memory_kind { QR_MEMORY_DEVICE, QR_MEMORY_HOST } qr_memory_kind; /* HOST: pinned where that matters */
 
+/* The memory that QR_MEMORY_DEVICE comes from, where it is not the machine's. */
+typedef struct qr_backend_memory {
+    int64_t total_bytes, free_bytes; /* free: now, for whatever is made next */
+    int64_t context_bytes;           /* what the driver took for this process when the backend was made; −1: not known */
+    int64_t host_held_bytes, host_peak_bytes; /* QR_MEMORY_HOST: now, and at most */
+} qr_backend_memory;
+
 /* What a backend can do at most on this machine, for its speed to be held against. */
 typedef struct qr_backend_limits {
     double read_bytes_per_second; /* streaming reads of device memory */
@@ -44,8 +51,11 @@ struct qr_backend {
     qrun_status (*memory_create)(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
                                  qr_error *err);
     void (*memory_destroy)(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes);
-    /* Bytes now held and the high-water mark of memory_create, for checking the plan. */
+    /* Bytes of device memory now held and the high-water mark of memory_create, for checking the plan. HOST memory is
+     * counted here where memory_info is NULL, and there where it is not. */
     void (*memory_held)(const qr_backend *backend, size_t *now, size_t *peak);
+    /* NULL: device and host memory are both the machine's, and the backend takes none of it for itself. */
+    qrun_status (*memory_info)(const qr_backend *backend, qr_backend_memory *memory, qr_error *err);
     qrun_status (*copy_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
     /* From memory made with QR_MEMORY_HOST: may return before the bytes are read, so they stay as they are until the
      * next sync or copy_out. */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "runtime/machine.h"
+#include "runtime/device_memory.h"
 #include "runtime/model.h"
 
 #define QR_TEXT(x) #x
@@ -85,11 +85,14 @@ void qrun_context_destroy(qrun_context *context) {
 }
 
 qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error) {
-    (void)error;
+    qr_device_memory memory;
+    const qrun_status status = qr_device_memory_now(context->backend, &memory, error);
     info->backend = context->backend->name;
     info->isa = context->backend->isa;
     info->note = context->device_note[0] != '\0' ? context->device_note : NULL;
     info->n_threads = qr_threads_count(context->threads);
-    qr_machine_memory(&info->memory_bytes, &info->memory_available_bytes);
-    return QRUN_OK;
+    info->memory_bytes = memory.total_bytes;
+    info->memory_available_bytes = memory.free_bytes;
+    info->context_bytes = memory.context_bytes;
+    return status;
 }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "base/sizes.h"
 #include "base/units.h"
 #include "loaders/model_folder.h"
 #include "runtime/adapter.h"
@@ -247,16 +248,22 @@ void qr_model_release(qrun_model *model) {
 }
 
 static qrun_status check_memory(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    int64_t total, available;
-    qr_machine_memory(&total, &available);
-    const int64_t limit = params->memory_bytes > 0 ? params->memory_bytes : available;
+    qr_device_memory memory;
+    const qrun_status status = qr_device_memory_now(model->context->backend, &memory, err);
+    if (status != QRUN_OK) { return status; }
+    const bool given = params->memory_bytes > 0;
+    int64_t limit = given ? params->memory_bytes - qr_device_memory_context(&memory) : memory.free_bytes;
+    const char *owner = given ? "the budget leaves them" : memory.is_separate ? "the GPU has free" : "this machine has free";
+    if (memory.is_separate && memory.free_bytes < limit) {
+        limit = memory.free_bytes;
+        owner = "the GPU has free";
+    }
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
-    return qr_fail(
-        err, QRUN_ERROR_MEMORY,
-        "%s: its weights need %s as %s, and %s is %s; give more memory or hold them smaller (--quant nf4-dq, "
-        "--quant-head int8)",
-        model->folder, qr_format_bytes((int64_t)model->weight_bytes).text, qr_weight_format_name(model->linear_format),
-        params->memory_bytes > 0 ? "the budget" : "what is free on this machine", qr_format_bytes(limit).text);
+    return qr_fail(err, QRUN_ERROR_MEMORY,
+                   "%s: its weights need %s as %s, and %s %s; give more memory or hold them smaller (--quant nf4-dq, "
+                   "--quant-head int8)",
+                   model->folder, qr_format_bytes((int64_t)model->weight_bytes).text,
+                   qr_weight_format_name(model->linear_format), owner, qr_format_bytes(qr_max(limit, 0)).text);
 }
 
 enum { SAMPLE_BYTES = 256 };

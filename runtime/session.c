@@ -10,7 +10,6 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/adapter.h"
-#include "runtime/machine.h"
 #include "runtime/model_open.h"
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
@@ -77,19 +76,57 @@ static int64_t longest_sequence(const qrun_model *model, int64_t n_pages, int64_
     return fits;
 }
 
-static qrun_status refuse_budget(const qr_plan *plan, int64_t budget, int64_t least, qr_error *err) {
+/* What a session may take, with what stands already (weights, adapters, context). */
+typedef struct session_budget {
+    int64_t bytes;  /* never more; INT64_MAX: the machine's memory is not measured out */
+    int64_t wanted; /* as much as the pool grows to by itself */
+    bool by_device; /* a device's own memory is the least, not what was given */
+} session_budget;
+
+static session_budget budget_of(const qrun_session_params *params, const qr_device_memory *memory,
+                                const qr_plan *plan) {
+    const int64_t standing = plan->entries[QR_PLAN_WEIGHTS].bytes + plan->entries[QR_PLAN_ADAPTERS].bytes +
+                             qr_device_memory_context(memory);
+    const bool given = params->memory_bytes > 0;
+    session_budget budget = {given ? params->memory_bytes : INT64_MAX,
+                             given ? params->memory_bytes : standing + qr_device_memory_for_session(memory), false};
+    if (memory->is_separate && standing + memory->free_bytes < budget.bytes) {
+        budget.bytes = standing + memory->free_bytes;
+        budget.wanted = qr_min(budget.wanted, budget.bytes);
+        budget.by_device = true;
+    }
+    return budget;
+}
+
+static qrun_status refuse_budget(const qr_plan *plan, const session_budget *budget, const qr_device_memory *memory,
+                                 int64_t least, qr_error *err) {
     const int64_t weights = plan->entries[QR_PLAN_WEIGHTS].bytes, all = qr_plan_total(plan);
+    const int64_t context = qr_device_memory_context(memory);
+    const int64_t bytes = qr_min(budget->bytes, budget->wanted);
+    char limit[128], driver[64] = "";
+    if (budget->by_device) {
+        (void)snprintf(limit, sizeof limit, "the GPU's memory of %s leaves %s, which is too small",
+                       qr_format_bytes(memory->total_bytes).text, qr_format_bytes(budget->bytes).text);
+    } else {
+        (void)snprintf(limit, sizeof limit, "a budget of %s is too small", qr_format_bytes(bytes).text);
+    }
+    if (context > 0) {
+        (void)snprintf(driver, sizeof driver, "the GPU's context %s, ", qr_format_bytes(context).text);
+    }
     return qr_fail(
         err, QRUN_ERROR_MEMORY,
-        "a budget of %s is too small: weights %s, buffers %s and the smallest K/V pool %s make %s; give more "
-        "--memory, hold the weights smaller (--quant, --quant-head int8), or take a smaller --max-batch",
-        qr_format_bytes(budget).text, qr_format_bytes(weights).text, qr_format_bytes(all - weights).text,
-        qr_format_bytes(least).text, qr_format_bytes(all + least).text);
+        "%s: weights %s, %sbuffers %s and the smallest K/V pool %s make %s; %shold the weights smaller (--quant, "
+        "--quant-head int8), or take a smaller --max-batch",
+        limit, qr_format_bytes(weights).text, driver, qr_format_bytes(all - weights - context).text,
+        qr_format_bytes(least).text, qr_format_bytes(all + least).text,
+        budget->by_device ? "" : "give more --memory, ");
 }
 
 /* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */
-static qrun_status choose_pages(const qrun_model *model, const qrun_session_params *params, int64_t available,
-                                const qr_plan *plan, qr_session_sizes *sizes, qr_error *err) {
+static qrun_status choose_pages(const qrun_model *model, const qrun_session_params *params,
+                                const qr_device_memory *memory, const qr_plan *plan, qr_session_sizes *sizes,
+                                qr_error *err) {
+    const session_budget budget = budget_of(params, memory, plan);
     const int64_t step = sizes->forward.max_tokens, context = sizes->context_tokens;
     const int64_t page_bytes = (int64_t)sizes->page_bytes;
     const int64_t least = pages_needed(model, qr_min(context, 2 * QR_KV_PAGE_TOKENS), step);
@@ -98,28 +135,26 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
     if (params->kv_tokens > 0) {
         sizes->n_pages = pages_needed(model, params->kv_tokens, step);
     } else if (params->memory_bytes > 0) {
-        sizes->n_pages = qr_min((params->memory_bytes - others) / page_bytes, useful);
+        sizes->n_pages = qr_min((budget.bytes - others) / page_bytes, useful);
     } else {
         const int64_t wanted = qr_max(pages_needed(model, qr_min(context, DEFAULT_POOL_CONTEXT), step) *
                                           sizes->forward.max_sequences, pages_needed(model, context, step));
-        const int64_t session_bytes = others - plan->entries[QR_PLAN_WEIGHTS].bytes;
-        sizes->n_pages = qr_min((available / 2 - session_bytes) / page_bytes, qr_min(wanted, useful));
+        sizes->n_pages = qr_min((budget.wanted - others) / page_bytes, qr_min(wanted, useful));
     }
     if (sizes->n_pages > MAX_PAGES) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "a pool of %lld tokens needs more than %d pages; give a smaller kv_tokens",
                        (long long)params->kv_tokens, MAX_PAGES);
     }
-    const bool over_budget = params->memory_bytes > 0 && others + sizes->n_pages * page_bytes > params->memory_bytes;
-    if (sizes->n_pages < least || over_budget) {
-        const int64_t budget = params->memory_bytes > 0 ? params->memory_bytes : available / 2;
-        return refuse_budget(plan, budget, qr_max(least, params->kv_tokens > 0 ? sizes->n_pages : 0) * page_bytes, err);
+    if (sizes->n_pages < least || others > budget.bytes - sizes->n_pages * page_bytes) {
+        const int64_t smallest = qr_max(least, params->kv_tokens > 0 ? sizes->n_pages : 0) * page_bytes;
+        return refuse_budget(plan, &budget, memory, smallest, err);
     }
     sizes->pool_tokens = longest_sequence(model, sizes->n_pages, context, step);
     return QRUN_OK;
 }
 
-qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, int64_t available_bytes,
+qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, const qr_device_memory *memory,
                             qr_session_sizes *sizes, qr_plan *plan, qr_error *err) {
     qrun_status status = check_params(model, params, err);
     if (status != QRUN_OK) { return status; }
@@ -135,10 +170,11 @@ qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params
     limits->kv_format = choose_kv_format(model, params->kv);
     sizes->page_bytes = qr_page_bytes(model, limits->kv_format);
     qr_plan_init(plan);
+    qr_plan_set_device(plan, memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes = qr_adapters_bytes(model);
     qr_forward_plan(model, limits, plan);
-    status = choose_pages(model, params, available_bytes, plan, sizes, err);
+    status = choose_pages(model, params, memory, plan, sizes, err);
     plan->entries[QR_PLAN_KV_PAGES].bytes = status == QRUN_OK ? sizes->n_pages * (int64_t)sizes->page_bytes : 0;
     return status;
 }
@@ -152,12 +188,12 @@ qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *mo
     qr_safetensors *source;
     qr_session_sizes sizes;
     qr_plan plan;
-    int64_t total, available;
-    qr_machine_memory(&total, &available);
+    qr_device_memory memory;
     qrun_status status = qr_model_prepare(context, model_params, &model, &source, error);
+    if (status == QRUN_OK) { status = qr_device_memory_now(context->backend, &memory, error); }
     if (status == QRUN_OK) {
-        const int64_t left = qr_max(available - (int64_t)model.weight_bytes, 0);
-        status = qr_session_size(&model, session_params, left, &sizes, &plan, error);
+        memory.free_bytes = qr_max(memory.free_bytes - (int64_t)model.weight_bytes, 0);
+        status = qr_session_size(&model, session_params, &memory, &sizes, &plan, error);
     }
     qr_safetensors_close(source);
     model.weight_bytes = 0; /* nothing was made */
@@ -247,10 +283,10 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
     pthread_mutex_lock(&model->lock);
     model->n_sessions++;
     pthread_mutex_unlock(&model->lock);
-    int64_t total, available;
-    qr_machine_memory(&total, &available);
+    qr_device_memory memory;
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_session_size(model, params, available, &made->sizes, &made->plan, error));
+    QR_TRY(qr_device_memory_now(model->context->backend, &memory, error));
+    QR_TRY(qr_session_size(model, params, &memory, &made->sizes, &made->plan, error));
     QR_TRY(make_cache(made, error));
     QR_TRY(make_memory(made, error));
     QR_TRY(make_lists(made, error));
@@ -353,13 +389,10 @@ qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *st
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
                        "qrun_session_stats has an unknown size; begin with QRUN_SESSION_STATS_INIT");
     }
-    size_t now, peak;
-    const qr_backend *backend = session->model->context->backend;
-    backend->memory_held(backend, &now, &peak);
     pthread_mutex_lock(&session->lock);
     *stats = session->stats;
     pthread_mutex_unlock(&session->lock);
-    stats->peak_bytes = (int64_t)peak;
+    stats->peak_bytes = qr_device_memory_peak(session->model->context->backend);
     return QRUN_OK;
 }
 

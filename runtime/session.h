@@ -67,8 +67,8 @@ struct qrun_session {
     atomic_bool stepping;
 };
 
-/* Sizes and plan of a session for a described model. available_bytes: what may be used where no budget is given. */
-qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, int64_t available_bytes,
+/* Sizes and plan of a session for a described model. memory->free_bytes: beside its weights and adapters. */
+qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, const qr_device_memory *memory,
                             qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
 
 /* scheduler.c: moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.

@@ -20,7 +20,7 @@ typedef struct variant {
 
 typedef struct search {
     const qrun_trainer *trainer;
-    int64_t budget;
+    const qr_train_budget *budget;
     qr_buffer found; /* "--seq-len 512 (1.2 GiB), …" */
     int n_found;
 } search;
@@ -36,15 +36,19 @@ static void keep_least(variant *v) {
 
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }
 
-/* The bytes of the variant; −1: it cannot be planned. */
+/* False: it cannot be planned. */
+static bool plan_of(const variant *v, qr_plan *plan) {
+    return qr_trainer_plan_with(&v->trainer, &v->trainer.policy, plan, NULL) == QRUN_OK;
+}
+
 static int64_t bytes_of(const variant *v) {
     qr_plan plan;
-    return qr_trainer_plan_with(&v->trainer, &v->trainer.policy, &plan, NULL) == QRUN_OK ? qr_plan_total(&plan) : -1;
+    return plan_of(v, &plan) ? qr_plan_total(&plan) : 0;
 }
 
 static bool fits(const search *s, const variant *v) {
-    const int64_t n_bytes = bytes_of(v);
-    return n_bytes >= 0 && n_bytes <= s->budget;
+    qr_plan plan;
+    return plan_of(v, &plan) && qr_train_plan_fits(&plan, s->budget);
 }
 
 static void add(search *s, const variant *v, const char *options) {
@@ -76,6 +80,14 @@ static void try_optimizer(search *s) {
             return;
         }
     }
+}
+
+/* Where host memory is apart from the device's; else it would gain nothing. */
+static void try_offload(search *s) {
+    variant v = variant_of(s->trainer);
+    v.trainer.settings.optimizer.offload = true;
+    const bool is_new = s->trainer->memory.is_separate && !s->trainer->settings.optimizer.offload;
+    if (is_new && fits(s, &v)) { add(s, &v, "--offload optimizer"); }
 }
 
 /* Sets the tokens of a batch from one number: rows, tokens of a row, or tokens of a batch of grouped examples. */
@@ -169,6 +181,10 @@ static bool try_together(search *s) {
         v.trainer.settings.optimizer.kind = QRUN_OPTIMIZER_ADAMW8BIT;
         qr_buffer_append_text(&options, " --optimizer adamw8bit");
     }
+    if (s->trainer->memory.is_separate && !settings->optimizer.offload) {
+        v.trainer.settings.optimizer.offload = true;
+        qr_buffer_append_text(&options, " --offload optimizer");
+    }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
         set_batch_size(&v, 1);
         qr_buffer_append_text(&options, " --batch-size 1");
@@ -185,18 +201,27 @@ static bool try_together(search *s) {
     return found;
 }
 
-qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, int64_t budget, bool given, qr_error *err) {
+qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train_budget *budget, qr_error *err) {
     search s = {.trainer = trainer, .budget = budget};
     const variant as_given = variant_of(trainer);
-    const qr_bytes_text needed = qr_format_bytes(bytes_of(&as_given));
+    qr_plan plan;
+    if (!plan_of(&as_given, &plan)) { return qr_fail(err, QRUN_ERROR_INTERNAL, "a run that was planned has no plan"); }
+    const bool of_host = qr_plan_total(&plan) <= budget->bytes;
+    const int64_t needed = of_host ? qr_plan_host_total(&plan) : qr_plan_total(&plan);
     try_policy(&s);
     try_optimizer(&s);
+    try_offload(&s);
     try_sizes(&s);
     try_quant(&s);
     const bool alone = s.n_found > 0, together = s.n_found < 2 && try_together(&s);
     const qrun_status status = qr_fail(
-        err, QRUN_ERROR_MEMORY, "this run needs %s and %s %s; %s: %s%s", needed.text,
-        given ? "the budget is" : "this machine has", qr_format_bytes(budget).text,
+        err, QRUN_ERROR_MEMORY, "this run needs %s%s and %s %s; %s: %s%s", qr_format_bytes(needed).text,
+        of_host ? " of host memory" : "",
+        of_host         ? "this machine has"
+        : budget->given ? "the budget is"
+        : trainer->memory.is_separate ? "the GPU has"
+                                      : "this machine has",
+        qr_format_bytes(of_host ? budget->host_bytes : budget->bytes).text,
         s.n_found > 1      ? "any of these would fit"
         : alone || together ? "this would fit"
                             : "the least it can be made to need is more",

@@ -3,7 +3,6 @@
 
 #include "base/sizes.h"
 #include "base/units.h"
-#include "runtime/machine.h"
 #include "runtime/trainer.h"
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy) {
@@ -18,6 +17,7 @@ qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoin
     const qr_parameters *p = &trainer->parameters;
     const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
     qr_plan_init(plan);
+    qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes = (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes +
                                                       qr_lora_norms_bytes(p) + p->whole.held_bytes);
@@ -39,22 +39,40 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
     }
 }
 
+/* With what stands already: the weights and the context. */
+static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
+    const qr_device_memory *memory = &trainer->memory;
+    const int64_t standing = (int64_t)trainer->model->weight_bytes + qr_device_memory_context(memory);
+    const int64_t unasked = standing + qr_device_memory_for_training(memory);
+    qr_train_budget budget = {.bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0,
+                              .host_bytes = INT64_MAX};
+    if (!memory->is_separate) { return budget; }
+    budget.host_bytes = memory->host_free_bytes / 10 * 9;
+    if (standing + memory->free_bytes < budget.bytes) {
+        budget.bytes = standing + memory->free_bytes;
+        budget.given = false;
+    }
+    return budget;
+}
+
+bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget) {
+    return qr_plan_total(plan) <= budget->bytes && qr_plan_host_total(plan) <= budget->host_bytes;
+}
+
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const char *given = params->checkpointing != NULL ? params->checkpointing : "auto";
     const int64_t n_layers = trainer->model->shape.n_layers;
-    int64_t total, available;
-    qr_machine_memory(&total, &available);
-    const int64_t budget =
-        params->memory_bytes > 0 ? params->memory_bytes : available / 10 * 9 + (int64_t)trainer->model->weight_bytes;
-    qrun_status status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err);
+    qrun_status status = qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err);
+    if (status == QRUN_OK) { status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err); }
     if (status != QRUN_OK) { return status; }
+    const qr_train_budget budget = budget_of(trainer, params->memory_bytes);
     trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
         status = qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err);
         if (status != QRUN_OK) { return status; }
-        if (qr_plan_total(&trainer->plan) <= budget) { break; }
+        if (qr_train_plan_fits(&trainer->plan, &budget)) { break; }
         if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
-            return qr_trainer_refuse_memory(trainer, budget, params->memory_bytes > 0, err);
+            return qr_trainer_refuse_memory(trainer, &budget, err);
         }
         trainer->policy.n--;
     }

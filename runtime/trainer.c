@@ -136,8 +136,6 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
     }
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
     const qr_backend *backend = trainer->model->context->backend;
-    size_t now, peak;
-    backend->memory_held(backend, &now, &peak);
     *info = (qrun_train_info){
         .struct_size = sizeof *info,
         .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
@@ -158,7 +156,9 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .first_step = trainer->first_step,
         .checkpointing = trainer->policy_name,
         .planned_bytes = qr_plan_total(&trainer->plan),
-        .peak_bytes = (int64_t)peak,
+        .peak_bytes = qr_device_memory_peak(backend),
+        .planned_host_bytes = qr_plan_host_total(&trainer->plan),
+        .peak_host_bytes = qr_device_memory_host_peak(backend),
         .flops_per_token = trainer->flops_per_token,
     };
     return QRUN_OK;

@@ -45,6 +45,7 @@ struct qrun_trainer {
     char policy_name[24];
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token; /* as in qrun_train_info */
+    qr_device_memory memory; /* as it was before the run took any */
     qr_plan plan;
     void *scratch; /* device, for qr_update_run */
     size_t scratch_bytes;
@@ -84,6 +85,13 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
 /* The plan under a policy; AUTO: with policy->n layers kept. */
 qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan,
                                  qr_error *err);
+/* What a run may take. */
+typedef struct qr_train_budget {
+    int64_t bytes; /* of the device's memory, with weights and context */
+    bool given;    /* else it is what the device has */
+    int64_t host_bytes; /* of host memory that is apart */
+} qr_train_budget;
+bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy);
 
 /* ---- train_flops.c ----------------------------------------------------------------------------------------------- */
@@ -109,9 +117,9 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 
 /* ---- train_alternatives.c ---------------------------------------------------------------------------------------- */
 
-/* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than the budget (that was given, or that the
- * machine has). The message has the options nearest to the run's that would fit, with what they need. */
-qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, int64_t budget, bool given, qr_error *err);
+/* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than the budget. The message has the options
+ * nearest to the run's that would fit, with what they need. */
+qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train_budget *budget, qr_error *err);
 
 /* ---- train_checkpoint.c ------------------------------------------------------------------------------------------ */
 

@@ -66,6 +66,7 @@ class TrainInfo(Structure):
         ("n_tokens", c_int64), ("n_target_tokens", c_int64), ("n_trainable", c_int64), ("total_steps", c_int64),
         ("first_step", c_int64), ("best_step", c_int64), ("best_loss", c_double), ("n_not_better", c_int32),
         ("stopped_early", c_bool), ("checkpointing", c_char_p), ("planned_bytes", c_int64), ("peak_bytes", c_int64),
+        ("planned_host_bytes", c_int64), ("peak_host_bytes", c_int64),
         ("flops_per_token", c_double),
     ]
 

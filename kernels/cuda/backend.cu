@@ -3,16 +3,17 @@
 
 #include "kernels/cuda/absent.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device_memory.h"
 
 extern "C" {
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
 }
 
-static void count_held(qr_cuda_backend *cuda, size_t n_bytes) {
-    const size_t held = cuda->held_bytes.fetch_add(n_bytes) + n_bytes;
-    size_t peak = cuda->peak_bytes.load();
-    while (held > peak && !cuda->peak_bytes.compare_exchange_weak(peak, held)) {}
+static void count_held(qr_cuda_held *held, size_t n_bytes) {
+    const size_t now = held->now.fetch_add(n_bytes) + n_bytes;
+    size_t peak = held->peak.load();
+    while (now > peak && !held->peak.compare_exchange_weak(peak, now)) {}
 }
 
 static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
@@ -30,19 +31,28 @@ static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_
         *memory = NULL;
         return status;
     }
-    count_held(cuda, n_bytes);
+    count_held(&cuda->held[kind], n_bytes);
     return QRUN_OK;
 }
 
 static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes) {
     if (memory == NULL) { return; }
     qr_device_memory_destroy(qr_cuda(backend)->device, kind, memory);
-    qr_cuda(backend)->held_bytes.fetch_sub(n_bytes);
+    qr_cuda(backend)->held[kind].now.fetch_sub(n_bytes);
 }
 
 static void memory_held(const qr_backend *backend, size_t *held, size_t *peak) {
-    *held = qr_cuda(backend)->held_bytes.load();
-    *peak = qr_cuda(backend)->peak_bytes.load();
+    *held = qr_cuda(backend)->held[QR_MEMORY_DEVICE].now.load();
+    *peak = qr_cuda(backend)->held[QR_MEMORY_DEVICE].peak.load();
+}
+
+static qrun_status memory_info(const qr_backend *backend, qr_backend_memory *memory, qr_error *err) {
+    const qr_cuda_backend *cuda = qr_cuda(backend);
+    const qr_cuda_held *host = &cuda->held[QR_MEMORY_HOST];
+    *memory = {};
+    memory->host_held_bytes = static_cast<int64_t>(host->now.load());
+    memory->host_peak_bytes = static_cast<int64_t>(host->peak.load());
+    return qr_device_memory_info(cuda->device, &memory->total_bytes, &memory->free_bytes, &memory->context_bytes, err);
 }
 
 static qrun_status copy_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
@@ -104,6 +114,7 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->memory_create = memory_create;
     base->memory_destroy = memory_destroy;
     base->memory_held = memory_held;
+    base->memory_info = memory_info;
     base->copy_in = copy_in;
     base->copy_in_async = copy_in_async;
     base->copy_out = copy_out;
@@ -130,6 +141,7 @@ qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr
     QR_TRY(qr_device_open(&cuda->device, err));
     QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
     QR_TRY(put_tables(cuda, err));
+    QR_TRY(qr_device_memory_measure_context(cuda->device, err));
     fill_vtable(cuda, threads);
     *backend = &cuda->base;
     return QRUN_OK;

@@ -23,12 +23,17 @@ struct qr_cuda_tables {
     float dynamic_bounds[2][256]; /* 255 of each */
 };
 
+/* Bytes that memory_create has given out, by kind. */
+struct qr_cuda_held {
+    std::atomic<size_t> now, peak;
+};
+
 struct qr_cuda_backend {
     qr_backend base; /* first: a qr_backend * of this backend is a qr_cuda_backend * */
     qr_device *device;
     qr_backend *host; /* the CPU backend, for ops on host memory (quantize) */
     const qr_cuda_tables *tables; /* device memory */
-    std::atomic<size_t> held_bytes, peak_bytes;
+    qr_cuda_held held[2]; /* by qr_memory_kind */
 };
 
 static inline qr_cuda_backend *qr_cuda(qr_backend *backend) { return reinterpret_cast<qr_cuda_backend *>(backend); }

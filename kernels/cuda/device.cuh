@@ -38,9 +38,13 @@ enum { WARP_LANES = 32 };
 
 #ifdef QR_SIMT
 
+qrun_status qr_device_use(qr_device *device, qr_error *err); /* fails once the device is lost */
+
 template <typename... P, typename... A>
-qrun_status qr_launch(qr_device *, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
-                      size_t shared_bytes, qr_error *, const A &...args) {
+qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
+                      size_t shared_bytes, qr_error *err, const A &...args) {
+    const qrun_status status = qr_device_use(device, err);
+    if (status != QRUN_OK) { return status; }
     simt::launch(name, grid, dim3(n_threads), shared_bytes, [&] { kernel(args...); });
     return QRUN_OK;
 }
@@ -50,7 +54,7 @@ template <typename T> T *shared_memory() { return reinterpret_cast<T *>(simt::no
 #else
 
 qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err);
-qrun_status qr_device_launch_check(const char *kernel, qr_error *err);
+qrun_status qr_device_launch_check(const qr_device *device, const char *kernel, qr_error *err);
 cudaStream_t qr_device_stream(const qr_device *device);
 
 template <typename... P, typename... A>
@@ -60,7 +64,7 @@ qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...),
         qr_device_launch_prepare(device, reinterpret_cast<const void *>(kernel), shared_bytes, err);
     if (status != QRUN_OK) { return status; }
     kernel<<<grid, n_threads, shared_bytes, qr_device_stream(device)>>>(args...);
-    return qr_device_launch_check(name, err);
+    return qr_device_launch_check(device, name, err);
 }
 
 template <typename T> __device__ __forceinline__ T *shared_memory() {

@@ -1,84 +1,75 @@
 /* device_api.h over CUDA's runtime. */
 #include "kernels/cuda/device_api.h"
 
-#include <cuda_runtime.h>
-
 #include <stdio.h>
 
+#include <new>
+
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/device_requirements.h"
+#include "kernels/cuda/device_state.cuh"
 
 extern "C" {
 #include "base/alloc.h"
 }
 
-struct qr_device {
-    int index;
-    int multiprocessors;
-    char isa[16];
-    cudaStream_t stream;
-    cudaEvent_t begin, end;
-};
-
-/* A failed call names what was asked for. After an error that breaks the context every later call gives the same. */
-static qrun_status check(cudaError_t result, const char *what, qr_error *err) {
+qrun_status qr_device_check(const qr_device *device, cudaError_t result, const char *what, qr_error *err) {
     if (result == cudaSuccess) { return QRUN_OK; }
-    const qrun_status status = result == cudaErrorMemoryAllocation ? QRUN_ERROR_MEMORY : QRUN_ERROR_DEVICE;
-    return qr_fail(err, status, "cuda: %s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
+    char message[sizeof device->fault.message];
+    snprintf(message, sizeof message, "cuda: %s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
+    if (result == cudaErrorMemoryAllocation) { return qr_fail(err, QRUN_ERROR_MEMORY, "%s", message); }
+    return qr_device_fault_set(&device->fault, message, err);
 }
 
-/* Threads that load weights come here without a current device. */
-static qrun_status enter(const qr_device *device, qr_error *err) {
-    return check(cudaSetDevice(device->index), "selecting the GPU", err);
+qrun_status qr_device_enter(const qr_device *device, qr_error *err) {
+    const qrun_status status = qr_device_fault_check(&device->fault, err);
+    return status != QRUN_OK ? status
+                             : qr_device_check(device, cudaSetDevice(device->index), "selecting the GPU", err);
 }
 
-static qrun_status check_driver(qr_error *err) {
+static qrun_status check_driver(const qr_device *device, qr_error *err) {
     int driver = 0, runtime = 0;
-    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-        return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: there is no NVIDIA driver on this machine");
-    }
-    const cudaError_t result = cudaRuntimeGetVersion(&runtime);
-    if (result != cudaSuccess) { return check(result, "asking for the runtime's version", err); }
-    if (driver / 1000 < runtime / 1000) {
-        return qr_fail(err, QRUN_ERROR_DEVICE,
-                       "cuda: the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.0 or newer",
-                       driver / 1000, driver % 1000 / 10, runtime / 1000);
-    }
-    return QRUN_OK;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) { driver = 0; }
+    const qrun_status status =
+        qr_device_check(device, cudaRuntimeGetVersion(&runtime), "asking for the runtime's version", err);
+    return status != QRUN_OK ? status : qr_device_check_driver(driver, runtime, err);
 }
 
-/* BF16 products and cp.async came with compute capability 8.0. */
 static qrun_status choose_gpu(qr_device *device, qr_error *err) {
     int n_devices = 0, major = 0, minor = 0;
     const cudaError_t result = cudaGetDeviceCount(&n_devices);
     if (result == cudaErrorNoDevice || (result == cudaSuccess && n_devices == 0)) {
-        return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: the driver knows of no GPU (or CUDA_VISIBLE_DEVICES hides it)");
+        return qr_device_fail_no_gpu(err);
     }
-    if (result != cudaSuccess) { return check(result, "looking for a GPU", err); }
-    for (int i = 0; i < n_devices; i++) {
+    if (result != cudaSuccess) { return qr_device_check(device, result, "looking for a GPU", err); }
+    for (int i = 0; i < n_devices && major < QR_DEVICE_LEAST_MAJOR; i++) {
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
-        if (major < 8) { continue; }
         device->index = i;
-        snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
-        return check(cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, i),
-                     "asking for the GPU's size", err);
     }
-    return qr_fail(err, QRUN_ERROR_DEVICE,
-                   "cuda: the GPU has compute capability %d.%d, without BF16; 8.0 (Ampere) or newer is needed", major,
-                   minor);
+    snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
+    const qrun_status status = qr_device_check_capability(major, minor, err);
+    if (status != QRUN_OK) { return status; }
+    return qr_device_check(
+        device, cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, device->index),
+        "asking for the GPU's size", err);
 }
 
 qrun_status qr_device_open(qr_device **device, qr_error *err) {
     *device = NULL;
-    qr_device *made = static_cast<qr_device *>(qr_alloc_zeroed(sizeof *made));
-    if (made == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof *made); }
+    void *memory = qr_alloc_zeroed(sizeof(qr_device));
+    if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_device)); }
+    qr_device *made = new (memory) qr_device();
     qrun_status status = QRUN_OK;
-    QR_TRY(check_driver(err));
+    QR_TRY(check_driver(made, err));
     QR_TRY(choose_gpu(made, err));
-    QR_TRY(enter(made, err));
-    QR_TRY(check(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream", err));
-    QR_TRY(check(cudaEventCreate(&made->begin), "creating an event", err));
-    QR_TRY(check(cudaEventCreate(&made->end), "creating an event", err));
+    qr_device_memory_before_context(made);
+    QR_TRY(qr_device_enter(made, err));
+    QR_TRY(qr_device_check(made, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream",
+                           err));
+    QR_TRY(qr_device_check(made, cudaEventCreate(&made->begin), "creating an event", err));
+    QR_TRY(qr_device_check(made, cudaEventCreate(&made->end), "creating an event", err));
     *device = made;
     return QRUN_OK;
 out:
@@ -95,6 +86,7 @@ void qr_device_close(qr_device *device) {
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         cudaStreamDestroy(device->stream);
     }
+    device->~qr_device();
     qr_free(device);
 }
 
@@ -105,7 +97,7 @@ int qr_device_multiprocessors(const qr_device *device) { return device->multipro
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
                                     qr_error *err) {
     *memory = NULL;
-    const qrun_status status = enter(device, err);
+    const qrun_status status = qr_device_enter(device, err);
     if (status != QRUN_OK) { return status; }
     const size_t at_least_one = n_bytes > 0 ? n_bytes : 1;
     const cudaError_t result = kind == QR_MEMORY_DEVICE ? cudaMalloc(memory, at_least_one)
@@ -114,7 +106,7 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
         cudaGetLastError(); /* this one does not break the context */
         return qr_fail_memory(err, kind == QR_MEMORY_DEVICE ? "memory of the GPU" : "pinned host memory", n_bytes);
     }
-    return check(result, "taking memory", err);
+    return qr_device_check(device, result, "taking memory", err);
 }
 
 void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memory) {
@@ -130,9 +122,11 @@ void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memo
 static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind, bool wait,
                         qr_error *err) {
     if (n_bytes == 0) { return QRUN_OK; }
-    qrun_status status = enter(device, err);
-    if (status == QRUN_OK) { status = check(cudaMemcpyAsync(dst, src, n_bytes, kind, device->stream), "copying", err); }
-    if (status == QRUN_OK && wait) { status = check(cudaStreamSynchronize(device->stream), "copying", err); }
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_enter(device, err));
+    QR_TRY(qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, device->stream), "copying", err));
+    if (wait) { QR_TRY(qr_device_check(device, cudaStreamSynchronize(device->stream), "copying", err)); }
+out:
     return status;
 }
 
@@ -153,26 +147,28 @@ qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src,
 }
 
 qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
-    const qrun_status status = enter(device, err);
+    const qrun_status status = qr_device_enter(device, err);
     if (status != QRUN_OK || n_bytes == 0) { return status; }
-    return check(cudaMemsetAsync(memory, 0, n_bytes, device->stream), "zeroing memory", err);
+    return qr_device_check(device, cudaMemsetAsync(memory, 0, n_bytes, device->stream), "zeroing memory", err);
 }
 
 qrun_status qr_device_sync(qr_device *device, qr_error *err) {
-    const qrun_status status = enter(device, err);
-    return status != QRUN_OK ? status : check(cudaStreamSynchronize(device->stream), "waiting for the GPU", err);
+    const qrun_status status = qr_device_enter(device, err);
+    if (status != QRUN_OK) { return status; }
+    return qr_device_check(device, cudaStreamSynchronize(device->stream), "waiting for the GPU", err);
 }
 
 qrun_status qr_device_timer_start(qr_device *device, qr_error *err) {
-    return check(cudaEventRecord(device->begin, device->stream), "recording an event", err);
+    return qr_device_check(device, cudaEventRecord(device->begin, device->stream), "recording an event", err);
 }
 
 qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *err) {
     float milliseconds = 0.0F;
     qrun_status status = QRUN_OK;
-    QR_TRY(check(cudaEventRecord(device->end, device->stream), "recording an event", err));
-    QR_TRY(check(cudaEventSynchronize(device->end), "waiting for the GPU", err));
-    QR_TRY(check(cudaEventElapsedTime(&milliseconds, device->begin, device->end), "reading a timer", err));
+    QR_TRY(qr_device_check(device, cudaEventRecord(device->end, device->stream), "recording an event", err));
+    QR_TRY(qr_device_check(device, cudaEventSynchronize(device->end), "waiting for the GPU", err));
+    QR_TRY(qr_device_check(device, cudaEventElapsedTime(&milliseconds, device->begin, device->end), "reading a timer",
+                           err));
     *seconds = static_cast<double>(milliseconds) * 1e-3;
 out:
     return status;
@@ -182,13 +178,15 @@ out:
 
 qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err) {
     enum { WITHOUT_ASKING = 48 << 10 };
-    const qrun_status status = enter(device, err);
+    const qrun_status status = qr_device_enter(device, err);
     if (status != QRUN_OK || shared_bytes <= WITHOUT_ASKING) { return status; }
     const int n_bytes = static_cast<int>(shared_bytes);
-    return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
-                 "asking for shared memory", err);
+    return qr_device_check(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
+                           "asking for shared memory", err);
 }
 
-qrun_status qr_device_launch_check(const char *kernel, qr_error *err) { return check(cudaGetLastError(), kernel, err); }
+qrun_status qr_device_launch_check(const qr_device *device, const char *kernel, qr_error *err) {
+    return qr_device_check(device, cudaGetLastError(), kernel, err);
+}
 
 cudaStream_t qr_device_stream(const qr_device *device) { return device->stream; }

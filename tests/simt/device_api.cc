@@ -1,30 +1,51 @@
 /* kernels/cuda/device_api.h over host memory: a device that simt.h executes on. Buffers are blocks of their exact size,
  * so that AddressSanitizer sees every access outside one. */
-#include "kernels/cuda/device_api.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <new>
-#include <vector>
-
+#include "device_state.h"
+#include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/device_requirements.h"
 #include "simt.h"
 
-/* Where an asynchronous copy came from, and what was there. */
-struct copy_source {
-    const unsigned char *host;
-    std::vector<unsigned char> bytes;
-};
+static int64_t setting(const char *name, int64_t otherwise) {
+    const char *text = getenv(name);
+    return text != NULL && text[0] != '\0' ? strtoll(text, NULL, 10) : otherwise;
+}
 
-struct qr_device {
-    double began;
-    std::vector<copy_source> reading; /* since the last wait */
-};
+static qrun_status check_requirements(qr_error *err) {
+    enum { OUR_RUNTIME = 12000 };
+    const char *capability = getenv("QRUN_SIMT_CAPABILITY");
+    const qrun_status status =
+        qr_device_check_driver(static_cast<int>(setting("QRUN_SIMT_DRIVER", OUR_RUNTIME)), OUR_RUNTIME, err);
+    if (status != QRUN_OK || capability == NULL) { return status; }
+    char *end;
+    const long major = strtol(capability, &end, 10);
+    return qr_device_check_capability(static_cast<int>(major), atoi(end + 1), err);
+}
 
-/* The sources of asynchronous copies had to stay as they were until now. */
-static void settle(qr_device *device) {
+qrun_status qr_device_open(qr_device **device, qr_error *err) {
+    *device = NULL;
+    const qrun_status status = check_requirements(err);
+    if (status != QRUN_OK) { return status; }
+    *device = new qr_device();
+    (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
+    (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
+    qr_device_memory_before_context(*device);
+    return QRUN_OK;
+}
+
+void qr_device_close(qr_device *device) { delete device; }
+
+qrun_status qr_device_use(qr_device *device, qr_error *err) {
+    if (device->calls_left.fetch_sub(1) > 0) { return QRUN_OK; }
+    return qr_device_fault_set(&device->fault, "cuda: copying: the GPU is lost, as QRUN_SIMT_LOST_AFTER says", err);
+}
+
+void qr_device_settle(qr_device *device) {
+    const std::lock_guard<std::mutex> held(device->lock);
     for (const copy_source &source : device->reading) {
         if (memcmp(source.host, source.bytes.data(), source.bytes.size()) == 0) { continue; }
         fprintf(stderr, "simt: host memory was changed while a copy could still read it\n");
@@ -33,66 +54,97 @@ static void settle(qr_device *device) {
     device->reading.clear();
 }
 
-qrun_status qr_device_open(qr_device **device, qr_error *err) {
-    *device = new (std::nothrow) qr_device();
-    return *device != NULL ? QRUN_OK : qr_fail_memory(err, "the cuda backend", sizeof **device);
-}
-
-void qr_device_close(qr_device *device) { delete device; }
-
 const char *qr_device_isa(const qr_device *) { return "simt"; }
 
 int qr_device_multiprocessors(const qr_device *) { return 1; }
 
-qrun_status qr_device_memory_create(qr_device *, qr_memory_kind, size_t n_bytes, void **memory, qr_error *err) {
+/* Whether the device has as much left; then it is taken. */
+static bool take(qr_device *device, size_t n_bytes) {
+    const std::lock_guard<std::mutex> held(device->lock);
+    const int64_t context = device->context_bytes > 0 ? device->context_bytes : 0;
+    if (n_bytes > static_cast<size_t>(device->memory_bytes - context - device->held_bytes)) { return false; }
+    device->held_bytes += static_cast<int64_t>(n_bytes);
+    return true;
+}
+
+static void give(qr_device *device, size_t n_bytes) {
+    const std::lock_guard<std::mutex> held(device->lock);
+    device->held_bytes -= static_cast<int64_t>(n_bytes);
+}
+
+qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                    qr_error *err) {
     enum { ALIGNMENT = 256 };
+    *memory = NULL;
+    const qrun_status status = qr_device_use(device, err);
+    if (status != QRUN_OK) { return status; }
     const size_t most = static_cast<size_t>(1) << 39; /* AddressSanitizer ends the program at more */
-    if (n_bytes > most || posix_memalign(memory, ALIGNMENT, n_bytes > 0 ? n_bytes : 1) != 0) {
+    const bool on_device = kind == QR_MEMORY_DEVICE;
+    if (n_bytes > most || (on_device && !take(device, n_bytes))) {
+        return qr_fail_memory(err, on_device ? "memory of the GPU" : "pinned host memory", n_bytes);
+    }
+    if (posix_memalign(memory, ALIGNMENT, n_bytes > 0 ? n_bytes : 1) != 0) {
         *memory = NULL;
+        if (on_device) { give(device, n_bytes); }
         return qr_fail_memory(err, "memory of the GPU", n_bytes);
     }
     memset(*memory, 0xFF, n_bytes);
+    const std::lock_guard<std::mutex> held(device->lock);
+    if (on_device) { device->device_memory[*memory] = n_bytes; }
     return QRUN_OK;
 }
 
 void qr_device_memory_destroy(qr_device *device, qr_memory_kind, void *memory) {
     if (memory == NULL) { return; }
-    settle(device);
+    qr_device_settle(device);
+    {
+        const std::lock_guard<std::mutex> held(device->lock);
+        const auto found = device->device_memory.find(memory);
+        if (found != device->device_memory.end()) {
+            device->held_bytes -= static_cast<int64_t>(found->second);
+            device->device_memory.erase(found);
+        }
+    }
     free(memory);
 }
 
-static qrun_status copy(void *dst, const void *src, size_t n_bytes) {
-    if (n_bytes > 0) { memcpy(dst, src, n_bytes); }
-    return QRUN_OK;
+static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    const qrun_status status = qr_device_use(device, err);
+    if (status == QRUN_OK && n_bytes > 0) { memcpy(dst, src, n_bytes); }
+    return status;
 }
 
-qrun_status qr_device_copy_in(qr_device *, void *dst, const void *host, size_t n_bytes, qr_error *) {
-    return copy(dst, host, n_bytes);
+qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
+    return copy(device, dst, host, n_bytes, err);
 }
 
-qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *) {
+qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
     const unsigned char *first = static_cast<const unsigned char *>(host);
-    device->reading.push_back({first, std::vector<unsigned char>(first, first + n_bytes)});
-    return copy(dst, host, n_bytes);
+    {
+        const std::lock_guard<std::mutex> held(device->lock);
+        device->reading.push_back({first, std::vector<unsigned char>(first, first + n_bytes)});
+    }
+    return copy(device, dst, host, n_bytes, err);
 }
 
-qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *) {
-    settle(device);
-    return copy(host, src, n_bytes);
+qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
+    qr_device_settle(device);
+    return copy(device, host, src, n_bytes, err);
 }
 
-qrun_status qr_device_copy_within(qr_device *, void *dst, const void *src, size_t n_bytes, qr_error *) {
-    return copy(dst, src, n_bytes);
+qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    return copy(device, dst, src, n_bytes, err);
 }
 
-qrun_status qr_device_zero(qr_device *, void *memory, size_t n_bytes, qr_error *) {
-    if (n_bytes > 0) { memset(memory, 0, n_bytes); }
-    return QRUN_OK;
+qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
+    const qrun_status status = qr_device_use(device, err);
+    if (status == QRUN_OK && n_bytes > 0) { memset(memory, 0, n_bytes); }
+    return status;
 }
 
-qrun_status qr_device_sync(qr_device *device, qr_error *) {
-    settle(device);
-    return QRUN_OK;
+qrun_status qr_device_sync(qr_device *device, qr_error *err) {
+    qr_device_settle(device);
+    return qr_device_use(device, err);
 }
 
 static double seconds_now() {

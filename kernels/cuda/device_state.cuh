@@ -1,0 +1,28 @@
+/* The device as the device_*.cu files see it, which alone call CUDA's runtime. */
+#ifndef QR_KERNELS_CUDA_DEVICE_STATE_CUH
+#define QR_KERNELS_CUDA_DEVICE_STATE_CUH
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device_api.h"
+#include "kernels/cuda/device_fault.h"
+
+struct qr_device {
+    int index;
+    int multiprocessors;
+    char isa[16];
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    int64_t total_before, free_before; /* memory before there was a context; −1: not known */
+    int64_t context_bytes;             /* −1: not known */
+    mutable qr_device_fault fault;
+};
+
+/* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give
+ * again. */
+qrun_status qr_device_check(const qr_device *device, cudaError_t result, const char *what, qr_error *err);
+
+/* Makes the device the thread's current one: threads that load weights come without. Fails with the first fault. */
+qrun_status qr_device_enter(const qr_device *device, qr_error *err);
+
+#endif

@@ -1,0 +1,40 @@
+/* The device that simt.h executes on, as its device_*.cc files see it. What a real one would say of itself is taken from
+ * the environment when it is opened, so that a test can have a GPU of any size and of any fault:
+ *     QRUN_SIMT_MEMORY      bytes of device memory; 4 GiB
+ *     QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
+ *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
+ *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
+ *     QRUN_SIMT_CAPABILITY  compute capability ("7.5") */
+#ifndef QR_TESTS_SIMT_DEVICE_STATE_H
+#define QR_TESTS_SIMT_DEVICE_STATE_H
+
+#include <map>
+#include <vector>
+
+#include "kernels/cuda/device_api.h"
+#include "kernels/cuda/device_fault.h"
+
+/* Where an asynchronous copy came from, and what was there. */
+struct copy_source {
+    const unsigned char *host;
+    std::vector<unsigned char> bytes;
+};
+
+struct qr_device {
+    int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
+    std::atomic<int64_t> calls_left;     /* until it is lost */
+    qr_device_fault fault;
+    double began;
+    std::mutex lock; /* guards the rest */
+    std::map<void *, size_t> device_memory;
+    int64_t held_bytes;
+    std::vector<copy_source> reading; /* since the last wait */
+};
+
+/* Every call passes here, launches too. */
+qrun_status qr_device_use(qr_device *device, qr_error *err);
+
+/* What a wait does: the sources of asynchronous copies had to stay as they were until now. */
+void qr_device_settle(qr_device *device);
+
+#endif
