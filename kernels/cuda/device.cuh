@@ -177,6 +177,56 @@ __device__ __forceinline__ uint32_t f32_to_bf16x2(float low, float high) {
 #endif
 }
 
+__device__ __forceinline__ uint32_t f32_to_f16x2(float low, float high) {
+#ifdef QR_SIMT
+    return pack16(f32_to_f16(low), f32_to_f16(high));
+#else
+    const __half2 both = __floats2half2_rn(low, high);
+    return pack16(__half_as_ushort(both.x), __half_as_ushort(both.y));
+#endif
+}
+
+/* Four bytes out of the eight of low (0 to 3) and high (4 to 7): byte i of the result is the one that bits 4i to 4i + 2
+ * of the selector name; bit 4i + 3 is 0. */
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+#ifdef QR_SIMT
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    uint32_t result = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        result |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7U) * 8 & 0xFFU) << 8 * i;
+    }
+    return result;
+#else
+    uint32_t result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+    return result;
+#endif
+}
+
+/* Loads of what is read once: it leaves no trace in the first cache, which is x's. Addresses are multiples of the
+ * size. */
+__device__ __forceinline__ uint2 load_once_8(const void *src) {
+#ifdef QR_SIMT
+    return *static_cast<const uint2 *>(src);
+#else
+    uint2 value;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(src));
+    return value;
+#endif
+}
+
+__device__ __forceinline__ uint4 load_once_16(const void *src) {
+#ifdef QR_SIMT
+    return *static_cast<const uint4 *>(src);
+#else
+    uint4 value;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+        : "l"(src));
+    return value;
+#endif
+}
+
 /* Element `index` of an array of F32, BF16 or F16. */
 __device__ __forceinline__ float load_as_f32(const void *src, qr_dtype dtype, int64_t index) {
     switch (dtype) {

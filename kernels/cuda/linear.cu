@@ -1,5 +1,6 @@
 /* linear with x in F32: a warp for one output and up to 8 rows of x, lanes over the columns in steps of 32, one
- * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu has x in 16 bits. */
+ * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu and
+ * linear_tile.cu have x in 16 bits. */
 #include "kernels/cuda/linear.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
@@ -21,7 +22,7 @@ __global__ void linear_f32_kernel(qr_linear_args a, matrix w) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const float sum = warp_sum(sums[i]);
-        if (i < n_rows && lane_index() == 0) { store_linear(a, w, row + i, o, sum); }
+        if (i < n_rows && lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
     }
 }
 
@@ -41,7 +42,9 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
 }
 
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *, qr_error *err) {
-    return args.x_dtype == QR_DTYPE_F32 ? launch_f32(cuda, args, err) : qr_cuda_linear_mma(cuda, args, err);
+    if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
+    return qr_cuda_linear_tile_takes(args, matrix_of(cuda, *args.weight)) ? qr_cuda_linear_tile(cuda, args, err)
+                                                                          : qr_cuda_linear_mma(cuda, args, err);
 }
 
 QR_CUDA_OP(linear, no_workspace<qr_linear_args>, run_linear)

@@ -9,10 +9,9 @@
  * ones of both operands: lane t of a group of four takes columns [16t, 16t + 16) of a chunk, four a product, and its
  * codes are then 16 neighbours: 8 bytes of NF4, 16 of INT8, 32 of BF16 and F16. */
 #include "kernels/cuda/linear.cuh"
-#include "kernels/cuda/weights16.cuh"
 
 enum {
-    SEGMENTS = 8,
+    SEGMENTS = LINEAR_SEGMENTS,
     THREADS = SEGMENTS * WARP_LANES,
     STEPS = 4,       /* products a chunk */
     OUTPUTS = 16,    /* rows of the weights, in one block */
@@ -45,7 +44,7 @@ template <int tiles> static __device__ void store_sums(const qr_linear_args &a, 
         const int64_t row = (static_cast<int64_t>(blockIdx.y) * tiles + i / TILE) * TILE_ROWS + i % TILE_ROWS;
         float sum = sums[i];
         for (unsigned s = 1; s < SEGMENTS; s++) { sum += sums[s * tiles * TILE + i]; }
-        if (o < w.rows && row < a.n_rows) { store_linear(a, w, row, o, sum); }
+        if (o < w.rows && row < a.n_rows) { store_linear(a, linear_output_of(a, w, o), row, o, sum); }
     }
 }
 
@@ -58,7 +57,7 @@ __global__ void linear_mma_kernel(qr_linear_args a, matrix w, bool whole) {
     const unsigned group = lane_index() / 4, quad = lane_index() % 4;
     const int64_t o = static_cast<int64_t>(blockIdx.x) * OUTPUTS + group;
     const int64_t row = static_cast<int64_t>(blockIdx.y) * tiles * TILE_ROWS + group;
-    const int64_t n_chunks = (w.cols + CHUNK - 1) / CHUNK, per_segment = (n_chunks + SEGMENTS - 1) / SEGMENTS;
+    const int64_t n_chunks = (w.cols + CHUNK - 1) / CHUNK, per_segment = linear_segment_chunks(n_chunks);
     const int64_t begin = warp_index() * per_segment;
     const int64_t end = begin + per_segment < n_chunks ? begin + per_segment : n_chunks;
     float d[tiles][4] = {};
@@ -109,8 +108,7 @@ static qrun_status launch_rows(qr_cuda_backend &cuda, const qr_linear_args &args
 
 template <typename type>
 static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
-    const bool aligned = reinterpret_cast<uintptr_t>(args.x) % 16 == 0 && args.x_stride % 8 == 0;
-    const bool whole = aligned && w.cols % CHUNK == 0;
+    const bool whole = linear_x_is_whole(args);
     switch (path_of(w, args.x_dtype)) {
     case PATH_NF4: return launch_rows<type, PATH_NF4>(cuda, args, w, whole, err);
     case PATH_INT8: return launch_rows<type, PATH_INT8>(cuda, args, w, whole, err);

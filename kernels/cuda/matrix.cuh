@@ -34,11 +34,24 @@ static inline matrix matrix_of(const qr_cuda_backend &cuda, const qr_weight &wei
     return m;
 }
 
-/* The absmax of an NF4 block; nested: every operation rounded, as quant/nf4.h says. */
+/* What the absmax of an NF4 block is made of: loaded long before it is used, so that no load waits for another. */
+struct absmax_parts {
+    float scale; /* NF4: the absmax; NF4_DQ: the nested one */
+    unsigned code;
+};
+
+__device__ __forceinline__ absmax_parts matrix_absmax_parts(const matrix &m, int64_t block) {
+    if (m.format == QR_WEIGHT_NF4) { return {m.scales[block], 0}; }
+    return {m.nested_absmax[block / QR_NESTED_BLOCK], m.absmax_codes[block]};
+}
+
+/* Every operation rounded, as quant/nf4.h says. `map` is the signed dynamic map, wherever it lies. */
+__device__ __forceinline__ float matrix_absmax_of(const matrix &m, const absmax_parts &parts, const float *map) {
+    return m.format == QR_WEIGHT_NF4 ? parts.scale : map[parts.code] * parts.scale + m.nested_offset;
+}
+
 __device__ __forceinline__ float matrix_absmax(const matrix &m, int64_t block) {
-    if (m.format == QR_WEIGHT_NF4) { return m.scales[block]; }
-    const float value = m.tables->dynamic_map[1][m.absmax_codes[block]];
-    return value * m.nested_absmax[block / QR_NESTED_BLOCK] + m.nested_offset;
+    return matrix_absmax_of(m, matrix_absmax_parts(m, block), m.tables->dynamic_map[1]);
 }
 
 /* Element number `index` of the flattened matrix, dequantised to F32; of INT8 the code alone, as a number. */

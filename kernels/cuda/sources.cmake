@@ -16,6 +16,7 @@ set(QR_CUDA_SOURCES
   linear.cu
   linear_backward.cu
   linear_mma.cu
+  linear_tile.cu
   lora.cu
   loss.cu
   norm.cu

@@ -5,6 +5,10 @@
 
 #include "kernels/cuda/matrix.cuh"
 
+extern "C" {
+#include "quant/nf4.h"
+}
+
 enum {
     CHUNK = 64,     /* columns of whole runs and of one scale a run */
     LANE_COLS = 16, /* of a run */
@@ -18,6 +22,7 @@ enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY };
 /* The type of x, and what weights are rounded to. */
 struct of_bf16 {
     static __device__ __forceinline__ uint16_t round(float value) { return f32_to_bf16(value); }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
     static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
         mma_bf16(d, a, b);
     }
@@ -25,6 +30,7 @@ struct of_bf16 {
 
 struct of_f16 {
     static __device__ __forceinline__ uint16_t round(float value) { return f32_to_f16(value); }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
     static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
         mma_f16(d, a, b);
     }
@@ -115,6 +121,102 @@ static inline weights_path path_of(const matrix &w, qr_dtype x_dtype) {
     case QR_WEIGHT_F16: return x_dtype == QR_DTYPE_F16 ? PATH_16 : PATH_ANY;
     default: return PATH_ANY;
     }
+}
+
+/* --- Runs of 32 columns, for kernels that dequantise into shared or global memory: a thread a run --- */
+
+enum { RUN_COLS = 32, RUN_PIECES = 4, PIECE_COLS = 8 };
+
+/* The code book by value in a kernel's parameters: operands of instructions, which no load brings. */
+struct nf4_book {
+    float value[16];
+};
+
+static inline nf4_book nf4_book_of() {
+    nf4_book book;
+    memcpy(book.value, qr_nf4_code, sizeof book.value);
+    return book;
+}
+
+/* The sixteen weights that a block of NF4 has, rounded to 16 bits: their low bytes and their high bytes. */
+struct nf4_products {
+    uint32_t low[4], high[4];
+};
+
+template <typename type>
+static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &book, float absmax) {
+    nf4_products products;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float *code = &book.value[4 * i];
+        const uint32_t first = type::pack(code[0] * absmax, code[1] * absmax);
+        const uint32_t second = type::pack(code[2] * absmax, code[3] * absmax);
+        products.low[i] = permute_bytes(first, second, 0x6420U);
+        products.high[i] = permute_bytes(first, second, 0x7531U);
+    }
+    return products;
+}
+
+/* Four weights of the codes in the low 16 bits: a permutation looks four codes up in eight bytes by three bits of each,
+ * another one chooses between both halves of the table by the fourth. Eight permutations and three other instructions,
+ * and no shared memory. The first of two codes is a byte's high half. */
+static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[2]) {
+    const uint32_t index = codes & 0x7777U, half = (codes >> 1 & 0x4444U) | 0x3210U;
+    const uint32_t low = permute_bytes(permute_bytes(products.low[0], products.low[1], index),
+                                       permute_bytes(products.low[2], products.low[3], index), half);
+    const uint32_t high = permute_bytes(permute_bytes(products.high[0], products.high[1], index),
+                                        permute_bytes(products.high[2], products.high[3], index), half);
+    pairs[0] = permute_bytes(low, high, 0x4051U);
+    pairs[1] = permute_bytes(low, high, 0x6273U);
+}
+
+/* Four codes of INT8 as numbers: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
+template <typename type> static __device__ __forceinline__ void int8_convert(uint32_t codes, uint32_t pairs[2]) {
+    const uint32_t flipped = codes ^ 0x80808080U;
+    float value[4];
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++) {
+        value[i] = f32_from_bits(permute_bytes(flipped, 0x4B000000U, 0x7440U + i)) - 8388736.0F;
+    }
+    pairs[0] = type::pack(value[0], value[1]);
+    pairs[1] = type::pack(value[2], value[3]);
+}
+
+/* The codes of a run as they lie, loaded before they are used. */
+template <weights_path path> struct run_codes {
+    enum { VECTORS = path == PATH_NF4 ? 1 : 2 };
+    uint4 vectors[VECTORS];
+    absmax_parts absmax;
+};
+
+/* Columns [col, col + 32) of row o, of PATH_NF4 or PATH_INT8; zeros behind the last row. */
+template <weights_path path>
+static __device__ __forceinline__ void load_run(const matrix &w, int64_t o, int64_t col, run_codes<path> &run) {
+    const int64_t index = o * w.cols + col;
+    const unsigned char *src = w.codes + (path == PATH_NF4 ? index / 2 : index);
+    const bool inside = o < w.rows;
+#pragma unroll
+    for (int i = 0; i < run_codes<path>::VECTORS; i++) {
+        run.vectors[i] = inside ? load_once_16(src + 16 * i) : make_uint4(0, 0, 0, 0);
+    }
+    run.absmax = path == PATH_NF4 && inside ? matrix_absmax_parts(w, index >> w.block_shift) : absmax_parts{0.0F, 0};
+}
+
+/* Writes weights [8 · piece, 8 · piece + 8) of a run to 16 bytes. */
+template <typename type, weights_path path>
+static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, const nf4_products &products, int piece) {
+    uint32_t pairs[4];
+    if (path == PATH_NF4) {
+        const uint4 &all = run.vectors[0];
+        const uint32_t codes = piece == 0 ? all.x : piece == 1 ? all.y : piece == 2 ? all.z : all.w;
+        nf4_lookup(products, codes, pairs);
+        nf4_lookup(products, codes >> 16, pairs + 2);
+    } else {
+        const uint4 &four = run.vectors[piece / 2 % run_codes<path>::VECTORS];
+        int8_convert<type>(piece % 2 == 0 ? four.x : four.z, pairs);
+        int8_convert<type>(piece % 2 == 0 ? four.y : four.w, pairs + 2);
+    }
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 #endif

@@ -118,11 +118,29 @@ static void check_linear_overflow(qr_weight_format format) {
     qr_free(x_typed);
 }
 
+/* More rows than one tile of any kernel takes, and outputs behind a tile's edge: 1 … 64 of these rows, by the harness,
+ * have the bits that they have among all. */
+static void check_linear_many_rows(void) {
+    enum { MANY_ROWS = 131 };
+    static const int64_t shapes[][2] = {{130, 64}, {17, 1152}, {200, 320}};
+    static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16};
+    for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes); i++) {
+        const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(shapes));
+        const int64_t *shape = shapes[i % QR_COUNT_OF(shapes)];
+        const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
+        const qr_weight_desc desc = {.format = format, .block = block, .rows = shape[0], .cols = shape[1]};
+        /* x at multiples of 16 bytes, with and without accumulating. */
+        check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS, i / 2 % 2 * 2);
+        if (format == QR_WEIGHT_F16) { check_linear(desc, QR_DTYPE_F16, MANY_ROWS, 0); }
+    }
+}
+
 /* Every format, type, width and number of outputs; the rows are 65, and 1 … 64 of them by the harness. The widest
  * matrices take fewer combinations, for time. */
 void test_op_linear(void) {
     check_linear_overflow(QR_WEIGHT_F32);
     check_linear_overflow(QR_WEIGHT_BF16);
+    check_linear_many_rows();
     static const int64_t cols[] = {1, 31, 64, 80, 128, 172, 256, 320, 2112};
     static const int64_t outs[] = {1, 3, 17, 64, 100};
     static const int blocks[] = {64, 32, 128, 4096};
