@@ -125,7 +125,7 @@ static inline weights_path path_of(const matrix &w, qr_dtype x_dtype) {
 
 /* --- Runs of 32 columns, for kernels that dequantise into shared or global memory: a thread a run --- */
 
-enum { RUN_COLS = 32, RUN_PIECES = 4, PIECE_COLS = 8 };
+enum { RUN_COLS = 32, PIECE_COLS = 8 };
 
 /* The code book by value in a kernel's parameters: operands of instructions, which no load brings. */
 struct nf4_book {
@@ -184,28 +184,26 @@ template <typename type> static __device__ __forceinline__ void int8_convert(uin
 
 /* The codes of a run as they lie, loaded before they are used. */
 template <weights_path path> struct run_codes {
-    enum { VECTORS = path == PATH_NF4 ? 1 : 2 };
+    enum { VECTORS = path == PATH_NF4 ? 1 : path == PATH_INT8 ? 2 : 4 };
     uint4 vectors[VECTORS];
     absmax_parts absmax;
 };
 
-/* Columns [col, col + 32) of row o, of PATH_NF4 or PATH_INT8; zeros behind the last row. */
+/* Columns [col, col + 32) of row o, of any path but PATH_ANY. Behind the last row the last one: nobody wants it. */
 template <weights_path path>
 static __device__ __forceinline__ void load_run(const matrix &w, int64_t o, int64_t col, run_codes<path> &run) {
-    const int64_t index = o * w.cols + col;
-    const unsigned char *src = w.codes + (path == PATH_NF4 ? index / 2 : index);
-    const bool inside = o < w.rows;
+    const int64_t index = (o < w.rows ? o : w.rows - 1) * w.cols + col;
+    const unsigned char *src = w.codes + (path == PATH_NF4 ? index / 2 : path == PATH_INT8 ? index : index * 2);
 #pragma unroll
-    for (int i = 0; i < run_codes<path>::VECTORS; i++) {
-        run.vectors[i] = inside ? load_once_16(src + 16 * i) : make_uint4(0, 0, 0, 0);
-    }
-    run.absmax = path == PATH_NF4 && inside ? matrix_absmax_parts(w, index >> w.block_shift) : absmax_parts{0.0F, 0};
+    for (int i = 0; i < run_codes<path>::VECTORS; i++) { run.vectors[i] = load_once_16(src + 16 * i); }
+    if (path == PATH_NF4) { run.absmax = matrix_absmax_parts(w, index >> w.block_shift); }
 }
 
-/* Writes weights [8 · piece, 8 · piece + 8) of a run to 16 bytes. */
+/* Weights [8 · piece, 8 · piece + 8) of a run. */
 template <typename type, weights_path path>
 static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, const nf4_products &products, int piece) {
     uint32_t pairs[4];
+    if (path == PATH_16) { return run.vectors[piece % run_codes<path>::VECTORS]; }
     if (path == PATH_NF4) {
         const uint4 &all = run.vectors[0];
         const uint32_t codes = piece == 0 ? all.x : piece == 1 ? all.y : piece == 2 ? all.z : all.w;
