@@ -220,6 +220,12 @@ bool qr_check_nll(const void *args, qr_error *err) {
     return check_view("nll", "logits", a->n_rows, a->vocab, a->vocab, err);
 }
 
+bool qr_check_sample(const void *args, qr_error *err) {
+    const qr_sample_args *a = args;
+    REQUIRE(a->vocab <= INT32_MAX, "sample", "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_view("sample", "logits", a->n_draws, a->vocab, a->vocab, err);
+}
+
 /* --- Training ---------------------------------------------------------------------------------------------------- */
 
 static bool check_not_negative(const char *op, const char *what, float value, qr_error *err) {

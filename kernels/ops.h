@@ -41,7 +41,8 @@
     X(gate)                     \
     X(add)                      \
     X(softcap)                  \
-    X(nll)
+    X(nll)                      \
+    X(sample)
 
 /* Their arguments are in ops_train.h. */
 #define QR_TRAIN_OPS(X)            \
@@ -317,6 +318,39 @@ typedef struct qr_nll_args {
     float *dst;            /* [n_rows] */
     int64_t n_rows, vocab;
 } qr_nll_args;
+
+/* sample: draws tokens from rows of logits. With w[v] = exp((logits[v] − largest) / temperature) in F64, and ids in
+ * falling order of their logits, the lower id first among equals:
+ *   - temperature 0 takes the first id;
+ *   - top_k keeps the first top_k ids; top_p of those the fewest first ones whose w sum to at least top_p of all the w
+ *     that top_k left; min_p of those the ones with w ≥ min_p. The first id is always kept, an id whose w is 0 never.
+ *   - drawn is the first kept id at which the sum of w, taken in that order, exceeds uniform · (the sum of all kept w).
+ *     Where nothing is dropped (top_k 0, top_p 1, min_p 0), the order is that of the ids.
+ * Sums are F64, in an order fixed by vocab and the draw alone, sequential over kept ids; so two backends draw the same
+ * token but where the order of additions, or the last bit of exp, decides.
+ * A row with a value that is no finite number gives is_finite 0, token 0 and logprob 0. */
+typedef struct qr_sample_draw {
+    double uniform;    /* in [0, 1) */
+    int32_t row;       /* of logits; several draws may share one */
+    float temperature; /* 0: the likeliest, and the rest is not looked at */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* 1: all */
+    float min_p;       /* 0: all */
+    int32_t wants_logprob;
+} qr_sample_draw;
+
+typedef struct qr_sampled {
+    int32_t token;
+    int32_t is_finite;
+    float logprob; /* log of the token's share of exp(logits), whatever the temperature; 0 where it is not wanted */
+} qr_sampled;
+
+typedef struct qr_sample_args {
+    const float *logits;         /* [n_rows, vocab] contiguous */
+    const qr_sample_draw *draws; /* [n_draws] */
+    qr_sampled *dst;             /* [n_draws] */
+    int64_t n_draws, vocab;
+} qr_sample_args;
 
 #include "kernels/ops_train.h"
 

@@ -1,5 +1,6 @@
-/* From logits to a token, on the host in F32 and F64. A draw is a pure function of the logits, the sequence so far, and
- * (seed, sample, position): it never depends on what else is in the batch or on when the request came. */
+/* From logits to a token. A draw is a pure function of the logits, the sequence so far, and (seed, sample, position): it
+ * never depends on what else is in the batch or on when the request came. How a token is drawn is the sample op
+ * (kernels/ops.h), which the backend runs; rows whose logits are changed first are drawn here, on the host. */
 #ifndef QR_RUNTIME_SAMPLER_H
 #define QR_RUNTIME_SAMPLER_H
 
@@ -7,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/sample.h"
 
 typedef struct qr_sampling {
     float temperature; /* 0: greedy; of equal logits the lowest id */
@@ -17,6 +19,12 @@ typedef struct qr_sampling {
     float presence_penalty, frequency_penalty; /* on tokens of the answer */
     uint64_t seed;
 } qr_sampling;
+
+/* Whether penalties change the logits of its draws, so that the host has to draw. */
+bool qr_sampling_changes_logits(const qr_sampling *sampling);
+
+/* What the sample op draws with for the token at `position`; row and wants_logprob are the caller's to set. */
+qr_sample_draw qr_sampling_draw(const qr_sampling *sampling, int32_t sample, int64_t position);
 
 /* What of the sequence the penalties see. */
 typedef struct qr_sampling_history {
@@ -34,11 +42,6 @@ void qr_sampler_destroy(qr_sampler *sampler); /* NULL is fine */
 int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
                         int32_t sample, const uint32_t *mask, const float *logits);
 
-/* Whether every value is a number, none infinite. */
-bool qr_logits_are_finite(const float *logits, int64_t vocab);
-
-/* log of the sum of exp(logits): log p(id) is logits[id] − that. */
-double qr_log_sum_exp(const float *logits, int64_t vocab);
 /* The n_top likeliest ids with log p, best first (n_top ≤ vocab). */
 void qr_top_logprobs(const float *logits, int64_t vocab, double log_sum, int32_t n_top, qrun_top_logprob *top);
 

@@ -143,6 +143,16 @@ __device__ __forceinline__ float block_max(float value, float *scratch) {
     return largest;
 }
 
+/* The counter's value before it grew by one. Which thread gets which is open, so what is done with them must not depend
+ * on it. Shared memory. */
+__device__ __forceinline__ unsigned count_up(unsigned *counter) {
+#ifdef QR_SIMT
+    return (*counter)++;
+#else
+    return atomicAdd(counter, 1U);
+#endif
+}
+
 /* --- Numbers of 16 bits --- */
 
 __device__ __forceinline__ float f32_from_bits(uint32_t bits) { return __uint_as_float(bits); }

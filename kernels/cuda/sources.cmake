@@ -24,6 +24,7 @@ set(QR_CUDA_SOURCES
   optimizer.cu
   product.cu
   rope.cu
+  sample.cu
   weight.cu
   weight_backward.cu
 )

@@ -1,0 +1,41 @@
+/* sample: kernels/sample.h, a draw a task. */
+#include "kernels/sample.h"
+
+#include "base/sizes.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/op_check.h"
+
+typedef struct sample_run {
+    const qr_sample_args *args;
+    unsigned char *scratch; /* scratch_bytes a worker */
+    size_t scratch_bytes;
+} sample_run;
+
+static bool supports(const qr_backend *backend, const void *args, qr_error *err) {
+    (void)backend;
+    return qr_check_sample(args, err);
+}
+
+static size_t workspace_bytes(const qr_backend *backend, const void *args) {
+    const qr_sample_args *a = args;
+    return (size_t)qr_threads_count(backend->threads) * qr_sample_scratch_bytes(a->vocab);
+}
+
+static void draw_row(void *arg, int64_t index, int worker) {
+    const sample_run *run = arg;
+    const qr_sample_args *a = run->args;
+    const qr_sample_draw *draw = &a->draws[index];
+    const qr_sample_scratch scratch =
+        qr_sample_scratch_at(run->scratch + (size_t)worker * run->scratch_bytes, a->vocab);
+    a->dst[index] = qr_sample_row(draw, a->logits + draw->row * a->vocab, a->vocab, &scratch);
+}
+
+static qrun_status run_sample(qr_backend *backend, const void *args, void *workspace, qr_error *err) {
+    (void)err;
+    const qr_sample_args *a = args;
+    sample_run run = {a, workspace, qr_sample_scratch_bytes(a->vocab)};
+    qr_threads_run(backend->threads, a->n_draws, draw_row, &run);
+    return QRUN_OK;
+}
+
+const qr_op_impl qr_cpu_op_sample = {supports, workspace_bytes, run_sample};
