@@ -90,7 +90,13 @@ typedef struct qr_rope_backward_args {
  * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are
  * [n_tokens, heads, head_dim] views, k and v rounded first when round_kv, to F16 with dst F16, else to BF16 (as a
  * cache of that type would hold them).
- * lse[t, h] = log of the sum of exp of the scores, for the backward pass. */
+ * lse[t, h] = log of the sum of exp of the scores, for the backward pass.
+ *
+ * Where dst is of 16 bits, a backend may take q, k, v and the softmax weights, and in the backward pass dout and the
+ * gradients of the scores too, as sums of two BF16 numbers each: 16 bits of mantissa and F32's range, so that no small
+ * gradient becomes zero (what k and v are rounded to, if at all, is exact in that). Products of two low parts may be
+ * left out; sums and the softmax are F32. A result then errs by 3 · 2^-16 of the sum of the absolute products more, and
+ * a weight by 3 · 2^-16 of those of its score. With dst F32 all of it is F32. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */

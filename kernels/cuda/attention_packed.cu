@@ -1,6 +1,6 @@
 /* attention_packed: a block for a tile of queries of one head of one sequence, over the tiles of keys that any of them
  * sees, with a running softmax (Dao et al., "FlashAttention", 2022). Scores, weights and sums are F32. */
-#include "kernels/cuda/attention_packed.cuh"
+#include "kernels/cuda/attention_packed_mma.cuh"
 
 /* Shared memory, in floats: q and k or v [TILE][pitch], weights [TILE][TILE + 1], and of each query the largest score,
  * the sum of weights and what older sums are scaled by. */
@@ -120,10 +120,15 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args 
                      forward_scratch<PER>::bytes(args.head_dim), args);
 }
 
+static size_t packed_workspace(const qr_attention_packed_args &args) {
+    return args.dst_dtype != QR_DTYPE_F32 ? qr_cuda_packed_planes_bytes(args, false) : 0;
+}
+
 /* The z dimension of a grid ends at 65535. */
-static qrun_status run_attention_packed(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *,
+static qrun_status run_attention_packed(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
                                         qr_error *err) {
     enum { LAUNCH_SEQS = 65535 };
+    if (args.dst_dtype != QR_DTYPE_F32) { return qr_cuda_packed_forward(cuda, args, workspace, err); }
     qr_attention_packed_args part = args;
     for (int32_t seq = 0; seq < args.n_seqs; seq += LAUNCH_SEQS) {
         part.seq_start = args.seq_start + seq;
@@ -138,4 +143,4 @@ static bool supports_attention_packed(const qr_attention_packed_args &args, qr_e
     return supports_packed("attention_packed", args, err);
 }
 
-QR_CUDA_OP_IF(attention_packed, supports_attention_packed, no_workspace<qr_attention_packed_args>, run_attention_packed)
+QR_CUDA_OP_IF(attention_packed, supports_attention_packed, packed_workspace, run_attention_packed)

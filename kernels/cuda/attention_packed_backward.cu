@@ -1,7 +1,7 @@
 /* attention_packed_backward, probabilities recomputed from q, k and lse: delta by a warp a query and head; dq by a
  * block for a tile of queries, over the keys; dk and dv by a block for a tile of keys, over the queries that see them
  * and the query heads of the group, in order: no atomic additions, so the bits are always the same. */
-#include "kernels/cuda/attention_packed.cuh"
+#include "kernels/cuda/attention_packed_mma.cuh"
 
 enum { DELTA_THREADS = 128, DELTA_WARPS = DELTA_THREADS / WARP_LANES };
 
@@ -174,13 +174,23 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backw
 }
 
 static size_t backward_workspace(const qr_attention_packed_backward_args &args) {
+    if (args.forward.dst_dtype != QR_DTYPE_F32) { return qr_cuda_packed_planes_bytes(args.forward, true); }
     return static_cast<size_t>(args.forward.n_tokens * args.forward.n_heads) * sizeof(float);
+}
+
+static qrun_status run_on_tensor_cores(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                                       void *workspace, qr_error *err) {
+    packed_planes planes;
+    qrun_status status = qr_cuda_packed_backward_planes(cuda, args, workspace, &planes, err);
+    if (status == QRUN_OK) { status = qr_cuda_packed_dq(cuda, args, planes, err); }
+    return status != QRUN_OK ? status : qr_cuda_packed_dkv(cuda, args, planes, err);
 }
 
 static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                                  void *workspace, qr_error *err) {
     enum { LAUNCH_SEQS = 65535 }; /* the z dimension of a grid */
     const qr_attention_packed_args &f = args.forward;
+    if (f.dst_dtype != QR_DTYPE_F32) { return run_on_tensor_cores(cuda, args, workspace, err); }
     float *delta = static_cast<float *>(workspace);
     qrun_status status = QR_LAUNCH(cuda.device, err, attention_delta_kernel,
                                    blocks_for(f.n_tokens * f.n_heads, DELTA_WARPS), DELTA_THREADS, 0, args, delta);

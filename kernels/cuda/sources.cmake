@@ -6,6 +6,10 @@ set(QR_CUDA_SOURCES
   attention.cu
   attention_packed.cu
   attention_packed_backward.cu
+  attention_packed_dkv.cu
+  attention_packed_dq.cu
+  attention_packed_mma.cu
+  attention_packed_planes.cu
   backend.cu
   dora.cu
   elementwise.cu

@@ -8,16 +8,20 @@
 #include "base/alloc.h"
 #include "base/half.h"
 
-enum { GAP = 3, D_GAP = 5, N_SEQS = 7, MAX_TOKENS = 70 };
+enum { N_SEQS = 7, MAX_TOKENS = 130 };
 
-static const int32_t seq_tokens[N_SEQS] = {19, 1, 33, MAX_TOKENS, 2, 16, 11};
+/* The second are around tiles of 16, 32 and 64. */
+static const int32_t few_tokens[N_SEQS] = {19, 1, 33, 70, 2, 16, 11};
+static const int32_t more_tokens[N_SEQS] = {65, 15, MAX_TOKENS, 17, 64, 1, 63};
 
 typedef struct packed_case {
     int32_t n_heads, n_kv_heads, head_dim, window;
     float scale, softcap;
     qr_dtype kv_dtype; /* what k and v are rounded to */
+    const int32_t *seq_tokens; /* [N_SEQS] */
+    int64_t gap;               /* elements between the rows of q, k and v and of their gradients */
     int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
-    const float *qkv;          /* [n_tokens, qkv_row + GAP] */
+    const float *qkv;          /* [n_tokens, qkv_row + gap] */
     const float *qkv_rounded;  /* the same, with k and v rounded */
     const float *dout;         /* [n_tokens, n_heads · head_dim] */
     qr_dtype out_dtype;        /* of what the forward op wrote */
@@ -31,7 +35,7 @@ static int64_t qkv_row(const packed_case *c) { return (int64_t)(c->n_heads + 2 *
 /* What both ops take of sequences [first, first + n): starts is filled in and must outlive the run. */
 static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, int64_t first, int64_t n,
                                             int32_t *starts) {
-    const int64_t stride = qkv_row(c) + GAP, begin = c->start[first], n_tokens = c->start[first + n] - begin;
+    const int64_t stride = qkv_row(c) + c->gap, begin = c->start[first], n_tokens = c->start[first + n] - begin;
     int32_t longest = 0;
     for (int64_t s = 0; s <= n; s++) { starts[s] = (int32_t)(c->start[first + s] - begin); }
     for (int64_t s = 0; s < n; s++) { longest = (int32_t)qr_max(longest, starts[s + 1] - starts[s]); }
@@ -60,7 +64,7 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
 static void place(const packed_case *c, int64_t first, int64_t n, const void *src, int64_t width, size_t size,
                   int64_t at, int64_t token_row, void *out) {
     for (int64_t s = 0; s < n; s++) {
-        for (int64_t t = 0; t < seq_tokens[first + s]; t++) {
+        for (int64_t t = 0; t < c->seq_tokens[first + s]; t++) {
             const int64_t from = (c->start[first + s] - c->start[first] + t) * width;
             const int64_t to = (s * MAX_TOKENS + t) * token_row + at;
             memcpy((unsigned char *)out + (size_t)to * size, (const unsigned char *)src + (size_t)from * size,
@@ -102,6 +106,13 @@ static void exec_packed(op_run *run, const void *data, int64_t first, int64_t n,
     qr_free(lse_typed);
 }
 
+/* What n products may err by more, of the sum of their absolute values, where dst is of 16 bits and operands may be
+ * sums of two BF16 numbers (ops_train.h): each of the two is within 2^-16 of its number, the product of the two low
+ * parts, which is left out, below 2^-16 of the whole, and a sum three times as long has 2 n more roundings. */
+static double pairs_error(double n, qr_dtype dst_dtype) {
+    return dst_dtype == QR_DTYPE_F32 ? 0.0 : 3.0 * 0x1p-16 + 2.0 * n * OP_U;
+}
+
 /* One query head of one token and everything it sees. */
 typedef struct pairs {
     int64_t first, n; /* rows [first, first + n) */
@@ -112,15 +123,16 @@ typedef struct pairs {
 
 static double kv_at(const packed_case *c, int64_t token, int64_t head, int64_t j, bool is_v) {
     const int64_t kv_head = head / (c->n_heads / c->n_kv_heads) + (is_v ? c->n_kv_heads : 0);
-    return (double)c->qkv_rounded[token * (qkv_row(c) + GAP) + out_row(c) + kv_head * c->head_dim + j];
+    return (double)c->qkv_rounded[token * (qkv_row(c) + c->gap) + out_row(c) + kv_head * c->head_dim + j];
 }
 
 static double q_at(const packed_case *c, int64_t token, int64_t head, int64_t j) {
-    return (double)c->qkv[token * (qkv_row(c) + GAP) + head * c->head_dim + j];
+    return (double)c->qkv[token * (qkv_row(c) + c->gap) + head * c->head_dim + j];
 }
 
-/* A score errs by (d + 4) u |scale| Σ|q||k|, under a soft-cap also by 4 u · cap and 4 u of itself. */
-static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h) {
+/* A score errs by (d + 4) u |scale| Σ|q||k| and pairs_error, under a soft-cap also by 4 u · cap and 4 u of itself. */
+static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h, qr_dtype dst_dtype) {
+    const double relative = (double)(c->head_dim + 4) * OP_U + pairs_error((double)c->head_dim, dst_dtype);
     pairs all = {.first = c->window > 0 ? qr_max(c->start[s], t - c->window + 1) : c->start[s]};
     double largest = -INFINITY, total = 0.0;
     all.n = t - all.first + 1;
@@ -133,7 +145,7 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h) {
         }
         const bool capped = c->softcap > 0.0F;
         all.score[i] = capped ? (double)c->softcap * tanh(sum / (double)c->softcap) : sum;
-        all.raw_error[i] = (double)(c->head_dim + 4) * OP_U * sum_abs;
+        all.raw_error[i] = relative * sum_abs;
         all.error[i] = all.raw_error[i] + (capped ? 4.0 * OP_U * ((double)c->softcap + fabs(all.score[i])) : 0.0);
         largest = fmax(largest, all.score[i]);
     }
@@ -145,15 +157,17 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h) {
 /* As op_attention.c derives it: with E the largest error of a score, a softmax weight errs by 4 E of itself, and by 3 n
  * u through the sums and changes of the running maximum. The lse errs by E, by n u through its sum, and by its
  * rounding. */
-static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, double *out, double *lse) {
-    const pairs all = pairs_of(c, s, t, h);
+static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, qr_dtype dst_dtype, double *out,
+                          double *lse) {
+    const pairs all = pairs_of(c, s, t, h, dst_dtype);
     double error = 0.0, magnitude = 0.0;
     for (int64_t i = 0; i < all.n; i++) {
         error = fmax(error, all.error[i]);
         magnitude = fmax(magnitude, fabs(all.score[i]));
     }
     error += 2.0 * OP_U * magnitude;
-    const double relative = 4.0 * error + (3.0 * (double)all.n + 32.0) * OP_U;
+    const double relative =
+        4.0 * error + (3.0 * (double)all.n + 32.0) * OP_U + pairs_error((double)all.n, dst_dtype);
     for (int64_t i = 0; i < all.n; i++) {
         const double weight = exp(all.score[i] - all.lse);
         for (int64_t j = 0; j < c->head_dim; j++) {
@@ -163,26 +177,30 @@ static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, dou
     *lse = error + ((double)all.n + 12.0) * OP_U + 2.0 * OP_U * fabs(all.lse);
 }
 
-static void check_forward(const packed_case *c, const char *label) {
+static void check_forward_into(const packed_case *c, const char *label, qr_dtype dst_dtype) {
     const int64_t token_row = out_row(c) + c->n_heads;
     double *bound = op_doubles(N_SEQS * MAX_TOKENS * token_row);
     for (int s = 0; s < N_SEQS; s++) {
-        for (int64_t t = 0; t < seq_tokens[s]; t++) {
+        for (int64_t t = 0; t < c->seq_tokens[s]; t++) {
             double *row = bound + (s * MAX_TOKENS + t) * token_row;
             for (int64_t h = 0; h < c->n_heads; h++) {
-                forward_bound(c, s, c->start[s] + t, h, row + h * c->head_dim, row + out_row(c) + h);
+                forward_bound(c, s, c->start[s] + t, h, dst_dtype, row + h * c->head_dim, row + out_row(c) + h);
             }
         }
     }
     op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * token_row, .exec = exec_packed, .data = c, .bound = bound};
     snprintf(whole.label, sizeof whole.label, "attention_packed %s", label);
-    if (c->kv_dtype == QR_DTYPE_F16) {
-        op_check_case(&whole, QR_DTYPE_F16);
-    } else {
-        op_check_case(&whole, QR_DTYPE_F32);
-        op_check_case(&whole, QR_DTYPE_BF16);
-    }
+    op_check_case(&whole, dst_dtype);
     qr_free(bound);
+}
+
+static void check_forward(const packed_case *c, const char *label) {
+    if (c->kv_dtype == QR_DTYPE_F16) {
+        check_forward_into(c, label, QR_DTYPE_F16);
+    } else {
+        check_forward_into(c, label, QR_DTYPE_F32);
+        check_forward_into(c, label, QR_DTYPE_BF16);
+    }
 }
 
 /* --- Backward --- */
@@ -196,7 +214,7 @@ static void exec_packed_backward(op_run *run, const void *data, int64_t first, i
     const int64_t n_tokens = args.forward.n_tokens, begin = c->start[first], row = out_row(c);
     const size_t out_size = qr_dtype_bytes(c->out_dtype);
     float *dqkv = op_output(run, NULL, n_tokens, (size_t)qkv_row(c) * sizeof(float),
-                            (size_t)(qkv_row(c) + D_GAP) * sizeof(float));
+                            (size_t)(qkv_row(c) + c->gap) * sizeof(float));
     args.forward.dst_dtype = c->out_dtype;
     args.forward.dst = op_input(run, (const unsigned char *)c->out + (size_t)(begin * row) * out_size,
                                 (size_t)(n_tokens * row) * out_size);
@@ -205,7 +223,7 @@ static void exec_packed_backward(op_run *run, const void *data, int64_t first, i
     args.dq = dqkv;
     args.dk = dqkv + row;
     args.dv = dqkv + row + (int64_t)c->n_kv_heads * c->head_dim;
-    args.dqkv_stride = qkv_row(c) + D_GAP;
+    args.dqkv_stride = qkv_row(c) + c->gap;
     op_call(run, QR_OP_attention_packed_backward, &args);
     float *packed = qr_alloc((size_t)(n_tokens * qkv_row(c)) * sizeof(float));
     op_read(run, dqkv, packed);
@@ -217,9 +235,13 @@ static void exec_packed_backward(op_run *run, const void *data, int64_t first, i
 
 /* Adds what one query head of one token errs by to the bounds of dq, and of dk and dv of all it sees. The probability
  * exp(score − lse) errs by the score's error and the rounding of the difference; dp and delta by (d + 2) u of their
- * magnitudes; the slope of the soft-cap by twice the error of tanh. n is the largest number of terms of a sum. */
+ * magnitudes; the slope of the soft-cap by twice the error of tanh. n is the largest number of terms of a sum. With
+ * operands as pairs, all products err by pairs_error, and lse and scores by two roundings more (units of log 2). */
 static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, double n, double *bound) {
-    const pairs all = pairs_of(c, s, t, h);
+    const bool pairs_too = c->out_dtype != QR_DTYPE_F32;
+    const pairs all = pairs_of(c, s, t, h, c->out_dtype);
+    const double terms_error = (n + 3.0) * OP_U + pairs_error(n, c->out_dtype);
+    const double dots_error = pairs_error((double)c->head_dim, c->out_dtype);
     const int64_t d = c->head_dim, at = (t * c->n_heads + h) * d, kv_head = h / (c->n_heads / c->n_kv_heads);
     const double cap = (double)c->softcap, lse = (double)c->lse[t * c->n_heads + h];
     double *sequence = bound + (int64_t)s * MAX_TOKENS * qkv_row(c); /* its first token's row */
@@ -232,18 +254,18 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
         double dp = 0.0;
         for (int64_t j = 0; j < d; j++) { dp += fabs((double)c->dout[at + j] * kv_at(c, token, h, j, true)); }
         const double p = exp(all.score[i] - lse), inside = dp + delta;
-        const double p_error = all.error[i] + (fabs(all.score[i]) + fabs(lse) + 8.0) * OP_U;
+        const double p_error = all.error[i] + ((pairs_too ? 3.0 : 1.0) * (fabs(all.score[i]) + fabs(lse)) + 8.0) * OP_U;
         const double slope = cap > 0.0 ? 1.0 - all.score[i] / cap * (all.score[i] / cap) : 1.0;
         const double slope_error = cap > 0.0 ? 2.0 * all.raw_error[i] / cap + 20.0 * OP_U : 0.0;
         const double ds = fabs((double)c->scale) * p * inside;
-        const double ds_error = ds * (slope * ((double)(d + 8) * OP_U + p_error) + slope_error);
+        const double ds_error = ds * (slope * ((double)(d + 8) * OP_U + dots_error + p_error) + slope_error);
         double *dq = sequence + (t - c->start[s]) * qkv_row(c) + h * d;
         double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d;
         double *dv = dk + c->n_kv_heads * d;
         for (int64_t j = 0; j < d; j++) {
-            dq[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(kv_at(c, token, h, j, false));
-            dk[j] += (ds_error + (n + 3.0) * OP_U * ds * slope) * fabs(q_at(c, t, h, j));
-            dv[j] += (p_error + (n + 3.0) * OP_U) * p * fabs((double)c->dout[at + j]);
+            dq[j] += (ds_error + terms_error * ds * slope) * fabs(kv_at(c, token, h, j, false));
+            dk[j] += (ds_error + terms_error * ds * slope) * fabs(q_at(c, t, h, j));
+            dv[j] += (p_error + terms_error) * p * fabs((double)c->dout[at + j]);
         }
     }
 }
@@ -251,7 +273,7 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
 static void check_backward(const packed_case *c, const char *label) {
     double *bound = op_doubles(N_SEQS * MAX_TOKENS * qkv_row(c));
     for (int s = 0; s < N_SEQS; s++) {
-        const double n = (double)seq_tokens[s] * (double)(c->n_heads / c->n_kv_heads);
+        const double n = (double)c->seq_tokens[s] * (double)(c->n_heads / c->n_kv_heads);
         for (int64_t t = c->start[s]; t < c->start[s + 1]; t++) {
             for (int64_t h = 0; h < c->n_heads; h++) { backward_bound(c, s, t, h, n, bound); }
         }
@@ -282,7 +304,7 @@ static void run_forward(const packed_case *c, void *out, float *lse) {
 }
 
 static float *with_rounded_kv(const packed_case *c, int64_t n_tokens) {
-    const int64_t stride = qkv_row(c) + GAP;
+    const int64_t stride = qkv_row(c) + c->gap;
     float *rounded = qr_alloc((size_t)(n_tokens * stride) * sizeof(float));
     for (int64_t i = 0; i < n_tokens * stride; i++) {
         void *typed = op_to_dtype(c->qkv + i, 1, i % stride >= out_row(c) ? c->kv_dtype : QR_DTYPE_F32);
@@ -292,14 +314,14 @@ static float *with_rounded_kv(const packed_case *c, int64_t n_tokens) {
     return rounded;
 }
 
-static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, int32_t window, float softcap,
-                         qr_dtype kv_dtype, bool backward) {
-    packed_case data = {.n_heads = n_kv_heads * group, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .window = window,
-                        .softcap = softcap, .kv_dtype = kv_dtype, .scale = (float)(1.0 / sqrt((double)head_dim)),
-                        .out_dtype = kv_dtype};
-    for (int s = 0; s < N_SEQS; s++) { data.start[s + 1] = data.start[s] + seq_tokens[s]; }
+/* `shape`: what is to be tested; the matrices are made here. */
+static void check_packed(packed_case shape, bool backward) {
+    packed_case data = shape;
+    data.scale = (float)(1.0 / sqrt((double)shape.head_dim));
+    data.out_dtype = shape.kv_dtype;
+    for (int s = 0; s < N_SEQS; s++) { data.start[s + 1] = data.start[s] + data.seq_tokens[s]; }
     const int64_t n_tokens = data.start[N_SEQS];
-    float *qkv = op_normals(n_tokens * (qkv_row(&data) + GAP), 1, 1.5);
+    float *qkv = op_normals(n_tokens * (qkv_row(&data) + data.gap), 1, 1.5);
     float *dout = op_normals(n_tokens * out_row(&data), 2, 1.0);
     void *out = qr_alloc((size_t)(n_tokens * out_row(&data)) * sizeof(float));
     float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
@@ -307,9 +329,10 @@ static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, in
     float *qkv_rounded = with_rounded_kv(&data, n_tokens);
     data.qkv_rounded = qkv_rounded;
     data.dout = dout;
-    char label[120];
-    snprintf(label, sizeof label, "%d x %d heads of %d, window %d, softcap %g, K/V %s", (int)n_kv_heads, (int)group,
-             (int)head_dim, (int)window, (double)softcap, qr_dtype_name(kv_dtype));
+    char label[160];
+    snprintf(label, sizeof label, "%d over %d heads of %d, window %d, softcap %g, K/V %s, %d tokens first",
+             (int)data.n_heads, (int)data.n_kv_heads, (int)data.head_dim, (int)data.window, (double)data.softcap,
+             qr_dtype_name(data.kv_dtype), (int)data.seq_tokens[0]);
     if (backward) {
         run_forward(&data, out, lse);
         data.out = out;
@@ -325,20 +348,42 @@ static void check_packed(int32_t n_kv_heads, int32_t group, int32_t head_dim, in
     qr_free(lse);
 }
 
-/* Head sizes with groupings, windows and soft-caps in turn; then groupings x windows on a small head. */
+/* Head sizes with groupings, windows and soft-caps in turn; groupings x windows on a small head; then, in the types that
+ * tensor cores take, sequences around tiles with windows that begin inside of one, and large heads. Rows are at
+ * multiples of 16 bytes in some and not in others. */
 static void check_all_packed(bool backward) {
     static const int32_t head_dims[] = {8, 16, 64, 80, 17, 128, 1};
     static const int32_t groups[] = {1, 3, 4, 2};
     static const int32_t windows[] = {0, 1, 16, 20, 33};
     static const qr_dtype kv_dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
-    for (unsigned i = 0; i < 2 * QR_COUNT_OF(head_dims); i++) {
-        const int32_t window = i % 2 == 0 ? 0 : windows[i / 2 % 5];
-        check_packed(i % 3 == 0 ? 2 : 1, groups[i % 4], head_dims[i / 2], window, i % 4 < 2 ? 0.0F : 20.0F,
-                     kv_dtypes[i % 3], backward);
+    for (int i = 0; i < 2 * (int)QR_COUNT_OF(head_dims); i++) {
+        const int32_t n_kv_heads = i % 3 == 0 ? 2 : 1;
+        const packed_case shape = {
+            .n_heads = n_kv_heads * groups[i % 4], .n_kv_heads = n_kv_heads, .head_dim = head_dims[i / 2],
+            .window = i % 2 == 0 ? 0 : windows[i / 2 % 5], .softcap = i % 4 < 2 ? 0.0F : 20.0F,
+            .kv_dtype = kv_dtypes[i % 3], .seq_tokens = few_tokens, .gap = i % 2 == 0 ? 3 : 4};
+        check_packed(shape, backward);
     }
-    for (unsigned i = 0; i < QR_COUNT_OF(groups) * QR_COUNT_OF(windows); i++) {
-        check_packed(2, groups[i / 5], 16, windows[i % 5], i % 2 == 0 ? 0.0F : 5.0F, kv_dtypes[i % 3], backward);
+    for (int i = 0; i < (int)(QR_COUNT_OF(groups) * QR_COUNT_OF(windows)); i++) {
+        const packed_case shape = {
+            .n_heads = 2 * groups[i / 5], .n_kv_heads = 2, .head_dim = 16, .window = windows[i % 5],
+            .softcap = i % 2 == 0 ? 0.0F : 5.0F, .kv_dtype = kv_dtypes[i % 3], .seq_tokens = few_tokens,
+            .gap = i % 2 == 0 ? 4 : 5};
+        check_packed(shape, backward);
     }
+    static const packed_case others[] = {
+        {.n_heads = 3, .n_kv_heads = 1, .head_dim = 32, .kv_dtype = QR_DTYPE_BF16, .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 4, .n_kv_heads = 2, .head_dim = 48, .window = 66, .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .window = 40, .softcap = 3.0F, .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 1, .n_kv_heads = 1, .head_dim = 256, .kv_dtype = QR_DTYPE_BF16, .seq_tokens = few_tokens, .gap = 4},
+        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 192, .window = 21, .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens, .gap = 4},
+        {.n_heads = 3, .n_kv_heads = 1, .head_dim = 112, .window = 50, .softcap = 30.0F, .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = few_tokens, .gap = 4},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(others); i++) { check_packed(others[i], backward); }
 }
 
 void test_op_attention_packed(void) { check_all_packed(false); }

@@ -1,0 +1,103 @@
+/* dq of attention_packed: a block takes 64 queries of one head (32 where a head is larger than 128), 16 a warp, over
+ * the tiles of keys that any of them sees. The gradients of q · k go from one product's sums to the next one's operand
+ * in registers. */
+#include "kernels/cuda/attention_packed_pairs.cuh"
+
+template <int DIM, bool exact> struct dq_shape : packed_shape<DIM, exact> {
+    using shape = packed_shape<DIM, exact>;
+    enum {
+        THREADS = shape::BACKWARD_WARPS * WARP_LANES,
+        QUERIES = shape::BACKWARD_WARPS * 16,
+        KEYS = shape::KEYS_AT_ONCE,
+        Q_SIZE = pair_tile_size(QUERIES, DIM, true), /* of q, and of dout */
+        KV_SIZE = shape::STAGES * 2 * pair_tile_size(KEYS, DIM, !exact),
+        KV_OFFSET = (shape::Q_IN_REGISTERS ? 1 : 2) * Q_SIZE, /* q is lent the place of k and v as forward */
+        SHARED_BYTES = (KV_OFFSET + KV_SIZE) * sizeof(uint16_t),
+    };
+    static_assert(!shape::Q_IN_REGISTERS || KV_SIZE >= Q_SIZE, "q has room there");
+};
+
+/* Scores and dp of a warp's queries and a tile of keys to probabilities and gradients of q · k. */
+template <int KEYS>
+static __device__ __forceinline__ void make_pairs(const qr_attention_packed_args &a, const query_stats stats[2],
+                                                  int end, int first_query, int key, float (*scores)[4],
+                                                  float (*dp)[4]) {
+    const bool whole = all_seen(a, first_query, 16, key, KEYS) && first_query + 16 <= end;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int query = first_query + row_of(i);
+            const bool is_seen = whole || (query < end && sees_key(a, query, key + 8 * n + column_of(i)));
+            make_pair(a, is_seen, stats[i / 2], scores[n][i], dp[n][i]);
+        }
+    }
+}
+
+/* Shared memory: dout, q where it is not in registers, then k and v. */
+template <int DIM, bool exact>
+__global__ void __launch_bounds__(dq_shape<DIM, exact>::THREADS, dq_shape<DIM, exact>::BLOCKS)
+    attention_packed_dq_mma_kernel(qr_attention_packed_backward_args a, packed_planes planes) {
+    using shape = dq_shape<DIM, exact>;
+    enum { KEYS = shape::KEYS, QUERIES = shape::QUERIES, THREADS = shape::THREADS };
+    const qr_attention_packed_args &f = a.forward;
+    const query_block block = query_block_of<QUERIES>(f);
+    const packed_tile &tile = block.tile;
+    if (tile.first >= tile.end) { return; }
+    const int first_query = tile.first + static_cast<int>(warp_index()) * 16;
+    const int64_t plane_row = block.head * f.n_tokens;
+    uint16_t *shared = shared_memory<uint16_t>();
+    left_rows<DIM, true, false> dout;
+    left_rows<DIM, true, shape::Q_IN_REGISTERS> q;
+    dout.tile = pair_tile_at<DIM, true>(shared, QUERIES);
+    q.tile = pair_tile_at<DIM, true>(shared + shape::Q_SIZE, QUERIES);
+    dout.row = q.row = warp_index() * 16;
+    copy_pairs<DIM, QUERIES, THREADS, true>(dout.tile, planes.dout, plane_row + tile.first, tile.end - tile.first);
+    copy_pairs<DIM, QUERIES, THREADS, true>(q.tile, planes.q, plane_row + tile.first, tile.end - tile.first);
+    copy_async_commit();
+    query_stats stats[2];
+    for (int half = 0; half < 2; half++) {
+        const int query = first_query + row_of(2 * half);
+        stats[half] = query < tile.end ? planes.stats[plane_row + query] : query_stats{0.0F, 0.0F};
+    }
+    if (shape::Q_IN_REGISTERS) {
+        copy_async_wait<0>();
+        __syncthreads();
+        q.keep();
+        __syncthreads();
+    }
+    const key_tiles<DIM, KEYS, THREADS, exact> tiles = {shared + shape::KV_OFFSET};
+    const key_range keys = keys_seen<QUERIES, KEYS>(f, tile);
+    float dq[DIM / 8][4] = {};
+    through_tiles<shape::STAGES>(
+        keys.n_tiles,
+        [&](int i, int stage) {
+            const int key = keys.first + i * KEYS;
+            tiles.copy(stage, planes, block.kv_head * f.n_tokens + key, tile.end - key);
+        },
+        [&](int i, int stage) {
+            const int key = keys.first + i * KEYS;
+            if (first_query >= tile.end || !any_seen(f, first_query, 16, key, KEYS)) { return; }
+            float scores[KEYS / 8][4] = {}, ds[KEYS / 8][4] = {};
+            add_dots<DIM, KEYS, true, !exact>(scores, q, tiles.k(stage));
+            add_dots<DIM, KEYS, true, !exact>(ds, dout, tiles.v(stage));
+            make_pairs<KEYS>(f, stats, tile.end, first_query, key, scores, ds);
+            add_weighted_rows<DIM, KEYS, !exact>(dq, ds, tiles.k(stage));
+        });
+    store_gradient_rows<DIM>(a.dq + block.head * f.head_dim, a.dqkv_stride, f.head_dim, first_query, tile.end, dq,
+                             f.scale);
+}
+
+template <int DIM, bool exact>
+static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                          const packed_planes &planes, qr_error *err) {
+    using shape = dq_shape<DIM, exact>;
+    const dim3 grid(packed_tiles(args.forward, shape::QUERIES) * static_cast<unsigned>(args.forward.n_heads));
+    return QR_LAUNCH(cuda.device, err, (attention_packed_dq_mma_kernel<DIM, exact>), grid, shape::THREADS,
+                     shape::SHARED_BYTES, args, planes);
+}
+
+qrun_status qr_cuda_packed_dq(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                              const packed_planes &planes, qr_error *err) {
+    return QR_PACKED_MMA_DISPATCH(args.forward, launch, cuda, args, planes, err);
+}

@@ -1,0 +1,172 @@
+/* Matrix products on the tensor cores of F32 numbers taken as pairs: x = high + low, two numbers of BF16, within 2^-16
+ * of x and with F32's range. A product of two pairs is high · high + low · high + high · low; what BF16 holds already
+ * is a high alone, and its products have one term less. Sums are F32.
+ *
+ * A tile is rows of DIM numbers (a power of two from 64 on) in shared memory, highs in one place and lows in another.
+ * The 16-byte chunks of a row lie at chunk ^ row % 8, so that the eight rows of a matrix that one instruction loads are
+ * in different banks. */
+#ifndef QR_KERNELS_CUDA_PAIR_TILES_CUH
+#define QR_KERNELS_CUDA_PAIR_TILES_CUH
+
+#include "kernels/cuda/device.cuh"
+
+enum { TILE_CHUNK = 8 }; /* numbers in 16 bytes */
+
+/* Two numbers as pairs. */
+__device__ __forceinline__ void split_two(float first, float second, uint32_t &high, uint32_t &low) {
+    high = f32_to_bf16x2(first, second);
+    low = f32_to_bf16x2(first - f32_from_bits(high << 16), second - f32_from_bits(high & 0xFFFF0000U));
+}
+
+struct pair_tile {
+    uint16_t *high, *low; /* low: only of pairs */
+};
+
+template <int DIM> __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk) {
+    return row * DIM + (chunk ^ row % 8) * TILE_CHUNK;
+}
+
+/* Rows [0, ROWS) of a tile from a matrix with rows of DIM; zeros from row n_rows on. By all n_threads of a block,
+ * asynchronously: the caller commits and waits. */
+template <int DIM, int ROWS, int n_threads>
+__device__ __forceinline__ void copy_tile(uint16_t *tile, const uint16_t *src, int n_rows) {
+    enum { CHUNKS = DIM / TILE_CHUNK, PER_THREAD = ROWS * CHUNKS / n_threads };
+    static_assert(ROWS * CHUNKS % n_threads == 0, "every thread has as many chunks to copy");
+#pragma unroll
+    for (unsigned i = 0; i < PER_THREAD; i++) {
+        const unsigned at = i * n_threads + threadIdx.x, row = at / CHUNKS;
+        copy_async_16(tile + tile_offset<DIM>(row, at % CHUNKS), src + at * TILE_CHUNK,
+                      static_cast<int>(row) < n_rows ? 16 : 0);
+    }
+}
+
+/* Operands of m16n8k16 (device.cuh). */
+struct pair_a {
+    uint32_t high[4], low[4];
+};
+
+struct pair_b {
+    uint32_t high[2], low[2];
+};
+
+/* Rows [row, row + 16) of a tile, numbers [16 · step, 16 · step + 16), as the left operand. */
+template <int DIM, bool is_pair>
+__device__ __forceinline__ pair_a load_left(const pair_tile &tile, unsigned row, unsigned step) {
+    const unsigned at = tile_offset<DIM>(row + lane_index() % 16, 2 * step + lane_index() / 16);
+    pair_a a = {};
+    load_matrices(a.high, tile.high + at);
+    if (is_pair) { load_matrices(a.low, tile.low + at); }
+    return a;
+}
+
+/* The same rows and numbers as two right operands: a row of the tile is a column, eight of them an operand. */
+template <int DIM, bool is_pair>
+__device__ __forceinline__ void load_rows(pair_b b[2], const pair_tile &tile, unsigned row, unsigned step) {
+    const unsigned at = tile_offset<DIM>(row + lane_index() / 16 * 8 + lane_index() % 8,
+                                         2 * step + lane_index() / 8 % 2);
+    uint32_t r[4];
+    load_matrices(r, tile.high + at);
+    b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];
+    if (!is_pair) { return; }
+    load_matrices(r, tile.low + at);
+    b[0].low[0] = r[0], b[0].low[1] = r[1], b[1].low[0] = r[2], b[1].low[1] = r[3];
+}
+
+/* Rows [row, row + 16) as the rows of two right operands, whose columns are numbers [8 · chunk, 8 · chunk + 16). */
+template <int DIM, bool is_pair>
+__device__ __forceinline__ void load_columns(pair_b b[2], const pair_tile &tile, unsigned row, unsigned chunk) {
+    const unsigned at = tile_offset<DIM>(row + lane_index() % 16, chunk + lane_index() / 16);
+    uint32_t r[4];
+    load_matrices_transposed(r, tile.high + at);
+    b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];
+    if (!is_pair) { return; }
+    load_matrices_transposed(r, tile.low + at);
+    b[0].low[0] = r[0], b[0].low[1] = r[1], b[1].low[0] = r[2], b[1].low[1] = r[3];
+}
+
+/* d[n] += a · b[n]. Neighbouring products have different sums, so that none waits for the one before it. */
+template <bool a_is_pair, bool b_is_pair, int N>
+__device__ __forceinline__ void mma_pairs(float (*d)[4], const pair_a &a, const pair_b *b) {
+#pragma unroll
+    for (int n = 0; n < N; n++) { mma_bf16(d[n], a.high, b[n].high); }
+#pragma unroll
+    for (int n = 0; n < N && a_is_pair; n++) { mma_bf16(d[n], a.low, b[n].high); }
+#pragma unroll
+    for (int n = 0; n < N && b_is_pair; n++) { mma_bf16(d[n], a.high, b[n].low); }
+}
+
+/* Sixteen rows of a tile as the left operand of many products, in registers where these suffice. */
+template <int DIM, bool is_pair, bool in_registers> struct left_rows {
+    pair_tile tile;
+    unsigned row;
+    pair_a kept[in_registers ? DIM / 16 : 1];
+
+    /* With in_registers: once, when the tile is there. */
+    __device__ __forceinline__ void keep() {
+#pragma unroll
+        for (unsigned step = 0; step < DIM / 16 && in_registers; step++) {
+            kept[in_registers ? step : 0] = load_left<DIM, is_pair>(tile, row, step);
+        }
+    }
+    __device__ __forceinline__ pair_a operator()(unsigned step) const {
+        return in_registers ? kept[in_registers ? step : 0] : load_left<DIM, is_pair>(tile, row, step);
+    }
+};
+
+/* dots [16, ROWS] += left [16, DIM] · tileᵀ, of the first ROWS rows of the tile. */
+template <int DIM, int ROWS, bool a_is_pair, bool b_is_pair, bool in_registers>
+__device__ __forceinline__ void add_dots(float (*dots)[4], const left_rows<DIM, a_is_pair, in_registers> &left,
+                                         const pair_tile &tile) {
+#pragma unroll
+    for (unsigned step = 0; step < DIM / 16; step++) {
+        const pair_a a = left(step);
+        pair_b right[ROWS / 8];
+#pragma unroll
+        for (unsigned n = 0; n < ROWS / 8; n += 2) { load_rows<DIM, b_is_pair>(right + n, tile, 8 * n, step); }
+        mma_pairs<a_is_pair, b_is_pair, ROWS / 8>(dots, a, right);
+    }
+}
+
+/* sums [16, DIM] += weights [16, ROWS] · tile; the weights are sums of products themselves, and taken as pairs. */
+template <int DIM, int ROWS, bool b_is_pair>
+__device__ __forceinline__ void add_weighted_rows(float (*sums)[4], const float (*weights)[4], const pair_tile &tile) {
+    enum { N = 4 }; /* operands at a time */
+#pragma unroll
+    for (unsigned step = 0; step < ROWS / 16; step++) {
+        pair_a left;
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            const float *two = weights[2 * step + i / 2] + i % 2 * 2;
+            split_two(two[0], two[1], left.high[i], left.low[i]);
+        }
+#pragma unroll
+        for (unsigned n = 0; n < DIM / 8; n += N) {
+            pair_b right[N];
+            load_columns<DIM, b_is_pair>(right, tile, 16 * step, n);
+            load_columns<DIM, b_is_pair>(right + 2, tile, 16 * step, n + 2);
+            mma_pairs<true, b_is_pair, N>(sums + n, left, right);
+        }
+    }
+}
+
+/* For i of [0, n_tiles): load(i, stage) starts the copies of tile i into one of `stages` places, work(i, stage) uses
+ * them. With two places the copies of a tile run beside the work on the one before it. All threads of a block. */
+template <int stages, typename L, typename W>
+__device__ __forceinline__ void through_tiles(int n_tiles, const L &load, const W &work) {
+    if (n_tiles > 0) { load(0, 0); }
+    copy_async_commit();
+    for (int i = 0; i < n_tiles; i++) {
+        copy_async_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody is at the one before it any more */
+        if (stages == 2 && i + 1 < n_tiles) { load(i + 1, (i + 1) % 2); }
+        copy_async_commit();
+        work(i, i % stages);
+        if (stages == 1 && i + 1 < n_tiles) {
+            __syncthreads();
+            load(i + 1, 0);
+            copy_async_commit();
+        }
+    }
+}
+
+#endif
