@@ -95,8 +95,8 @@ typedef struct qr_rope_backward_args {
  * Where dst is of 16 bits, a backend may take q, k, v and the softmax weights, and in the backward pass dout and the
  * gradients of the scores too, as sums of two BF16 numbers each: 16 bits of mantissa and F32's range, so that no small
  * gradient becomes zero (what k and v are rounded to, if at all, is exact in that). Products of two low parts may be
- * left out; sums and the softmax are F32. A result then errs by 3 · 2^-16 of the sum of the absolute products more, and
- * a weight by 3 · 2^-16 of those of its score. With dst F32 all of it is F32. */
+ * left out; sums and the softmax are F32. Each number is then within 2^-17 of itself, and a sum of products of two of
+ * them errs by 2^-15 of the sum of the absolute products more. With dst F32 all of it is F32. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */

@@ -1,6 +1,6 @@
 /* attention_packed and its gradient on the tensor cores, for dst of 16 bits: flash attention (Dao, "FlashAttention-2",
  * 2023) with 16 rows a warp. Operands are pairs (pair_tiles.cuh), so that results are as near to those of F32 sums as
- * 2^-16 of their terms; K and V that are rounded to BF16 are exact in one number (`exact`).
+ * 2^-15 of their terms; K and V that are rounded to BF16 are exact in one number (`exact`).
  *
  * First, K and V (and for the gradient q and dout) become planes of BF16 in the workspace: each is read as often as
  * there are tiles of the other side, and then as it is needed, 16 bytes at a time and without a register between.

@@ -1,4 +1,4 @@
-/* Matrix products on the tensor cores of F32 numbers taken as pairs: x = high + low, two numbers of BF16, within 2^-16
+/* Matrix products on the tensor cores of F32 numbers taken as pairs: x = high + low, two numbers of BF16, within 2^-17
  * of x and with F32's range. A product of two pairs is high · high + low · high + high · low; what BF16 holds already
  * is a high alone, and its products have one term less. Sums are F32.
  *

@@ -107,10 +107,10 @@ static void exec_packed(op_run *run, const void *data, int64_t first, int64_t n,
 }
 
 /* What n products may err by more, of the sum of their absolute values, where dst is of 16 bits and operands may be
- * sums of two BF16 numbers (ops_train.h): each of the two is within 2^-16 of its number, the product of the two low
+ * sums of two BF16 numbers (ops_train.h): each of the two is within 2^-17 of its number, the product of the two low
  * parts, which is left out, below 2^-16 of the whole, and a sum three times as long has 2 n more roundings. */
 static double pairs_error(double n, qr_dtype dst_dtype) {
-    return dst_dtype == QR_DTYPE_F32 ? 0.0 : 3.0 * 0x1p-16 + 2.0 * n * OP_U;
+    return dst_dtype == QR_DTYPE_F32 ? 0.0 : 0x1p-15 + 2.0 * n * OP_U;
 }
 
 /* One query head of one token and everything it sees. */
