@@ -10,6 +10,7 @@
 #include "kernels/ops.h"
 
 typedef struct qr_backend qr_backend;
+typedef struct qr_recording qr_recording;
 
 enum { QR_BACKEND_VERSION = 1 };
 
@@ -65,6 +66,16 @@ struct qr_backend {
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
     qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
     qrun_status (*sync)(qr_backend *backend, qr_error *err);
+
+    /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops, copy_within,
+     * fill_zero, copy_in_async) is kept and not run; whatever waits or makes memory fails. Other threads may use the
+     * backend meanwhile as ever. record_end without a `recording` forgets all. A recording keeps the arguments and
+     * addresses it was given; each replay runs it in the order of what is issued before and behind, reading what is in
+     * the memory then: host memory too, which stays as copy_in_async says. */
+    qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
+    qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
+    qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);
+    void (*recording_destroy)(qr_backend *backend, qr_recording *recording); /* NULL is fine */
 
     /* Bytes of a matrix in this backend's layout (codes and scales), a multiple of 64. */
     size_t (*weight_bytes)(const qr_backend *backend, const qr_weight_desc *desc);

@@ -2,20 +2,20 @@
  * memory as a function of the sizes alone, so that a step is one copy and equal sizes mean equal addresses.
  *
  * T tokens of S sequences, concatenated; sequence s owns rows [q_start[s], q_start[s + 1]) at consecutive positions. R
- * of the rows want logits. */
+ * of the rows want logits, from which the device draws N tokens. */
 #ifndef QR_RUNTIME_BATCH_H
 #define QR_RUNTIME_BATCH_H
 
 #include "runtime/kv_cache.h"
 
 typedef struct qr_batch_sizes {
-    int64_t n_tokens, n_sequences, n_rows; /* T, S, R */
+    int64_t n_tokens, n_sequences, n_rows, n_draws; /* T, S, R, N */
     int64_t table_stride;                  /* entries of a sequence's block table */
 } qr_batch_sizes;
 
 typedef struct qr_batch {
     qr_batch_sizes sizes;
-    int64_t n_tokens, n_sequences, n_rows; /* added so far */
+    int64_t n_tokens, n_sequences, n_rows, n_draws; /* added so far */
     int32_t n_kv_groups;
     bool has_adapters;       /* any of row_adapter ≥ 0 */
     int32_t *ids;            /* [T] */
@@ -28,6 +28,7 @@ typedef struct qr_batch {
     int32_t *first_position; /* [S] */
     int32_t *token_page;     /* [n_kv_groups, T]: the page each token is written to, −1: none */
     int32_t *rows;           /* [R] rows that want logits */
+    qr_sample_draw *draws;   /* [N]; their `row` counts from the first of the rows whose logits are there at once */
     int32_t *block_table;    /* [n_kv_groups, S, table_stride] */
 } qr_batch;
 
@@ -38,5 +39,9 @@ size_t qr_batch_lay(const qr_batch_sizes *sizes, int32_t n_kv_groups, void *base
 /* Adds the next n of tokens [kv->n_tokens + n] of a sequence, whose pages are reserved. wants_logits: of the last one. */
 void qr_batch_add(qr_batch *batch, const qr_kv_sequence *kv, const int32_t *tokens, int64_t n, int32_t rope_slot,
                   int32_t adapter, bool wants_logits);
+
+/* Fills what is left of a decode step's sizes (T = S = R = N) with rows that belong to no sequence: they write no page,
+ * read page 0, and nothing looks at what they give. */
+void qr_batch_pad(qr_batch *batch);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct forward_buffers {
     /* tables */
     void *batch;             /* qr_batch at its largest */
     int32_t *targets;        /* [R] */
+    qr_sampled *sampled;     /* [S] */
     float *inv_freq[2];      /* [n_rope_slots, half] per rope kind */
     float *rope_factor[2];   /* [n_rope_slots] */
     /* logits */
@@ -35,6 +36,7 @@ typedef struct forward_buffers {
     /* host */
     void *host_batch;        /* as batch */
     int32_t *host_targets;   /* as targets */
+    qr_sampled *host_sampled; /* as sampled */
     float *host_inv_freq[2], *host_rope_factor[2]; /* as inv_freq and rope_factor */
 } forward_buffers;
 
@@ -49,6 +51,8 @@ struct qr_forward {
     size_t memory_bytes[QR_PLAN_COUNT];
     void *workspace;
     qr_batch host, device;   /* the step's tables in either memory */
+    qr_layer_adapters adapters; /* of the step */
+    qr_replay replay;
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;         /* the device may not have read host memory yet */
 };
@@ -99,7 +103,8 @@ static void lay_rope(const qrun_model *model, const qr_forward_limits *limits, q
 }
 
 static void *take_batch(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout) {
-    const qr_batch_sizes most = {limits->max_tokens, limits->max_sequences, limits->max_sequences, limits->max_blocks};
+    const qr_batch_sizes most = {limits->max_tokens, limits->max_sequences, limits->max_sequences,
+                                 limits->max_sequences, limits->max_blocks};
     qr_batch batch;
     return qr_layout_take(layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
 }
@@ -108,6 +113,7 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
     qr_layout layout = {base, 0};
     b->batch = take_batch(model, limits, &layout);
     b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    b->sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
     lay_rope(model, limits, &layout, b->inv_freq, b->rope_factor);
     return layout.offset;
 }
@@ -116,6 +122,7 @@ static size_t lay_host(const qrun_model *model, const qr_forward_limits *limits,
     qr_layout layout = {base, 0};
     b->host_batch = take_batch(model, limits, &layout);
     b->host_targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    b->host_sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
     lay_rope(model, limits, &layout, b->host_inv_freq, b->host_rope_factor);
     return layout.offset;
 }
@@ -188,8 +195,8 @@ static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t l
 static size_t workspace_bytes(qrun_model *model, const qr_forward_limits *limits) {
     const qr_forward f = {.model = model, .backend = model->context->backend, .limits = *limits,
                           .page_bytes = qr_page_bytes(model, limits->kv_format),
-                          .device.sizes = {limits->max_tokens, limits->max_sequences, limits->max_logit_rows,
-                                           limits->max_blocks}};
+                          .device.sizes = {.n_tokens = limits->max_tokens, .n_sequences = limits->max_sequences,
+                                           .table_stride = limits->max_blocks}};
     workspace_visit visit = {&f, 64};
     (void)qr_model_each_linear(model, visit_workspace, &visit, NULL);
     const qr_linear_layer head = {.weight = model->head};
@@ -200,6 +207,8 @@ static size_t workspace_bytes(qrun_model *model, const qr_forward_limits *limits
     }
     const qr_nll_args nll = {.n_rows = limits->max_logit_rows, .vocab = model->shape.vocab};
     raise_to(&visit.most, qr_nll_workspace(f.backend, &nll));
+    const qr_sample_args sample = {.n_draws = limits->max_sequences, .vocab = model->shape.vocab};
+    raise_to(&visit.most, qr_sample_workspace(f.backend, &sample));
     return visit.most;
 }
 
@@ -240,7 +249,8 @@ qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits
     *forward = NULL;
     if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
     *f = (qr_forward){.model = model, .backend = model->context->backend, .limits = *limits, .pages = pages,
-                      .page_bytes = qr_page_bytes(model, limits->kv_format)};
+                      .page_bytes = qr_page_bytes(model, limits->kv_format),
+                      .replay.backend = model->context->backend};
     qr_plan plan;
     qr_plan_init(&plan);
     qr_forward_plan(model, limits, &plan);
@@ -255,6 +265,7 @@ qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits
 
 void qr_forward_destroy(qr_forward *f) {
     if (f == NULL) { return; }
+    qr_replay_clear(&f->replay);
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
         f->backend->memory_destroy(f->backend, kind_of((qr_plan_category)i), f->memory[i], f->memory_bytes[i]);
     }
@@ -338,11 +349,12 @@ static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q
     return status == QRUN_OK ? qr_attention(f->backend, &args, f->workspace, err) : status;
 }
 
-/* Tells the rows of DoRA adapters from the others, where there are any. */
-static void split_rows(qr_forward *f, qr_layer_adapters *adapters) {
+/* The adapters of the step; tells the rows of DoRA from the others, where there are any. */
+static void choose_adapters(qr_forward *f) {
     const uint64_t dora = atomic_load(&f->model->dora_adapters);
     int64_t n_dora = 0, n_plain = 0;
-    if (adapters->table == NULL || dora == 0) { return; }
+    f->adapters = adapters_of(f, f->host.has_adapters);
+    if (f->adapters.table == NULL || dora == 0) { return; }
     for (int64_t i = 0; i < f->host.sizes.n_tokens; i++) {
         const int32_t adapter = f->host.row_adapter[i];
         const bool is_dora = adapter >= 0 && (dora >> adapter & 1) != 0, is_plain = adapter >= 0 && !is_dora;
@@ -352,8 +364,8 @@ static void split_rows(qr_forward *f, qr_layer_adapters *adapters) {
         n_plain += is_plain;
     }
     if (n_dora == 0) { return; }
-    adapters->row_dora = f->device.row_dora;
-    adapters->row_plain = n_plain > 0 ? f->device.row_plain : NULL;
+    f->adapters.row_dora = f->device.row_dora;
+    f->adapters.row_plain = n_plain > 0 ? f->device.row_plain : NULL;
 }
 
 static qrun_status copy_batch(qr_forward *f, qr_error *err) {
@@ -362,7 +374,7 @@ static qrun_status copy_batch(qr_forward *f, qr_error *err) {
     return copy_in(f, f->b.batch, f->b.host_batch, n_bytes, err);
 }
 
-qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
+static qrun_status run_layers(qr_forward *f, qr_error *err) {
     qr_layer_pass pass = {
         .model = f->model,
         .workspace = f->workspace,
@@ -373,14 +385,11 @@ qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
         .buffers = {.attn_normed = f->b.normed, .qkv = f->b.qkv, .attended = f->b.attended, .attn_branch = f->b.branch,
                     .mlp_branch = f->b.branch, .branch_normed = f->b.branch, .mlp_normed = f->b.normed, .mlp = f->b.mlp,
                     .gated = f->b.gated, .dora = f->b.dora},
-        .adapters = adapters_of(f, f->host.has_adapters),
+        .adapters = f->adapters,
         .attend = attend_paged,
         .attend_arg = f,
     };
     qrun_status status = QRUN_OK;
-    split_rows(f, &pass.adapters);
-    QR_TRY(copy_rope(f, err));
-    QR_TRY(copy_batch(f, err));
     QR_TRY(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
         const qr_rope_table_args args = {f->b.inv_freq[k],   f->b.rope_factor[k], f->device.rope_slot,
@@ -392,6 +401,16 @@ qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
         QR_TRY(qr_layer_attention(&pass, &f->model->layers[l], err));
         QR_TRY(qr_layer_mlp(&pass, &f->model->layers[l], err));
     }
+out:
+    return status;
+}
+
+qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    choose_adapters(f);
+    QR_TRY(copy_rope(f, err));
+    QR_TRY(copy_batch(f, err));
+    QR_TRY(run_layers(f, err));
 out:
     return status;
 }
@@ -422,6 +441,16 @@ qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *e
     return status == QRUN_OK ? run_head(f, f->b.picked, n, err) : status;
 }
 
+qrun_status qr_forward_draw(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    const qr_sample_args args = {f->b.logits, f->device.draws + first, f->b.sampled + first, n, f->model->shape.vocab};
+    return qr_sample(f->backend, &args, f->workspace, err);
+}
+
+qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
+    *sampled = f->b.host_sampled;
+    return copy_out(f, f->b.host_sampled, f->b.sampled, (size_t)n * sizeof **sampled, err);
+}
+
 qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
     const int64_t vocab = f->model->shape.vocab;
     return copy_out(f, logits, f->b.logits + first * vocab, (size_t)(n * vocab) * sizeof(float), err);
@@ -446,3 +475,56 @@ qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets,
 out:
     return status;
 }
+
+/* ---- Decode steps ------------------------------------------------------------------------------------------------ */
+
+/* The next larger of few numbers of rows: a kernel's tile is eight. */
+static int64_t bucket_of_rows(int64_t n, int64_t most) {
+    const int64_t step = n <= 32 ? 8 : n <= 64 ? 16 : 32;
+    const int64_t bucket = n <= 2 ? n : n <= 4 ? 4 : qr_round_up(n, step);
+    return qr_min(bucket, most);
+}
+
+static int64_t bucket_of_stride(int64_t n, int64_t most) {
+    int64_t bucket = 1;
+    while (bucket < n) { bucket *= 2; }
+    return qr_min(bucket, most);
+}
+
+bool qr_forward_decode_sizes(const qr_forward *f, qr_batch_sizes *sizes) {
+    const qr_forward_limits *limits = &f->limits;
+    const int64_t most = qr_min(limits->max_logit_rows, limits->max_sequences), n = sizes->n_tokens;
+    if (!qr_replay_is_possible(&f->replay) || n > most) { return false; }
+    const int64_t n_rows = bucket_of_rows(n, most);
+    *sizes = (qr_batch_sizes){n_rows, n_rows, n_rows, n_rows,
+                              bucket_of_stride(sizes->table_stride, limits->max_blocks)};
+    return true;
+}
+
+/* All that a replay repeats. The rows of the head are those of the layers. */
+static qrun_status issue_decode(void *arg, qr_error *err) {
+    qr_forward *f = arg;
+    const int64_t n = f->host.sizes.n_tokens;
+    qrun_status status = QRUN_OK;
+    QR_TRY(copy_batch(f, err));
+    QR_TRY(run_layers(f, err));
+    QR_TRY(run_head(f, f->b.x, n, err));
+    QR_TRY(qr_forward_draw(f, 0, n, err));
+out:
+    return status;
+}
+
+qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
+    choose_adapters(f);
+    const qr_layer_adapters *adapters = &f->adapters;
+    const int32_t kinds = adapters->table == NULL      ? 0
+                          : adapters->row_dora == NULL ? 1
+                          : adapters->row_plain == NULL ? 2
+                                                        : 3;
+    const qr_replay_key key = {(int32_t)f->host.sizes.n_tokens, (int32_t)f->host.sizes.table_stride, kinds};
+    const qrun_status status = copy_rope(f, err);
+    f->is_reading = true; /* a replay's copies do not come through copy_in */
+    return status == QRUN_OK ? qr_replay_step(&f->replay, &key, issue_decode, f, err) : status;
+}
+
+const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->replay.stats; }

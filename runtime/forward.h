@@ -7,6 +7,7 @@
 
 #include "runtime/batch.h"
 #include "runtime/model.h"
+#include "runtime/replay.h"
 
 /* What a forward pass is made for: fixes the sizes of its buffers. */
 typedef struct qr_forward_limits {
@@ -44,6 +45,25 @@ qrun_status qr_forward_run(qr_forward *forward, qr_error *err);
 qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
 /* Of the rows of the last qr_forward_head, n from the first on into host memory [n, V]. */
 qrun_status qr_forward_copy_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
+
+/* Draws n of the batch's `draws`, from the first on, from the rows of the last qr_forward_head. */
+qrun_status qr_forward_draw(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
+
+/* What the first n draws gave, in host memory; lent until the next begin. Waits. */
+qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled **sampled, qr_error *err);
+
+/* --- Decode steps: sequences of one token each, all of which want logits and one draw, no more than max_logit_rows.
+ * Where the backend can record them, sizes are raised to one of few, the step is padded to them (qr_batch_pad), and
+ * steps of equal sizes are replayed. --- */
+
+/* The sizes to begin a decode step of these with; false where the backend does not record, or they are too large: it is
+ * a step like any other then. */
+bool qr_forward_decode_sizes(const qr_forward *forward, qr_batch_sizes *sizes);
+
+/* run, head and draw in one, of a batch with such sizes. */
+qrun_status qr_forward_decode(qr_forward *forward, qr_error *err);
+
+const qr_replay_stats *qr_forward_replays(const qr_forward *forward);
 
 /* Logits of n (≤ max_logit_rows) tokens of the last run, from token `first` on, into host memory [n, V]. */
 qrun_status qr_forward_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);

@@ -216,10 +216,9 @@ static qrun_status make_lists(qrun_session *session, qr_error *err) {
     session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
     session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
     step->copies = qr_alloc_array((size_t)(s * session->model->n_kv_groups), sizeof *step->copies);
-    step->row_sequences = qr_alloc_array((size_t)s, sizeof *step->row_sequences);
     step->draws = qr_alloc_array((size_t)s, sizeof *step->draws);
     if (session->running == NULL || session->free_places == NULL || session->logits == NULL || step->copies == NULL ||
-        step->row_sequences == NULL || step->draws == NULL) {
+        step->draws == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
     }
     for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
@@ -324,7 +323,6 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session->samplers);
     qr_free(session->logits);
     qr_free(session->step.copies);
-    qr_free(session->step.row_sequences);
     qr_free(session->step.draws);
     qr_free(session->running);
     qr_free(session->free_places);

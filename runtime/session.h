@@ -16,10 +16,13 @@ typedef struct qr_session_sizes {
     bool share_prefixes;
 } qr_session_sizes;
 
-/* One token to be drawn from a row of logits, and what came out. */
+/* One token to be drawn, and what came out. */
 typedef struct qr_draw {
     qr_sequence *sequence;
-    const float *logits; /* host, [V] */
+    int64_t row;         /* of the step's rows that want logits */
+    bool on_host;        /* the device cannot: logits that are changed first, the best ids beside the drawn one */
+    int64_t index;       /* of the batch's draws, where it is one */
+    const float *logits; /* on the host: [V] */
     int32_t token;
     bool is_broken;      /* the logits are no numbers */
     float logprob;
@@ -29,11 +32,11 @@ typedef struct qr_draw {
 
 /* The step being built: lists made once at their largest. Its tables are the forward pass'. */
 typedef struct qr_step {
-    qr_kv_copy *copies;          /* [S · n_kv_groups] */
+    qr_kv_copy *copies; /* [S · n_kv_groups] */
     int32_t n_copies;
-    qr_sequence **row_sequences; /* [S] whose rows want logits, in order */
-    int64_t n_rows;
-    struct qr_draw *draws;       /* [S] */
+    qr_draw *draws;     /* [S] in order of their rows */
+    int64_t n_rows, n_draws, n_on_device; /* draws that the device makes */
+    bool is_decode;     /* one token, row and draw a sequence, as the forward pass replays them */
 } qr_step;
 
 struct qrun_session {

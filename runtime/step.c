@@ -132,40 +132,109 @@ static void take_cancellations(qrun_session *session) {
     sweep(session);
 }
 
-/* ---- Computing --------------------------------------------------------------------------------------------------- */
+/* ---- The draws of a step ----------------------------------------------------------------------------------------- */
 
 /* Whether the step computes all that is known of a sequence, so that its last row gives the next token. */
 static bool catches_up(const qr_sequence *sequence) {
     return sequence->kv.n_tokens + sequence->n_step == sequence->n_tokens;
 }
 
-/* Tables as wide as the longest sequence of the step needs. */
-static qr_batch_sizes measure_step(const qrun_session *session) {
-    qr_batch_sizes sizes = {.table_stride = 1};
+static void plan_draw(qr_step *step, qr_sequence *sequence) {
+    const qr_request *request = sequence->request;
+    const bool on_host = request->logprobs > 0 || qr_sampling_changes_logits(&request->sampling);
+    step->draws[step->n_draws++] =
+        (qr_draw){.sequence = sequence, .row = step->n_rows, .on_host = on_host, .index = step->n_on_device};
+    step->n_on_device += !on_host;
+}
+
+/* The draws that the step's rows give rise to: one a row; where it is the first of its request, one for every sample
+ * that starts from it and will get a place. */
+static void plan_draws(qrun_session *session) {
+    qr_step *step = &session->step;
+    int32_t n_free = session->n_free_places;
+    step->n_rows = step->n_draws = step->n_on_device = 0;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        if (sequence->n_step == 0 || !catches_up(sequence)) { continue; }
+        qr_request *request = sequence->request;
+        plan_draw(step, sequence);
+        for (int32_t k = 1; !request->started && k < request->n_samples; k++) {
+            qr_sequence *held = &request->sequences[k];
+            if (held->state != QR_SEQUENCE_HELD || n_free == 0) { continue; }
+            n_free--;
+            plan_draw(step, held);
+        }
+        step->n_rows++;
+    }
+}
+
+/* The first sample has its prompt computed: the others become owners of the same pages, or wait for a place. Places go
+ * to those whose draws were planned. */
+static void release_held(qrun_session *session, qr_sequence *first) {
+    qr_request *request = first->request;
+    if (request->started) { return; }
+    request->started = true;
+    for (int32_t i = 1; i < request->n_samples; i++) {
+        qr_sequence *sequence = &request->sequences[i];
+        if (sequence->state != QR_SEQUENCE_HELD) { continue; }
+        if (qr_sequence_take_place(session, sequence)) {
+            qr_kv_fork(session->cache, &first->kv, &sequence->kv);
+            sequence->n_cached = request->n_prompt;
+            sequence->has_run = true;
+        } else {
+            qr_sequence_enqueue(session, sequence);
+        }
+    }
+}
+
+/* ---- Computing --------------------------------------------------------------------------------------------------- */
+
+/* Tables as wide as the longest sequence of the step needs. A decode step has the sizes that the forward pass replays,
+ * and a draw for every row. */
+static qr_batch_sizes measure_step(qrun_session *session) {
+    qr_step *step = &session->step;
+    qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_draws = step->n_on_device, .table_stride = 1};
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0) { continue; }
+        const int64_t n_blocks = qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
         sizes.n_tokens += sequence->n_step;
         sizes.n_sequences++;
-        sizes.n_rows += catches_up(sequence);
-        const int64_t n_blocks = qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
         sizes.table_stride = qr_max(sizes.table_stride, n_blocks);
     }
+    step->is_decode = sizes.n_tokens == sizes.n_sequences && sizes.n_tokens == step->n_rows &&
+                      sizes.n_tokens == step->n_draws && qr_forward_decode_sizes(session->forward, &sizes);
+    for (int64_t i = 0; step->is_decode && i < step->n_draws; i++) { step->draws[i].index = i; }
     return sizes;
 }
 
-/* The tables of the step, and the sequences whose rows want logits. */
-static void fill_batch(qrun_session *session, qr_batch *batch) {
-    qr_step *step = &session->step;
-    step->n_rows = 0;
+/* first_row: whose logits are the first there when the draw is made. What the host draws is greedy here, and not looked
+ * at. */
+static qr_sample_draw device_draw(const qr_draw *draw, int64_t first_row) {
+    const qr_sequence *sequence = draw->sequence;
+    const qr_request *request = sequence->request;
+    qr_sample_draw made = {.temperature = 0.0F};
+    if (!draw->on_host) { made = qr_sampling_draw(&request->sampling, sequence->sample, sequence->n_tokens); }
+    made.row = (int32_t)(draw->row - first_row);
+    made.wants_logprob = request->logprobs == 0;
+    return made;
+}
+
+static void fill_batch(const qrun_session *session, qr_batch *batch) {
+    const qr_step *step = &session->step;
+    const int64_t most = session->sizes.forward.max_logit_rows;
     for (int32_t i = 0; i < session->n_running; i++) {
-        qr_sequence *sequence = session->running[i];
+        const qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0) { continue; }
-        const bool wants_logits = catches_up(sequence);
         qr_batch_add(batch, &sequence->kv, sequence->tokens, sequence->n_step, sequence->place,
-                     qr_adapter_index(sequence->request->adapter), wants_logits);
-        if (wants_logits) { step->row_sequences[step->n_rows++] = sequence; }
+                     qr_adapter_index(sequence->request->adapter), catches_up(sequence));
     }
+    for (int64_t i = 0; i < step->n_draws; i++) {
+        const qr_draw *draw = &step->draws[i];
+        if (draw->on_host && !step->is_decode) { continue; }
+        batch->draws[batch->n_draws++] = device_draw(draw, draw->row / most * most);
+    }
+    if (step->is_decode) { qr_batch_pad(batch); }
 }
 
 /* What a sequence needs on the device before its first step in a place. */
@@ -196,16 +265,17 @@ static qrun_status copy_pages(qrun_session *session, qr_error *err) {
 }
 
 static qrun_status compute(qrun_session *session, qr_error *err) {
-    const qr_batch_sizes sizes = measure_step(session);
     pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
     qr_batch *batch;
+    plan_draws(session);
+    const qr_batch_sizes sizes = measure_step(session);
     pthread_mutex_lock(compute_lock);
     qrun_status status = QRUN_OK;
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
     fill_batch(session, batch);
     QR_TRY(prepare_places(session, err));
     QR_TRY(copy_pages(session, err));
-    QR_TRY(qr_forward_run(session->forward, err));
+    QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
 out:
     pthread_mutex_unlock(compute_lock);
     return status;
@@ -221,49 +291,21 @@ static void commit(qrun_session *session) {
 
 /* ---- Drawing ----------------------------------------------------------------------------------------------------- */
 
-static bool is_end(const qrun_session *session, int32_t token) {
-    const qr_token_ids *eos = &session->model->generation.eos;
-    for (int i = 0; i < eos->n; i++) {
-        if (eos->ids[i] == token) { return true; }
-    }
-    return false;
-}
-
-/* The first sample has its prompt computed: the others become owners of the same pages, or wait for a place. */
-static void release_held(qrun_session *session, qr_sequence *first) {
-    qr_request *request = first->request;
-    for (int32_t i = 1; i < request->n_samples; i++) {
-        qr_sequence *sequence = &request->sequences[i];
-        if (sequence->state != QR_SEQUENCE_HELD) { continue; }
-        if (qr_sequence_take_place(session, sequence)) {
-            qr_kv_fork(session->cache, &first->kv, &sequence->kv);
-            sequence->n_cached = request->n_prompt;
-            sequence->has_run = true;
-        } else {
-            qr_sequence_enqueue(session, sequence);
-        }
-    }
-}
-
-/* The draws that a row gives rise to: one, or one for every sample that starts from it. */
-static int32_t plan_draws(qrun_session *session, qr_sequence *sequence, const float *logits, qr_draw *draws) {
-    qr_request *request = sequence->request;
-    const bool first = !request->started;
-    request->started = true;
-    if (first) { release_held(session, sequence); }
-    int32_t n = 0;
-    for (int32_t i = 0; i < (first ? request->n_samples : 1); i++) {
-        qr_sequence *target = first ? &request->sequences[i] : sequence;
-        if (target->state == QR_SEQUENCE_RUNNING) { draws[n++] = (qr_draw){.sequence = target, .logits = logits}; }
-    }
-    return n;
-}
+/* Some of a step's draws, of rows [first_row, first_row + n_rows). */
+typedef struct draw_piece {
+    qrun_session *session;
+    int64_t first_row, n_rows;
+    qr_draw *draws;
+    int64_t n_draws, n_on_device, n_on_host;
+} draw_piece;
 
 static void draw_task(void *arg, int64_t index, int worker) {
-    qrun_session *session = arg;
-    qr_draw *draw = &session->step.draws[index];
+    const draw_piece *piece = arg;
+    qrun_session *session = piece->session;
+    qr_draw *draw = &piece->draws[index];
     const qr_request *request = draw->sequence->request;
     const int64_t vocab = session->model->shape.vocab;
+    if (!draw->on_host) { return; }
     draw->is_broken = !qr_logits_are_finite(draw->logits, vocab);
     if (draw->is_broken) { return; }
     const qr_sampling_history history = {draw->sequence->tokens, request->n_prompt, draw->sequence->n_tokens};
@@ -274,6 +316,102 @@ static void draw_task(void *arg, int64_t index, int worker) {
     draw->n_top = (int32_t)qr_min(request->logprobs, vocab);
     qr_top_logprobs(draw->logits, vocab, log_sum, draw->n_top, draw->top);
     draw->logprob = (float)((double)draw->logits[draw->token] - log_sum);
+}
+
+/* The draws behind the last piece's, of as many rows as have their logits at once. */
+static draw_piece piece_from(qrun_session *session, int64_t first_row, int64_t first_draw) {
+    const qr_step *step = &session->step;
+    const int64_t most = session->sizes.forward.max_logit_rows;
+    draw_piece piece = {.session = session, .first_row = first_row, .draws = step->draws + first_draw,
+                        .n_rows = qr_min(most, step->n_rows - first_row)};
+    for (int64_t i = first_draw; i < step->n_draws && step->draws[i].row < first_row + piece.n_rows; i++) {
+        piece.n_draws++;
+        piece.n_on_host += step->draws[i].on_host;
+    }
+    piece.n_on_device = piece.n_draws - piece.n_on_host;
+    return piece;
+}
+
+static qrun_status copy_rows(qrun_session *session, int64_t first, int64_t n, qr_error *err) {
+    if (n == 0) { return QRUN_OK; }
+    return qr_forward_copy_logits(session->forward, first, n, session->logits + first * session->model->shape.vocab,
+                                  err);
+}
+
+/* The logits of draws on the host; rows that lie side by side in one copy. */
+static qrun_status copy_logits(const draw_piece *piece, qr_error *err) {
+    qrun_session *session = piece->session;
+    int64_t begin = 0, end = 0;
+    for (int64_t i = 0; i < piece->n_draws; i++) {
+        qr_draw *draw = &piece->draws[i];
+        const int64_t row = draw->row - piece->first_row;
+        if (!draw->on_host) { continue; }
+        draw->logits = session->logits + row * session->model->shape.vocab;
+        if (row > end) {
+            const qrun_status status = copy_rows(session, begin, end - begin, err);
+            if (status != QRUN_OK) { return status; }
+            begin = row;
+        }
+        end = row + 1;
+    }
+    return copy_rows(session, begin, end - begin, err);
+}
+
+static qrun_status draw_rows(const draw_piece *piece, int64_t first_on_device, qr_error *err) {
+    qr_forward *forward = piece->session->forward;
+    qrun_status status = QRUN_OK;
+    if (!piece->session->step.is_decode) { /* which has done this */
+        QR_TRY(qr_forward_head(forward, piece->first_row, piece->n_rows, err));
+        if (piece->n_on_device > 0) { QR_TRY(qr_forward_draw(forward, first_on_device, piece->n_on_device, err)); }
+    }
+    QR_TRY(copy_logits(piece, err));
+out:
+    return status;
+}
+
+/* What the device drew. */
+static qrun_status take_sampled(qrun_session *session, qr_error *err) {
+    const qr_step *step = &session->step;
+    const qr_sampled *sampled;
+    if (step->n_on_device == 0) { return QRUN_OK; }
+    const qrun_status status =
+        qr_forward_sampled(session->forward, step->is_decode ? step->n_draws : step->n_on_device, &sampled, err);
+    for (int64_t i = 0; status == QRUN_OK && i < step->n_draws; i++) {
+        qr_draw *draw = &step->draws[i];
+        if (draw->on_host) { continue; }
+        draw->token = sampled[draw->index].token;
+        draw->is_broken = sampled[draw->index].is_finite == 0;
+        draw->logprob = sampled[draw->index].logprob;
+    }
+    return status;
+}
+
+static qrun_status draw_tokens(qrun_session *session, qr_error *err) {
+    const qr_step *step = &session->step;
+    qrun_context *context = session->model->context;
+    int64_t n_draws = 0, n_on_device = 0;
+    for (int64_t row = 0; row < step->n_rows; row += session->sizes.forward.max_logit_rows) {
+        draw_piece piece = piece_from(session, row, n_draws);
+        n_draws += piece.n_draws;
+        pthread_mutex_lock(&context->compute_lock);
+        qrun_status status = draw_rows(&piece, n_on_device, err);
+        n_on_device += piece.n_on_device;
+        if (status == QRUN_OK && n_draws == step->n_draws) { status = take_sampled(session, err); }
+        pthread_mutex_unlock(&context->compute_lock);
+        if (status != QRUN_OK) { return status; }
+        if (piece.n_on_host > 0) { qr_threads_run(context->threads, piece.n_draws, draw_task, &piece); }
+    }
+    return QRUN_OK;
+}
+
+/* ---- Giving tokens out ------------------------------------------------------------------------------------------- */
+
+static bool is_end(const qrun_session *session, int32_t token) {
+    const qr_token_ids *eos = &session->model->generation.eos;
+    for (int i = 0; i < eos->n; i++) {
+        if (eos->ids[i] == token) { return true; }
+    }
+    return false;
 }
 
 /* Adds the drawn token to its sequence: text, event, and the end of the sample where this was it. */
@@ -308,26 +446,11 @@ static void give_token(qrun_session *session, const qr_draw *draw) {
     }
 }
 
-static qrun_status give_rows(qrun_session *session, qr_error *err) {
-    const int64_t most = session->sizes.forward.max_logit_rows, vocab = session->model->shape.vocab;
-    qr_step *step = &session->step;
-    qrun_context *context = session->model->context;
-    for (int64_t first = 0; first < step->n_rows; first += most) {
-        const int64_t n = qr_min(most, step->n_rows - first);
-        pthread_mutex_lock(&context->compute_lock);
-        qrun_status status = qr_forward_head(session->forward, first, n, err);
-        if (status == QRUN_OK) { status = qr_forward_copy_logits(session->forward, 0, n, session->logits, err); }
-        pthread_mutex_unlock(&context->compute_lock);
-        if (status != QRUN_OK) { return status; }
-        int32_t n_draws = 0;
-        for (int64_t i = 0; i < n; i++) {
-            n_draws += plan_draws(session, step->row_sequences[first + i], session->logits + i * vocab,
-                                  step->draws + n_draws);
-        }
-        qr_threads_run(context->threads, n_draws, draw_task, session);
-        for (int32_t i = 0; i < n_draws; i++) { give_token(session, &step->draws[i]); }
-    }
-    return QRUN_OK;
+static void give_tokens(qrun_session *session) {
+    const qr_step *step = &session->step;
+    commit(session);
+    for (int64_t i = 0; i < step->n_draws; i++) { release_held(session, step->draws[i].sequence); }
+    for (int64_t i = 0; i < step->n_draws; i++) { give_token(session, &step->draws[i]); }
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
@@ -386,9 +509,9 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
     qrun_status status = compute(session, err);
     if (status == QRUN_OK) {
         session->counts.steps++;
-        commit(session);
-        status = give_rows(session, err);
+        status = draw_tokens(session, err);
     }
+    if (status == QRUN_OK) { give_tokens(session); }
     /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again.
      */
     if (status != QRUN_OK) { qr_put_back_all(session); }
