@@ -30,7 +30,7 @@ static void make_crowd(crowd *c, int32_t longest) {
         *p = (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
         p->token_ids = c->ids[r], p->n_token_ids = n;
         p->max_tokens = 1 + draw(30);
-        p->logprobs = 20;
+        p->logprobs = r % 3 == 1 ? 0 : r % 9 == 0 ? -1 : 20;
         p->ignore_eos = r % 5 != 0;
         p->on_event = run_on_event;
         if (r % 2 == 0) { p->temperature = 0.8F, p->top_p = 0.95F; }
