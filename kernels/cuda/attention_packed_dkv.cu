@@ -42,23 +42,6 @@ template <int DIM, int QUERIES, int n_threads> struct query_tiles {
     }
 };
 
-/* Scores and dp of a warp's keys and a tile of queries, keys by rows, to probabilities and gradients of q · k. */
-template <int QUERIES>
-static __device__ __forceinline__ void make_pairs(const qr_attention_packed_args &a, const query_stats *stats, int end,
-                                                  int query, int first_key, float (*scores)[4], float (*dp)[4]) {
-    const bool whole = all_seen(a, query, QUERIES, first_key, 16) && query + QUERIES <= end;
-#pragma unroll
-    for (int n = 0; n < QUERIES / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int column = 8 * n + column_of(i);
-            const bool is_seen =
-                whole || (query + column < end && sees_key(a, query + column, first_key + row_of(i)));
-            make_pair(a, is_seen, stats[column], scores[n][i], dp[n][i]);
-        }
-    }
-}
-
 /* Shared memory: for each stage the queries' stats; k, v; then for each stage q and dout. */
 template <int DIM, bool exact, bool wants_dk, bool wants_dv>
 __global__ void __launch_bounds__(dkv_shape<DIM, exact>::THREADS, dkv_shape<DIM, exact>::BLOCKS)
@@ -96,7 +79,13 @@ __global__ void __launch_bounds__(dkv_shape<DIM, exact>::THREADS, dkv_shape<DIM,
             float p[QUERIES / 8][4] = {}, ds[QUERIES / 8][4] = {};
             add_dots<DIM, QUERIES, !exact, true>(p, k, tiles.q(stage));
             if (wants_dk) { add_dots<DIM, QUERIES, !exact, true>(ds, v, tiles.dout(stage)); }
-            make_pairs<QUERIES>(f, tiles.stats(stage), tile.end, query, first_key, p, ds);
+            const bool whole = all_seen(f, query, QUERIES, first_key, 16) && query + QUERIES <= tile.end;
+            make_pairs<QUERIES / 8>(
+                f, whole, p, ds, [&](int n, int j) { return tiles.stats(stage)[8 * n + column_of(j)]; },
+                [&](int n, int j) {
+                    const int column = query + 8 * n + column_of(j);
+                    return column < tile.end && sees_key(f, column, first_key + row_of(j));
+                });
             if (wants_dv) { add_weighted_rows<DIM, QUERIES, true>(dv, p, tiles.dout(stage)); }
             if (wants_dk) { add_weighted_rows<DIM, QUERIES, true>(dk, ds, tiles.q(stage)); }
         });

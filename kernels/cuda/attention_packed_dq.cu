@@ -17,23 +17,6 @@ template <int DIM, bool exact> struct dq_shape : packed_shape<DIM, exact> {
     static_assert(!shape::Q_IN_REGISTERS || KV_SIZE >= Q_SIZE, "q has room there");
 };
 
-/* Scores and dp of a warp's queries and a tile of keys to probabilities and gradients of q · k. */
-template <int KEYS>
-static __device__ __forceinline__ void make_pairs(const qr_attention_packed_args &a, const query_stats stats[2],
-                                                  int end, int first_query, int key, float (*scores)[4],
-                                                  float (*dp)[4]) {
-    const bool whole = all_seen(a, first_query, 16, key, KEYS) && first_query + 16 <= end;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int query = first_query + row_of(i);
-            const bool is_seen = whole || (query < end && sees_key(a, query, key + 8 * n + column_of(i)));
-            make_pair(a, is_seen, stats[i / 2], scores[n][i], dp[n][i]);
-        }
-    }
-}
-
 /* Shared memory: dout, q where it is not in registers, then k and v. */
 template <int DIM, bool exact>
 __global__ void __launch_bounds__(dq_shape<DIM, exact>::THREADS, dq_shape<DIM, exact>::BLOCKS)
@@ -81,7 +64,13 @@ __global__ void __launch_bounds__(dq_shape<DIM, exact>::THREADS, dq_shape<DIM, e
             float scores[KEYS / 8][4] = {}, ds[KEYS / 8][4] = {};
             add_dots<DIM, KEYS, true, !exact>(scores, q, tiles.k(stage));
             add_dots<DIM, KEYS, true, !exact>(ds, dout, tiles.v(stage));
-            make_pairs<KEYS>(f, stats, tile.end, first_query, key, scores, ds);
+            const bool whole = all_seen(f, first_query, 16, key, KEYS) && first_query + 16 <= tile.end;
+            make_pairs<KEYS / 8>(
+                f, whole, scores, ds, [&](int, int j) { return stats[j / 2]; },
+                [&](int n, int j) {
+                    const int query = first_query + row_of(j);
+                    return query < tile.end && sees_key(f, query, key + 8 * n + column_of(j));
+                });
             add_weighted_rows<DIM, KEYS, !exact>(dq, ds, tiles.k(stage));
         });
     store_gradient_rows<DIM>(a.dq + block.head * f.head_dim, a.dqkv_stride, f.head_dim, first_query, tile.end, dq,

@@ -35,28 +35,35 @@ static __device__ __forceinline__ float quad_sum(float value) {
 template <int N>
 static __device__ __forceinline__ void make_scores(const qr_attention_packed_args &a, int first_query, int first_key,
                                                    float (*scores)[4]) {
-    const float scale2 = a.scale * PACKED_LOG2E;
+    if (a.softcap > 0.0F) {
+        const float inside = a.scale / a.softcap;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) { scores[n][i] = tanhf(scores[n][i] * inside); }
+        }
+    }
+    const float scale2 = (a.softcap > 0.0F ? a.softcap : a.scale) * PACKED_LOG2E;
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            scores[n][i] = a.softcap > 0.0F ? softcap_value(scores[n][i] * a.scale, a.softcap) * PACKED_LOG2E
-                                            : scores[n][i] * scale2;
-        }
+        for (int i = 0; i < 4; i++) { scores[n][i] *= scale2; }
     }
     if (all_seen(a, first_query, 16, first_key, 8 * N)) { return; }
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (!sees_key(a, first_query + row_of(i), first_key + 8 * n + column_of(i))) { scores[n][i] = -INFINITY; }
+            const bool seen = sees_key(a, first_query + row_of(i), first_key + 8 * n + column_of(i));
+            scores[n][i] = seen ? scores[n][i] : -INFINITY;
         }
     }
 }
 
-/* Scores to weights; what was summed before is scaled to the new largest score. */
+/* Scores to weights; what was summed before is scaled to the new largest score, where there is one. */
 template <int N, int DIM>
 static __device__ __forceinline__ void make_weights(float (*scores)[4], running_softmax &softmax, float (*sums)[4]) {
+    float rescale[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float largest = softmax.largest[half], total = 0.0F;
@@ -64,7 +71,7 @@ static __device__ __forceinline__ void make_weights(float (*scores)[4], running_
         for (int n = 0; n < N; n++) { largest = fmaxf(largest, fmaxf(scores[n][2 * half], scores[n][2 * half + 1])); }
         largest = quad_max(largest);
         const float base = largest == -INFINITY ? 0.0F : largest; /* a row that has seen nothing yet: weights of 0 */
-        const float rescale = exp2_flushed(softmax.largest[half] - base);
+        rescale[half] = exp2_flushed(softmax.largest[half] - base);
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
@@ -74,12 +81,13 @@ static __device__ __forceinline__ void make_weights(float (*scores)[4], running_
             }
         }
         softmax.largest[half] = largest;
-        softmax.total[half] = fmaf(softmax.total[half], rescale, total);
+        softmax.total[half] = fmaf(softmax.total[half], rescale[half], total);
+    }
+    if (warp_all(rescale[0] == 1.0F && rescale[1] == 1.0F)) { return; } /* of most tiles */
 #pragma unroll
-        for (int n = 0; n < DIM / 8; n++) {
-            sums[n][2 * half] *= rescale;
-            sums[n][2 * half + 1] *= rescale;
-        }
+    for (int n = 0; n < DIM / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) { sums[n][i] *= rescale[i / 2]; }
     }
 }
 
@@ -102,13 +110,14 @@ static __device__ __forceinline__ void store_results(const qr_attention_packed_a
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {
             const int j = 8 * n + column_of(0);
+            if (j >= a.head_dim) { break; }
             const uint32_t two = two_of_dst(a.dst_dtype, sums[n][2 * half] * inverse, sums[n][2 * half + 1] * inverse);
-            if (a.head_dim % 2 == 0 && j < a.head_dim) {
+            if (a.head_dim % 2 == 0) {
                 *reinterpret_cast<uint32_t *>(dst + j) = two;
-            } else {
-                if (j < a.head_dim) { dst[j] = static_cast<uint16_t>(two); }
-                if (j + 1 < a.head_dim) { dst[j + 1] = static_cast<uint16_t>(two >> 16); }
+                continue;
             }
+            dst[j] = static_cast<uint16_t>(two);
+            if (j + 1 < a.head_dim) { dst[j + 1] = static_cast<uint16_t>(two >> 16); }
         }
     }
 }

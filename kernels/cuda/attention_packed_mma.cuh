@@ -55,8 +55,8 @@ qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_
                                const packed_planes &planes, qr_error *err);
 
 /* What a block works on: warps of 16 rows (queries; for dk and dv keys), and some keys or queries at a time in one or
- * two places. By these numbers a block has at most 96.5 KB of shared memory (a block on sm_86 and sm_89 may have 99) and
- * no thread spills registers, which are what lets two blocks of four warps share a multiprocessor. */
+ * two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89 allow 99) and no thread
+ * spills registers, of which there are enough for BLOCKS blocks on a multiprocessor. */
 template <int DIM, bool exact> struct packed_shape {
     enum {
         FORWARD_WARPS = 4,
@@ -153,7 +153,7 @@ static __device__ __forceinline__ key_range keys_seen(const qr_attention_packed_
 }
 
 static __device__ __forceinline__ bool sees_key(const qr_attention_packed_args &a, int query, int key) {
-    return key <= query && (a.window == 0 || query - key < a.window);
+    return (key <= query) & ((a.window == 0) | (query - key < a.window)); /* of lanes: no branches */
 }
 
 /* Whether each of n_queries queries sees each of n_keys keys, and whether any does. */

@@ -99,6 +99,7 @@ template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
 template <typename T> T warp_sum(T value) {
     return simt::reduce("sum", value, [](T a, T b) { return a + b; });
 }
+inline bool warp_all(bool value) { return simt::reduce("all", value, [](bool a, bool b) { return a && b; }); }
 inline float warp_max(float value) { return simt::reduce("max", value, [](float a, float b) { return fmaxf(a, b); }); }
 
 #else
@@ -110,6 +111,7 @@ template <typename T> __device__ __forceinline__ T warp_shuffle(T value, unsigne
 template <typename T> __device__ __forceinline__ T warp_shuffle_xor(T value, unsigned mask) {
     return __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(mask));
 }
+__device__ __forceinline__ bool warp_all(bool value) { return __all_sync(0xFFFFFFFFU, value) != 0; }
 /* Butterflies: every lane gets the same bits, in an order that is always the same. */
 template <typename T> __device__ __forceinline__ T warp_sum(T value) {
     for (unsigned mask = WARP_LANES / 2; mask > 0; mask /= 2) { value += warp_shuffle_xor(value, mask); }

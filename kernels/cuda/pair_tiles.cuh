@@ -26,6 +26,13 @@ template <int DIM> __device__ __forceinline__ unsigned tile_offset(unsigned row,
     return row * DIM + (chunk ^ row % 8) * TILE_CHUNK;
 }
 
+/* The same of a lane's row and chunk, both below 16, of a matrix at (row, chunk), row a multiple of 8 and chunk one of
+ * 2: what depends on the lane is computed once, and what depends on the matrix is a constant in an unrolled loop. */
+template <int DIM>
+__device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk, unsigned lane_row, unsigned lane_chunk) {
+    return (tile_offset<DIM>(lane_row, lane_chunk) ^ chunk * TILE_CHUNK) + row * DIM;
+}
+
 /* Rows [0, ROWS) of a tile from a matrix with rows of DIM; zeros from row n_rows on. By all n_threads of a block,
  * asynchronously: the caller commits and waits. */
 template <int DIM, int ROWS, int n_threads>
@@ -52,7 +59,7 @@ struct pair_b {
 /* Rows [row, row + 16) of a tile, numbers [16 · step, 16 · step + 16), as the left operand. */
 template <int DIM, bool is_pair>
 __device__ __forceinline__ pair_a load_left(const pair_tile &tile, unsigned row, unsigned step) {
-    const unsigned at = tile_offset<DIM>(row + lane_index() % 16, 2 * step + lane_index() / 16);
+    const unsigned at = tile_offset<DIM>(row, 2 * step, lane_index() % 16, lane_index() / 16);
     pair_a a = {};
     load_matrices(a.high, tile.high + at);
     if (is_pair) { load_matrices(a.low, tile.low + at); }
@@ -62,8 +69,8 @@ __device__ __forceinline__ pair_a load_left(const pair_tile &tile, unsigned row,
 /* The same rows and numbers as two right operands: a row of the tile is a column, eight of them an operand. */
 template <int DIM, bool is_pair>
 __device__ __forceinline__ void load_rows(pair_b b[2], const pair_tile &tile, unsigned row, unsigned step) {
-    const unsigned at = tile_offset<DIM>(row + lane_index() / 16 * 8 + lane_index() % 8,
-                                         2 * step + lane_index() / 8 % 2);
+    const unsigned lane_row = lane_index() / 16 * 8 + lane_index() % 8;
+    const unsigned at = tile_offset<DIM>(row, 2 * step, lane_row, lane_index() / 8 % 2);
     uint32_t r[4];
     load_matrices(r, tile.high + at);
     b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];
@@ -75,7 +82,7 @@ __device__ __forceinline__ void load_rows(pair_b b[2], const pair_tile &tile, un
 /* Rows [row, row + 16) as the rows of two right operands, whose columns are numbers [8 · chunk, 8 · chunk + 16). */
 template <int DIM, bool is_pair>
 __device__ __forceinline__ void load_columns(pair_b b[2], const pair_tile &tile, unsigned row, unsigned chunk) {
-    const unsigned at = tile_offset<DIM>(row + lane_index() % 16, chunk + lane_index() / 16);
+    const unsigned at = tile_offset<DIM>(row, chunk, lane_index() % 16, lane_index() / 16);
     uint32_t r[4];
     load_matrices_transposed(r, tile.high + at);
     b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];

@@ -348,8 +348,8 @@ static void check_packed(packed_case shape, bool backward) {
     qr_free(lse);
 }
 
-/* Head sizes with groupings, windows and soft-caps in turn; groupings x windows on a small head; then, in the types that
- * tensor cores take, sequences around tiles with windows that begin inside of one, and large heads. Rows are at
+/* Head sizes with groupings, windows and soft-caps in turn; groupings x windows on a small head; then, in the types
+ * that tensor cores take, sequences around tiles with windows that begin inside of one, and large heads. Rows are at
  * multiples of 16 bytes in some and not in others. */
 static void check_all_packed(bool backward) {
     static const int32_t head_dims[] = {8, 16, 64, 80, 17, 128, 1};
