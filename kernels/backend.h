@@ -91,6 +91,19 @@ struct qr_backend {
     qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 
+    /* Loading a model, one at a time: until loading_end, weight_put_rows too may return before the bytes are there, which
+     * loading_wait waits for. NULL, like weight_put_source: this backend has nothing to prepare. */
+    qrun_status (*loading_begin)(qr_backend *backend, qr_error *err);
+    qrun_status (*loading_wait)(qr_backend *backend, qr_error *err);
+    void (*loading_end)(qr_backend *backend);
+    bool takes_sources; /* set while weight_put_source may be called; loading_begin may have found no room for it */
+    /* Quantises or converts rows as weight_put_rows takes them, of a plain type (host, any alignment), into the weight:
+     * what the quantize op, weight_put_rows and weight_put_scales would write. Of NF4_DQ not the scales: absmax, F32 of
+     * these rows' blocks, is the caller's to nest once loading_wait has brought it; else absmax is not looked at. src may
+     * go when the call returns. Threads may write disjoint rows at once. */
+    qrun_status (*weight_put_source)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+                                     qr_dtype dtype, const void *src, float *absmax, qr_error *err);
+
     /* Measures the limits now, with everything the backend has; takes about `seconds`, or as long as the least number
      * of passes needs. */
     qrun_status (*measure_limits)(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);

@@ -294,9 +294,15 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, cons
     status = backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err);
     if (status != QRUN_OK) { return status; }
     (void)qr_model_place_weights(model, model->weight_memory);
-    if (source == NULL) { return qr_model_load_random(model, params->progress, params->progress_user, err); }
-    model->content_hash = hash_samples(source);
-    return qr_model_load_weights(model, source, params->progress, params->progress_user, err);
+    if (source != NULL) { model->content_hash = hash_samples(source); }
+    if (backend->loading_begin != NULL) {
+        status = backend->loading_begin(backend, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    status = source != NULL ? qr_model_load_weights(model, source, params->progress, params->progress_user, err)
+                            : qr_model_load_random(model, params->progress, params->progress_user, err);
+    if (backend->loading_end != NULL) { backend->loading_end(backend); }
+    return status;
 }
 
 qrun_status qr_model_open_tokenizer(qrun_model *model, qr_error *err) {

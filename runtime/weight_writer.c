@@ -10,8 +10,6 @@
 /* Elements of a chunk: its source (2 MB in BF16) stays in the L2 cache between being read and being packed. */
 enum { CHUNK_ELEMENTS = 1 << 20, NEST_CHUNK_BLOCKS = 64 * QR_NESTED_BLOCK };
 
-static bool is_nf4(qr_weight_format format) { return format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ; }
-
 static qr_weight_format plain_format(qr_dtype dtype) {
     return dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F32;
 }
@@ -35,6 +33,14 @@ typedef struct write_job {
     qrun_status status;
     qr_error err;
 } write_job;
+
+/* Whether the device takes the source's rows as they are. */
+static bool is_direct(const write_job *job) { return job->weight != NULL && job->backend->takes_sources; }
+
+/* Whether scales pass through the host: those that the device makes itself do only to be nested. */
+static bool needs_scales(const write_job *job) {
+    return job->desc.format == QR_WEIGHT_NF4_DQ || (job->desc.format >= QR_WEIGHT_INT8 && !is_direct(job));
+}
 
 static void gather_transposed(const qr_row_source *source, const qr_weight_desc *desc, int64_t first, int64_t n_rows,
                               unsigned char *dst) {
@@ -72,12 +78,17 @@ static const unsigned char *source_rows(const write_job *job, int64_t first, int
 static qrun_status write_chunk(write_job *job, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     const unsigned char *src = source_rows(job, first, n_rows, worker);
     const qr_weight_desc *desc = &job->desc;
+    const int64_t first_scale = qr_weight_is_nf4(desc->format) ? first * desc->cols / desc->block : first;
+    float *scales = job->scales != NULL ? job->scales + first_scale : NULL;
+    if (is_direct(job)) {
+        return job->backend->weight_put_source(job->backend, job->weight, first, n_rows, job->source->dtype, src, scales,
+                                               err);
+    }
     if (job->weight != NULL && plain_format(job->source->dtype) == desc->format) {
         return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, src, err);
     }
     unsigned char *codes = job->weight != NULL ? job->codes + (size_t)worker * job->codes_per_worker
                                                : job->codes + qr_weight_row_offset(desc, first);
-    const int64_t first_scale = is_nf4(desc->format) ? first * desc->cols / desc->block : first;
     const qr_quantize_args args = {
         .format = desc->format == QR_WEIGHT_NF4_DQ ? QR_WEIGHT_NF4 : desc->format,
         .block = desc->block,
@@ -86,7 +97,7 @@ static qrun_status write_chunk(write_job *job, int64_t first, int64_t n_rows, in
         .n_rows = n_rows,
         .cols = desc->cols,
         .codes = codes,
-        .absmax = job->scales != NULL ? job->scales + first_scale : NULL,
+        .absmax = scales,
     };
     const qrun_status status = qr_quantize(job->backend, &args, NULL, err);
     if (status != QRUN_OK || job->weight == NULL) { return status; }
@@ -105,11 +116,17 @@ static void write_chunk_task(void *arg, int64_t index, int worker) {
     pthread_mutex_unlock(&job->lock);
 }
 
+/* What is still on its way to a weight, or from it to its scales. */
+static qrun_status wait_for_device(qr_backend *backend, const qr_weight *weight, qr_error *err) {
+    return weight != NULL && backend->loading_wait != NULL ? backend->loading_wait(backend, err) : QRUN_OK;
+}
+
 static qrun_status run_chunks(write_job *job, qr_error *err) {
     pthread_mutex_init(&job->lock, NULL);
     qr_threads_run(job->backend->threads, qr_ceil_div(job->desc.rows, job->rows_per_chunk), write_chunk_task, job);
     pthread_mutex_destroy(&job->lock);
-    return job->status == QRUN_OK ? QRUN_OK : qr_fail(err, job->status, "%s", job->err.message);
+    const qrun_status status = wait_for_device(job->backend, job->weight, err);
+    return job->status == QRUN_OK ? status : qr_fail(err, job->status, "%s", job->err.message);
 }
 
 /* Memory that the chunks need beside the source: `codes` when they go through the backend, gathered rows. */
@@ -117,7 +134,7 @@ static qrun_status make_staging(write_job *job, const char *name, qr_error *err)
     const int n_workers = qr_threads_count(job->backend->threads);
     const qr_weight_desc chunk = {job->desc.format, job->desc.block, qr_min(job->rows_per_chunk, job->desc.rows),
                                   job->desc.cols};
-    if (job->weight != NULL && plain_format(job->source->dtype) != job->desc.format) {
+    if (job->weight != NULL && !is_direct(job) && plain_format(job->source->dtype) != job->desc.format) {
         job->codes_per_worker = (qr_weight_code_bytes(&chunk) + 63) / 64 * 64;
         job->codes = qr_alloc_array((size_t)n_workers, job->codes_per_worker);
         if (job->codes == NULL) { return qr_fail_memory(err, name, job->codes_per_worker * (size_t)n_workers); }
@@ -163,7 +180,6 @@ static qrun_status nest(qr_backend *backend, const qr_weight_desc *desc, qr_host
 
 static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_host_weight *host, qr_error *err) {
     const int64_t n = desc->format == QR_WEIGHT_INT8 ? desc->rows : qr_weight_blocks(desc);
-    if (n == 0) { return QRUN_OK; }
     float *scales = qr_alloc_array((size_t)n, sizeof(float));
     if (scales == NULL) { return qr_fail_memory(err, name, (unsigned long long)n * sizeof(float)); }
     if (desc->format == QR_WEIGHT_INT8) {
@@ -174,13 +190,14 @@ static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_
     return QRUN_OK;
 }
 
-/* Quantises into host->codes, or into `weight` when that is not NULL; fills the scales of `host` either way. */
+/* Quantises into host->codes, or into `weight` when that is not NULL; fills the scales of `host` either way, but for
+ * those that `weight` has already. */
 static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
                             const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
     write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .codes = host->codes,
                      .rows_per_chunk = chunk_rows(desc)};
-    QR_TRY(make_scales(desc, name, host, err));
+    if (needs_scales(&job)) { QR_TRY(make_scales(desc, name, host, err)); }
     job.scales = host->absmax != NULL ? host->absmax : host->row_absmax;
     QR_TRY(make_staging(&job, name, err));
     QR_TRY(run_chunks(&job, err));
@@ -195,7 +212,7 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
                             qr_error *err) {
     qr_host_weight host = {0};
     qrun_status status = quantize(backend, &weight->desc, source, name, weight, &host, err);
-    if (status == QRUN_OK && weight->desc.format >= QR_WEIGHT_INT8) {
+    if (status == QRUN_OK && (host.absmax != NULL || host.row_absmax != NULL)) {
         const qr_weight_scales scales = {host.row_absmax, host.absmax, host.absmax_codes, host.nested_absmax,
                                          host.nested_offset};
         status = backend->weight_put_scales(backend, weight, &scales, err);
@@ -257,10 +274,11 @@ qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const
     pthread_mutex_init(&job.lock, NULL);
     qr_threads_run(backend->threads, qr_ceil_div(weight->desc.rows, job.rows_per_chunk), put_task, &job);
     pthread_mutex_destroy(&job.lock);
+    qrun_status status = wait_for_device(backend, weight, err);
     if (job.status != QRUN_OK) { return qr_fail(err, job.status, "%s: %s", stored->codes->name, job.err.message); }
-    if (weight->desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
+    if (status != QRUN_OK || weight->desc.format < QR_WEIGHT_INT8) { return status; }
     qr_stored_scales scales;
-    qrun_status status = qr_stored_scales_read(stored, &scales, err);
+    status = qr_stored_scales_read(stored, &scales, err);
     if (status == QRUN_OK) { status = backend->weight_put_scales(backend, weight, &scales.scales, err); }
     qr_stored_scales_free(&scales);
     return status;

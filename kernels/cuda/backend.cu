@@ -4,6 +4,7 @@
 #include "kernels/cuda/absent.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/staging.h"
 
 extern "C" {
 #include "quant/dynamic8.h"
@@ -79,6 +80,7 @@ static qrun_status sync(qr_backend *backend, qr_error *err) { return qr_device_s
 
 static void destroy(qr_backend *backend) {
     qr_cuda_backend *cuda = qr_cuda(backend);
+    qr_cuda_loading_end(backend);
     qr_backend_destroy(cuda->host);
     if (cuda->device != NULL) {
         qr_device_memory_destroy(cuda->device, QR_MEMORY_DEVICE, const_cast<qr_cuda_tables *>(cuda->tables));
@@ -92,6 +94,7 @@ static void destroy(qr_backend *backend) {
 static qrun_status put_tables(qr_cuda_backend *cuda, qr_error *err) {
     qr_cuda_tables tables = {};
     memcpy(tables.nf4, qr_nf4_code, sizeof tables.nf4);
+    memcpy(tables.nf4_midpoints, qr_nf4_midpoints, sizeof tables.nf4_midpoints);
     for (int is_signed = 0; is_signed < 2; is_signed++) {
         memcpy(tables.dynamic_map[is_signed], qr_dynamic8_map(is_signed != 0), 256 * sizeof(float));
         memcpy(tables.dynamic_bounds[is_signed], qr_dynamic8_bounds(is_signed != 0), 255 * sizeof(float));
@@ -126,6 +129,10 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->weight_put_scales = qr_cuda_weight_put_scales;
     base->weight_get_rows = qr_cuda_weight_get_rows;
     base->weight_get_scales = qr_cuda_weight_get_scales;
+    base->loading_begin = qr_cuda_loading_begin;
+    base->loading_wait = qr_cuda_loading_wait;
+    base->loading_end = qr_cuda_loading_end;
+    base->weight_put_source = qr_cuda_weight_put_source;
     base->measure_limits = qr_cuda_measure_limits;
 #define QR_X(name) base->ops[QR_OP_##name] = qr_cuda_op_##name;
     QR_OPS(QR_X)

@@ -19,6 +19,7 @@ extern "C" {
 /* Constant tables that kernels read, from quant/. */
 struct qr_cuda_tables {
     float nf4[16];
+    float nf4_midpoints[15];
     float dynamic_map[2][256];    /* unsigned, signed */
     float dynamic_bounds[2][256]; /* 255 of each */
 };
@@ -28,11 +29,14 @@ struct qr_cuda_held {
     std::atomic<size_t> now, peak;
 };
 
+struct qr_cuda_staging; /* staging.h */
+
 struct qr_cuda_backend {
     qr_backend base; /* first: a qr_backend * of this backend is a qr_cuda_backend * */
     qr_device *device;
     qr_backend *host; /* the CPU backend, for ops on host memory (quantize) */
     const qr_cuda_tables *tables; /* device memory */
+    qr_cuda_staging *staging;     /* while a model is loaded, where there was room; else NULL */
     qr_cuda_held held[2]; /* by qr_memory_kind */
 };
 

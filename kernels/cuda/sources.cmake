@@ -27,8 +27,10 @@ set(QR_CUDA_SOURCES
   norm_backward.cu
   optimizer.cu
   product.cu
+  quantize.cu
   rope.cu
   sample.cu
+  staging.cu
   weight.cu
   weight_backward.cu
 )

@@ -1,6 +1,7 @@
-/* Weights between the host's canonical bytes and device memory, and quantisation, which the host's processor does: the
- * source is a file in host memory, and reading it is slower than quantising it. */
+/* Weights between the host's canonical bytes and device memory, and the quantize op, of which source and destination are
+ * host memory: the host's processor does it. What is loaded into the device's memory is quantised there (staging.cu). */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/staging.h"
 
 static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~static_cast<size_t>(63); }
 
@@ -42,8 +43,11 @@ qrun_status qr_cuda_weight_put_rows(qr_backend *backend, qr_weight *weight, int6
                                     const void *codes, qr_error *err) {
     const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
     if (status != QRUN_OK) { return status; }
-    return qr_device_copy_in(qr_cuda(backend)->device, part(weight, qr_weight_row_offset(&weight->desc, row)), codes,
-                             rows_bytes(&weight->desc, row, n_rows), err);
+    qr_cuda_backend *cuda = qr_cuda(backend);
+    unsigned char *dst = part(weight, qr_weight_row_offset(&weight->desc, row));
+    const size_t n_bytes = rows_bytes(&weight->desc, row, n_rows);
+    return cuda->staging != NULL ? qr_cuda_staging_send(cuda, dst, codes, n_bytes, err)
+                                 : qr_device_copy_in(cuda->device, dst, codes, n_bytes, err);
 }
 
 qrun_status qr_cuda_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,

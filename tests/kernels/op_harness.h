@@ -118,6 +118,8 @@ QR_OPS(QR_X)
 #undef QR_X
 void test_weight_round_trip(void);
 void test_weight_rows_are_checked(void);
+void test_loading_quantizes_on_the_device(void);
+void test_loading_sends_codes(void);
 void test_memory_is_counted_and_zeroed(void);
 
 #endif

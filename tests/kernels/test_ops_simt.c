@@ -99,6 +99,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_memory_is_counted_and_zeroed);
     CHECK_RUN(test_weight_round_trip);
     CHECK_RUN(test_weight_rows_are_checked);
+    CHECK_RUN(test_loading_quantizes_on_the_device);
+    CHECK_RUN(test_loading_sends_codes);
     CHECK_RUN(test_limits_are_measured);
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)

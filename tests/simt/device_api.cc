@@ -44,14 +44,20 @@ qrun_status qr_device_use(qr_device *device, qr_error *err) {
     return qr_device_fault_set(&device->fault, "cuda: copying: the GPU is lost, as QRUN_SIMT_LOST_AFTER says", err);
 }
 
-void qr_device_settle(qr_device *device) {
+void qr_device_settle(qr_device *device, uint64_t number) {
     const std::lock_guard<std::mutex> held(device->lock);
-    for (const copy_source &source : device->reading) {
-        if (memcmp(source.host, source.bytes.data(), source.bytes.size()) == 0) { continue; }
-        fprintf(stderr, "simt: host memory was changed while a copy could still read it\n");
-        abort();
+    std::vector<pending_copy> left;
+    for (pending_copy &copy : device->pending) {
+        if (copy.number > number) {
+            left.push_back(std::move(copy));
+        } else if (copy.is_out) {
+            memcpy(copy.host, copy.bytes.data(), copy.bytes.size());
+        } else if (memcmp(copy.host, copy.bytes.data(), copy.bytes.size()) != 0) {
+            fprintf(stderr, "simt: host memory was changed while a copy could still read it\n");
+            abort();
+        }
     }
-    device->reading.clear();
+    device->pending = std::move(left);
 }
 
 const char *qr_device_isa(const qr_device *) { return "simt"; }
@@ -119,10 +125,11 @@ qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, si
 }
 
 qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
-    const unsigned char *first = static_cast<const unsigned char *>(host);
+    unsigned char *first = static_cast<unsigned char *>(const_cast<void *>(host));
     {
         const std::lock_guard<std::mutex> held(device->lock);
-        device->reading.push_back({first, std::vector<unsigned char>(first, first + n_bytes)});
+        device->pending.push_back(
+            {first, std::vector<unsigned char>(first, first + n_bytes), ++device->n_copies, false});
     }
     return copy(device, dst, host, n_bytes, err);
 }

@@ -14,10 +14,12 @@
 #include "kernels/cuda/device_api.h"
 #include "kernels/cuda/device_fault.h"
 
-/* Where an asynchronous copy came from, and what was there. */
-struct copy_source {
-    const unsigned char *host;
-    std::vector<unsigned char> bytes;
+/* A copy that nobody has waited for. */
+struct pending_copy {
+    unsigned char *host;
+    std::vector<unsigned char> bytes; /* of a copy in what was there when it was issued; of one out what is to arrive */
+    uint64_t number;
+    bool is_out;
 };
 
 struct qr_device {
@@ -28,13 +30,15 @@ struct qr_device {
     std::mutex lock; /* guards the rest */
     std::map<void *, size_t> device_memory;
     int64_t held_bytes;
-    std::vector<copy_source> reading; /* since the last wait */
+    uint64_t n_copies; /* issued that nobody waited for at once */
+    std::vector<pending_copy> pending;
 };
 
 /* Every call passes here, launches too. */
 qrun_status qr_device_use(qr_device *device, qr_error *err);
 
-/* What a wait does: the sources of asynchronous copies had to stay as they were until now. */
-void qr_device_settle(qr_device *device);
+/* What a wait for the copies up to `number` does: those out arrive; the sources of those in had to stay as they were
+ * until now. */
+void qr_device_settle(qr_device *device, uint64_t number = UINT64_MAX);
 
 #endif
