@@ -2,11 +2,11 @@
  * and the weights in shared memory as 16-bit numbers. The sums are those of linear_mma.cu to the bit: the same products
  * in the same order, the same eight segments of columns, their sums added in order.
  *
- * A row of a stage is 128 bytes, eight pieces of 16; piece p of row r lies at place p ^ (r mod 8). In a row of x pieces
- * are as they come, and lane t of four reads its 16 columns as pieces 2t and 2t + 1. A row of the weights is transposed:
- * piece q holds the q-th pair of each lane's columns, so that load_matrices gives a lane the four registers that a
- * product wants (gathered from 16 columns of two rows they would cost as many moves as there are products). The lanes
- * that read or write together meet 32 banks each in all of these.
+ * A row of a stage is 128 bytes, eight pieces of 16; piece p of row r lies at place p ^ (r mod 8). In a row of x
+ * pieces are as they come, and lane t of four reads its 16 columns as pieces 2t and 2t + 1. A row of the weights is
+ * transposed: piece q holds the q-th pair of each lane's columns, so that load_matrices gives a lane the four registers
+ * that a product wants (gathered from 16 columns of two rows they would cost as many moves as there are products). The
+ * lanes that read or write together meet 32 banks each in all of these.
  *
  * x arrives by cp.async two chunks ahead. Weights are loaded to registers two chunks ahead and dequantised one ahead, a
  * run of 32 columns a thread, once a block: between the products, so that the tensor cores do not wait.
@@ -98,7 +98,8 @@ template <typename type, weights_path path, class shape> struct tile {
     /* Two threads for a row of the weights. */
     __device__ __forceinline__ void load(int chunk, int n_chunks) {
         if (chunk >= n_chunks) { return; }
-        load_run<path>(w, first_output + static_cast<int>(threadIdx.x / 2), int64_t{chunk} * CHUNK + threadIdx.x % 2 * RUN_COLS, run);
+        const int64_t col = int64_t{chunk} * CHUNK + threadIdx.x % 2 * RUN_COLS;
+        load_run<path>(w, first_output + static_cast<int>(threadIdx.x / 2), col, run);
     }
 
     /* Half of a run to shared memory: pairs [4 · half, 4 · half + 4) of its two lanes' columns, side by side. */
