@@ -18,7 +18,7 @@ enum {
     QR_CPU_PANEL_ROWS = 64,   /* weight rows of a task; a multiple of the NF4 group */
     QR_CPU_CHUNK_ROWS = 256,  /* rows of x of a task: the dequantisation of a panel costs 2 % of its products then */
     QR_CPU_DECODE_ROWS = 4,   /* of x, at most, for kernels that work from the codes */
-    QR_CPU_FEW_ROWS = 24,     /* of x: a task then goes through its panel in pieces that stay in L1 */
+    QR_CPU_FEW_ROWS = 64,     /* of x: a task then goes through its panel in pieces that stay in L1 */
     QR_CPU_VECTOR_BYTES = 64, /* the widest: operands are filled up to it with zeros */
     QR_CPU_TILE_COLS = 16,    /* rows of x in a tile */
     QR_CPU_EXERCISE_ROUNDS = 100000,

@@ -1,9 +1,13 @@
 /* linear in AVX-512 with vdpbf16ps: x and weights in BF16, 32 k an instruction.
  *
  * Measured with bench_linear on one core of an AMD Zen 5 server (peak 0.50 TFLOP/s; one core reads 40 GB/s, two 52),
- * 2048 x 2048, thread time: NF4 double-quantised 58 G weights/s at M = 1 (74 on two cores), 404 us at M = 16, which is
- * two thirds of the peak, 0.42 TFLOP/s at M = 512 (82 %), 0.42 for 8192 x 2048; INT8 39 GB/s at M = 1. Sixteen rows can
- * take no less than 269 us at the peak: a batch of 16 costs four to six times a single row, which is that fast. */
+ * 2048 x 2048, thread time: NF4 double-quantised 66 G weights/s at M = 1, 395 us at M = 16, which is two thirds of the
+ * peak, 730 us at M = 32, 0.42 TFLOP/s at M = 512 (84 %), 0.42 for 8192 x 2048; INT8 39 GB/s at M = 1. Sixteen rows can
+ * take no less than 269 us at the peak: a batch of 16 costs four to six times a single row, which is that fast.
+ *
+ * Tried for 5 to 64 rows and not kept: products from the codes, with x in tiles of 16 rows in L1 and the values of the next
+ * run made while those of this one are multiplied. The inner loop alone runs at 98 % of the peak; with the sums of
+ * each row and K block it takes 410 to 450 us at M = 16. */
 #include <stdbool.h>
 
 #include "base/sizes.h"
@@ -12,8 +16,6 @@
 #include "kernels/cpu/linear_bf16_fetch.h"
 #include "kernels/cpu/outer.h"
 #include "kernels/cpu/nf4_avx512_bf16.h"
-#include "quant/dynamic8.h"
-#include "quant/format.h"
 
 typedef uint16_t tile_element;
 typedef __m512bh tile_vector;
@@ -53,44 +55,21 @@ static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_A
     }
 }
 
-/* absmax of the n_k / 64 blocks of each of n_rows rows from column k0 on, K_BLOCK / 64 floats a row. Nested scales of a
- * whole K block are looked up in one gather: one by one they took a quarter of the time of a row. */
-static inline __attribute__((always_inline)) void decode_scales(const qr_cpu_panel *p, int64_t row, int64_t k0,
-                                                                int64_t n_k, const int n_rows, float *scales) {
-    enum { N = K_BLOCK / 64 };
-    const qr_weight *weight = p->weight;
-    const bool whole = weight->desc.format == QR_WEIGHT_NF4_DQ && weight->desc.block == 64 && n_k == K_BLOCK &&
-                       weight->desc.cols % K_BLOCK == 0 && row + n_rows <= weight->desc.rows;
-    if (!whole) {
-        for (int r = 0; r < n_rows; r++) {
-            qr_cpu_nf4_scales(weight, p->layout, row + r, k0, n_k / 64, scales + r * N);
-        }
-        return;
-    }
-    const unsigned char *data = weight->data;
-    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset);
-    const float *map = qr_dynamic8_map(true);
-    const __m512 offset = _mm512_set1_ps(weight->nested_offset);
-    int64_t block = (row * weight->desc.cols + k0) / 64; /* a multiple of N, which divides QR_NESTED_BLOCK */
-    for (int r = 0; r < n_rows; r++, block += weight->desc.cols / 64) {
-        const __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)(data + p->layout->scales_offset + block));
-        const __m512 values = _mm512_i32gather_ps(_mm512_cvtepu8_epi32(codes), map, sizeof(float));
-        const __m512 scale = _mm512_set1_ps(nested[block / QR_NESTED_BLOCK]);
-        _mm512_storeu_ps(scales + r * N, _mm512_add_ps(_mm512_mul_ps(values, scale), offset));
-    }
-}
-
 /* One K block of the rows from `row` on. */
-static inline __attribute__((always_inline)) void decode_block(const qr_cpu_panel *p, const qr_cpu_product *product,
-                                                               int64_t row, int64_t k0, const int n_x) {
+static inline __attribute__((always_inline)) void decode_block(const qr_cpu_panel *panel, const nf4_map *map,
+                                                               const qr_cpu_product *product, int64_t row, int64_t k0,
+                                                               const int n_x) {
     const int n_rows = decode_row_count(n_x);
     const int64_t n_k = qr_min(product->n_k - k0, K_BLOCK);
+    qr_cpu_panel block = *panel, *p = &block;
+    block.k = k0;
+    block.n_k = n_k;
     const uint16_t *x = (const uint16_t *)product->x + k0;
     float scales[DECODE_ACCUMULATORS * (K_BLOCK / 64)];
     __m512 acc[DECODE_ACCUMULATORS];
 #pragma GCC unroll 16
     for (int a = 0; a < DECODE_ACCUMULATORS; a++) { acc[a] = _mm512_setzero_ps(); }
-    decode_scales(p, row, k0, n_k, n_rows, scales);
+    nf4_panel_scales(map, p, row, n_rows, scales, K_BLOCK / 64);
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
         decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
@@ -111,8 +90,10 @@ static inline __attribute__((always_inline)) void decode_block(const qr_cpu_pane
 
 static inline __attribute__((always_inline)) void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
                                                               const int n_x) {
+    nf4_map map;
+    nf4_map_split(&map);
     for (int64_t row = 0; row < p->n_rows; row += decode_row_count(n_x)) {
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) { decode_block(p, product, p->row + row, k, n_x); }
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) { decode_block(p, &map, product, p->row + row, k, n_x); }
     }
 }
 

@@ -34,12 +34,10 @@ static void fetch_nf4_half_run(const uint8_t *codes, const float *scales, int64_
 }
 
 /* Up to 16 rows of one group, in the order in which their codes lie. */
-static void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, uint16_t *dst) {
+static void fetch_nf4_group(const qr_cpu_panel *p, const nf4_map *map, int64_t row, int64_t n_rows, uint16_t *dst) {
     enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
     float scales[GROUP * MAX_SCALES];
-    for (int64_t r = 0; r < n_rows; r++) {
-        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
-    }
+    nf4_panel_scales(map, p, row, n_rows, scales, MAX_SCALES);
     int64_t next_row, next_k;
     qr_cpu_place_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k);
@@ -93,13 +91,15 @@ static void fetch_element_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst)
 
 void qr_cpu_fetch_bf16(const qr_cpu_panel *p) {
     const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
+    nf4_map map;
+    if (groups) { nf4_map_split(&map); }
     for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
         const int64_t row = p->row + r;
         if (groups) { n = qr_min(p->n_rows - r, GROUP - row % GROUP); }
         uint16_t *dst = (uint16_t *)p->dst + r * p->dst_stride;
         switch (p->layout->kind) {
         case QR_CPU_ROWS: fetch_element_row(p, row, dst); break;
-        case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, row, n, dst); break;
+        case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, &map, row, n, dst); break;
         case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_bf16(p, row, dst); break;
         }
         for (int64_t k = p->n_k; k < p->n_k_padded; k++) { dst[k] = 0; }
