@@ -396,7 +396,8 @@ typedef struct qrun_session_stats {
     int64_t pages_total, pages_used; /* used: referenced by a sequence; the rest is free or kept for reuse */
     int64_t pages_peak;
     int64_t prompt_tokens, cached_prompt_tokens, completion_tokens; /* so far */
-    int64_t steps;
+    int64_t steps, replayed_steps;   /* replayed: decode steps that a GPU ran from a recording of one like them */
+    char replay_failure[128];        /* why steps are not recorded any more, where that failed; else empty */
     double step_seconds;             /* spent inside steps */
     double prefill_seconds;          /* of these, in steps that carried prompt tokens */
     int64_t context_tokens;          /* longest sequence this session accepts */

@@ -1,6 +1,7 @@
 /* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler
  * chose, draws tokens and tells the callers. Callbacks run without any lock held. */
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/sizes.h"
@@ -468,10 +469,13 @@ static int32_t count_waiting(const qrun_session *session) {
 static bool update_stats(qrun_session *session, double seconds, int64_t prompt_tokens) {
     qr_kv_stats pages;
     qr_kv_get_stats(session->cache, &pages);
+    const qr_replay_stats *replays = qr_forward_replays(session->forward);
     qrun_session_stats *counts = &session->counts;
     counts->n_running = session->n_running;
     counts->pages_used = pages.n_used;
     counts->pages_peak = pages.peak_used;
+    counts->replayed_steps = replays->n_replayed;
+    memcpy(counts->replay_failure, replays->reason, sizeof counts->replay_failure);
     counts->step_seconds += seconds;
     if (prompt_tokens > 0) { counts->prefill_seconds += seconds; }
     counts->prompt_tokens += prompt_tokens;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/absent.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device_record.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/staging.h"
 
@@ -76,6 +77,22 @@ static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, 
     return qr_device_zero(qr_cuda(backend)->device, device, n_bytes, err);
 }
 
+static qrun_status record_begin(qr_backend *backend, qr_error *err) {
+    return qr_device_record_begin(qr_cuda(backend)->device, err);
+}
+
+static qrun_status record_end(qr_backend *backend, qr_recording **recording, qr_error *err) {
+    return qr_device_record_end(qr_cuda(backend)->device, recording, err);
+}
+
+static qrun_status replay(qr_backend *backend, qr_recording *recording, qr_error *err) {
+    return qr_device_replay(qr_cuda(backend)->device, recording, err);
+}
+
+static void recording_destroy(qr_backend *backend, qr_recording *recording) {
+    qr_device_recording_destroy(qr_cuda(backend)->device, recording);
+}
+
 static qrun_status sync(qr_backend *backend, qr_error *err) { return qr_device_sync(qr_cuda(backend)->device, err); }
 
 static void destroy(qr_backend *backend) {
@@ -124,6 +141,10 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->copy_within = copy_within;
     base->fill_zero = fill_zero;
     base->sync = sync;
+    base->record_begin = record_begin;
+    base->record_end = record_end;
+    base->replay = replay;
+    base->recording_destroy = recording_destroy;
     base->weight_bytes = qr_cuda_weight_bytes;
     base->weight_put_rows = qr_cuda_weight_put_rows;
     base->weight_put_scales = qr_cuda_weight_put_scales;

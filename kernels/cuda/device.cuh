@@ -39,10 +39,18 @@ enum { WARP_LANES = 32 };
 #ifdef QR_SIMT
 
 qrun_status qr_device_use(qr_device *device, qr_error *err); /* fails once the device is lost */
+bool qr_device_is_recording(const qr_device *device);
+void qr_device_keep(qr_device *device, std::function<qrun_status(qr_error *err)> call); /* of a recording */
 
 template <typename... P, typename... A>
 qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
                       size_t shared_bytes, qr_error *err, const A &...args) {
+    if (qr_device_is_recording(device)) {
+        qr_device_keep(device, [=](qr_error *why) {
+            return qr_launch(device, name, kernel, grid, n_threads, shared_bytes, why, args...);
+        });
+        return QRUN_OK;
+    }
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK) { return status; }
     simt::launch(name, grid, dim3(n_threads), shared_bytes, [&] { kernel(args...); });

@@ -19,6 +19,7 @@ qrun_status qr_device_check(const qr_device *device, cudaError_t result, const c
     char message[sizeof device->fault.message];
     snprintf(message, sizeof message, "cuda: %s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
     if (result == cudaErrorMemoryAllocation) { return qr_fail(err, QRUN_ERROR_MEMORY, "%s", message); }
+    if (qr_device_is_recording(device)) { return qr_fail(err, QRUN_ERROR_DEVICE, "%s", message); } /* nothing ran */
     return qr_device_fault_set(&device->fault, message, err);
 }
 
@@ -84,6 +85,7 @@ void qr_device_close(qr_device *device) {
         cudaStreamSynchronize(device->stream);
         if (device->begin != NULL) { cudaEventDestroy(device->begin); }
         if (device->end != NULL) { cudaEventDestroy(device->end); }
+        if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }
         cudaStreamDestroy(device->stream);
     }
     device->~qr_device();
@@ -97,7 +99,8 @@ int qr_device_multiprocessors(const qr_device *device) { return device->multipro
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
                                     qr_error *err) {
     *memory = NULL;
-    const qrun_status status = qr_device_enter(device, err);
+    qrun_status status = qr_device_refuse_recording(device, "making memory", err);
+    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
     if (status != QRUN_OK) { return status; }
     const size_t at_least_one = n_bytes > 0 ? n_bytes : 1;
     const cudaError_t result = kind == QR_MEMORY_DEVICE ? cudaMalloc(memory, at_least_one)
@@ -123,8 +126,9 @@ static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_
                         qr_error *err) {
     if (n_bytes == 0) { return QRUN_OK; }
     qrun_status status = QRUN_OK;
+    if (wait) { QR_TRY(qr_device_refuse_recording(device, "a copy that is waited for", err)); }
     QR_TRY(qr_device_enter(device, err));
-    QR_TRY(qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, device->stream), "copying", err));
+    QR_TRY(qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, qr_device_stream(device)), "copying", err));
     if (wait) { QR_TRY(qr_device_check(device, cudaStreamSynchronize(device->stream), "copying", err)); }
 out:
     return status;
@@ -149,11 +153,12 @@ qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src,
 qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_enter(device, err);
     if (status != QRUN_OK || n_bytes == 0) { return status; }
-    return qr_device_check(device, cudaMemsetAsync(memory, 0, n_bytes, device->stream), "zeroing memory", err);
+    return qr_device_check(device, cudaMemsetAsync(memory, 0, n_bytes, qr_device_stream(device)), "zeroing memory", err);
 }
 
 qrun_status qr_device_sync(qr_device *device, qr_error *err) {
-    const qrun_status status = qr_device_enter(device, err);
+    qrun_status status = qr_device_refuse_recording(device, "a wait", err);
+    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
     if (status != QRUN_OK) { return status; }
     return qr_device_check(device, cudaStreamSynchronize(device->stream), "waiting for the GPU", err);
 }
@@ -188,5 +193,3 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
 qrun_status qr_device_launch_check(const qr_device *device, const char *kernel, qr_error *err) {
     return qr_device_check(device, cudaGetLastError(), kernel, err);
 }
-
-cudaStream_t qr_device_stream(const qr_device *device) { return device->stream; }

@@ -6,12 +6,15 @@
 
 #include "kernels/cuda/device_api.h"
 #include "kernels/cuda/device_fault.h"
+#include "kernels/cuda/device_record.h"
 
 struct qr_device {
     int index;
     int multiprocessors;
     char isa[16];
     cudaStream_t stream;
+    cudaStream_t record_stream; /* of captures; NULL until the first */
+    qr_device_recorder recorder;
     cudaEvent_t begin, end;
     int64_t total_before, free_before; /* memory before there was a context; −1: not known */
     int64_t context_bytes;             /* −1: not known */

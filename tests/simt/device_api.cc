@@ -33,6 +33,8 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     *device = new qr_device();
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
+    (*device)->recordings_left.store(setting("QRUN_SIMT_RECORDINGS", INT64_MAX));
+    (*device)->replays_left.store(setting("QRUN_SIMT_REPLAYS", INT64_MAX));
     qr_device_memory_before_context(*device);
     return QRUN_OK;
 }
@@ -82,7 +84,8 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
                                     qr_error *err) {
     enum { ALIGNMENT = 256 };
     *memory = NULL;
-    const qrun_status status = qr_device_use(device, err);
+    qrun_status status = qr_device_refuse_recording(device, "making memory", err);
+    if (status == QRUN_OK) { status = qr_device_use(device, err); }
     if (status != QRUN_OK) { return status; }
     const size_t most = static_cast<size_t>(1) << 39; /* AddressSanitizer ends the program at more */
     const bool on_device = kind == QR_MEMORY_DEVICE;
@@ -120,11 +123,19 @@ static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_
     return status;
 }
 
+static const char waited_for[] = "a copy that is waited for";
+
 qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
-    return copy(device, dst, host, n_bytes, err);
+    const qrun_status status = qr_device_refuse_recording(device, waited_for, err);
+    return status == QRUN_OK ? copy(device, dst, host, n_bytes, err) : status;
 }
 
 qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
+    if (qr_device_is_recording(device)) {
+        qr_device_keep(device,
+                       [=](qr_error *why) { return qr_device_copy_in_async(device, dst, host, n_bytes, why); });
+        return QRUN_OK;
+    }
     unsigned char *first = static_cast<unsigned char *>(const_cast<void *>(host));
     {
         const std::lock_guard<std::mutex> held(device->lock);
@@ -135,21 +146,37 @@ qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *ho
 }
 
 qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
+    const qrun_status status = qr_device_refuse_recording(device, waited_for, err);
+    if (status != QRUN_OK) { return status; }
     qr_device_settle(device);
     return copy(device, host, src, n_bytes, err);
 }
 
 qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    if (qr_device_is_recording(device)) {
+        qr_device_keep(device, [=](qr_error *why) { return copy(device, dst, src, n_bytes, why); });
+        return QRUN_OK;
+    }
     return copy(device, dst, src, n_bytes, err);
 }
 
-qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
+static qrun_status zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status == QRUN_OK && n_bytes > 0) { memset(memory, 0, n_bytes); }
     return status;
 }
 
+qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
+    if (qr_device_is_recording(device)) {
+        qr_device_keep(device, [=](qr_error *why) { return zero(device, memory, n_bytes, why); });
+        return QRUN_OK;
+    }
+    return zero(device, memory, n_bytes, err);
+}
+
 qrun_status qr_device_sync(qr_device *device, qr_error *err) {
+    const qrun_status refused = qr_device_refuse_recording(device, "a wait", err);
+    if (refused != QRUN_OK) { return refused; }
     qr_device_settle(device);
     return qr_device_use(device, err);
 }

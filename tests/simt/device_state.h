@@ -3,16 +3,20 @@
  *     QRUN_SIMT_MEMORY      bytes of device memory; 4 GiB
  *     QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
  *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
+ *     QRUN_SIMT_RECORDINGS  recordings that can be made; any number
+ *     QRUN_SIMT_REPLAYS     replays that work; any number
  *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
  *     QRUN_SIMT_CAPABILITY  compute capability ("7.5") */
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
 #define QR_TESTS_SIMT_DEVICE_STATE_H
 
+#include <functional>
 #include <map>
 #include <vector>
 
 #include "kernels/cuda/device_api.h"
 #include "kernels/cuda/device_fault.h"
+#include "kernels/cuda/device_record.h"
 
 /* A copy that nobody has waited for. */
 struct pending_copy {
@@ -22,9 +26,15 @@ struct pending_copy {
     bool is_out;
 };
 
+/* A call of a recording. */
+typedef std::function<qrun_status(qr_error *err)> kept_call;
+
 struct qr_device {
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
+    std::atomic<int64_t> recordings_left, replays_left;
+    qr_device_recorder recorder;
+    std::vector<kept_call> kept; /* of the recording under way */
     qr_device_fault fault;
     double began;
     std::mutex lock; /* guards the rest */
@@ -36,6 +46,9 @@ struct qr_device {
 
 /* Every call passes here, launches too. */
 qrun_status qr_device_use(qr_device *device, qr_error *err);
+
+/* Adds to the recording that the calling thread makes. */
+void qr_device_keep(qr_device *device, kept_call call);
 
 /* What a wait for the copies up to `number` does: those out arrive; the sources of those in had to stay as they were
  * until now. */
