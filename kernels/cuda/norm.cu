@@ -1,48 +1,82 @@
-/* rms_norm and layer_norm: a warp a row (or head), lanes over its elements in steps of 32, sums by a butterfly: the
- * order of a sum follows from dim alone. */
+/* rms_norm and layer_norm: a warp or a block for a row (or head), by its length (fours.cuh). */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fours.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
-
-__global__ void rms_norm_kernel(qr_rms_norm_args a) {
-    const int64_t group = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
+template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, bool aligned) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t group = team.row();
     if (group >= a.n_rows * a.n_groups) { return; }
-    const int64_t row = group / a.n_groups, at = group % a.n_groups * a.dim;
-    const float *x = a.src + row * a.src_stride + at;
-    float squares = 0.0F;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) { squares = fmaf(x[j], x[j], squares); }
-    squares = warp_sum(squares);
-    const float inverse = 1.0F / sqrtf(squares / static_cast<float>(a.dim) + a.eps);
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) {
-        store_from_f32(a.dst, a.dst_dtype, row * a.dst_stride + at + j,
-                       x[j] * inverse * (a.weight[j] + a.weight_offset));
-    }
+    const int64_t row = a.n_groups == 1 ? group : group / a.n_groups, at = (group - row * a.n_groups) * a.dim;
+    const float *src = a.src + row * a.src_stride + at;
+    float squares = 0.0F, x[FOUR], w[FOUR];
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { squares = fmaf(x[k], x[k], squares); }
+    });
+    const float inverse = 1.0F / sqrtf(team.sum(squares) / static_cast<float>(a.dim) + a.eps);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { x[k] = x[k] * inverse * (w[k] + a.weight_offset); }
+        store_four(a.dst, a.dst_dtype, row * a.dst_stride + at, j, a.dim, aligned, x);
+    });
 }
 
-__global__ void layer_norm_kernel(qr_layer_norm_args a) {
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
+template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a, bool aligned) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t row = team.row();
     if (row >= a.n_rows) { return; }
-    const float *x = a.src + row * a.dim;
+    const float *src = a.src + row * a.dim;
     const float n = static_cast<float>(a.dim);
-    float sum = 0.0F, squares = 0.0F;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) { sum += x[j]; }
-    const float mean = warp_sum(sum) / n;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) { squares = fmaf(x[j] - mean, x[j] - mean, squares); }
-    const float inverse = 1.0F / sqrtf(warp_sum(squares) / n + a.eps);
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) {
-        const float bias = a.bias != NULL ? a.bias[j] : 0.0F;
-        store_from_f32(a.dst, a.dst_dtype, row * a.dim + j, (x[j] - mean) * inverse * a.weight[j] + bias);
-    }
+    float sum = 0.0F, squares = 0.0F, x[FOUR], w[FOUR], b[FOUR] = {};
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { sum += x[k]; }
+    });
+    const float mean = team.sum(sum) / n;
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) {
+            if (j + k < a.dim) { squares = fmaf(x[k] - mean, x[k] - mean, squares); }
+        }
+    });
+    const float inverse = 1.0F / sqrtf(team.sum(squares) / n + a.eps);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        if (a.bias != NULL) { load_four(b, a.bias, j, a.dim, aligned); }
+        for (int k = 0; k < FOUR; k++) { x[k] = (x[k] - mean) * inverse * w[k] + b[k]; }
+        store_four(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
+    });
+}
+
+template <bool is_block>
+static qrun_status launch_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, qr_error *err) {
+    const bool aligned = args.dim % FOUR == 0 && fours_aligned(args.src, args.src_stride) &&
+                         fours_aligned(args.weight, 0) &&
+                         fours_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
+    return QR_LAUNCH(cuda.device, err, rms_norm_kernel<is_block>,
+                     row_team<is_block>::grid(args.n_rows * args.n_groups), FOURS_THREADS,
+                     row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, rms_norm_kernel, blocks_for(args.n_rows * args.n_groups, WARPS), THREADS, 0,
-                     args);
+    return args.dim > FOURS_BLOCK_DIM ? launch_rms_norm<true>(cuda, args, err)
+                                      : launch_rms_norm<false>(cuda, args, err);
+}
+
+template <bool is_block>
+static qrun_status launch_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_args &args, qr_error *err) {
+    const bool aligned = fours_aligned(args.src, args.dim) && fours_aligned(args.weight, 0) &&
+                         fours_aligned(args.bias, 0) &&
+                         fours_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
+    return QR_LAUNCH(cuda.device, err, layer_norm_kernel<is_block>, row_team<is_block>::grid(args.n_rows),
+                     FOURS_THREADS, row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, layer_norm_kernel, blocks_for(args.n_rows, WARPS), THREADS, 0, args);
+    return args.dim > FOURS_BLOCK_DIM ? launch_layer_norm<true>(cuda, args, err)
+                                      : launch_layer_norm<false>(cuda, args, err);
 }
 
 QR_CUDA_OP(rms_norm, no_workspace<qr_rms_norm_args>, run_rms_norm)
