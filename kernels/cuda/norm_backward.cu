@@ -1,9 +1,35 @@
-/* rms_norm_backward and layer_norm_backward in three steps: what a row's gradient needs of the whole row, by a warp a
- * row; the gradients of weight and bias, by a thread a column over the rows in order; then dx, which may be dy. */
+/* rms_norm_backward and layer_norm_backward. dx: a warp or a block for a row (or head), by its length (fours.cuh),
+ * which finds what the gradient needs of the whole row and then writes it. The gradients of weight and bias, where
+ * wanted, come first, because dx may be dy: sums over chunks of rows, whose number and size follow from the number of
+ * rows alone, then over the chunks in order. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fours.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
+enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 }; /* at least so many rows in a chunk, at most so many chunks */
+
+static int64_t chunk_rows_of(int64_t n_rows) { return qr_max(CHUNK_ROWS, qr_ceil_div(n_rows, MOST_CHUNKS)); }
+static int64_t n_chunks_of(int64_t n_rows) { return qr_ceil_div(n_rows, chunk_rows_of(n_rows)); }
+
+/* dst += the sums of n_chunks rows of dim, in order. */
+__global__ void add_chunks_kernel(float *dst, const float *sums, int64_t n_chunks, int64_t dim, bool aligned) {
+    for_fours(1, dim, [&](int64_t, int64_t j) {
+        float total[FOUR] = {}, x[FOUR];
+        for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
+            load_four(x, sums + chunk * dim, j, dim, aligned);
+            for (int k = 0; k < FOUR; k++) { total[k] += x[k]; }
+        }
+        load_four(x, dst, j, dim, aligned);
+        for (int k = 0; k < FOUR; k++) { x[k] += total[k]; }
+        store_four(dst, j, dim, aligned, x);
+    });
+}
+
+static qrun_status add_chunks(qr_cuda_backend &cuda, float *dst, const float *sums, int64_t n_chunks, int64_t dim,
+                              qr_error *err) {
+    const bool aligned = fours_aligned(dst, dim) && fours_aligned(sums, dim);
+    return QR_LAUNCH(cuda.device, err, add_chunks_kernel, fours_grid(1, dim), fours_threads(dim), 0, dst, sums,
+                     n_chunks, dim, aligned);
+}
 
 /* --- rms_norm_backward --- */
 
@@ -12,63 +38,129 @@ struct rms_moments {
     float s, dot;
 };
 
-__global__ void rms_norm_moments_kernel(qr_rms_norm_backward_args a, rms_moments *moments) {
-    const int64_t group = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
-    if (group >= a.n_rows * a.n_groups) { return; }
-    const int64_t row = group / a.n_groups, at = group % a.n_groups * a.dim;
-    const float *x = a.x + row * a.x_stride + at, *dy = a.dy + row * a.dy_stride + at;
+/* A group's rows of x and dy, and where its dx begins. */
+struct rms_group {
+    const float *x, *dy;
+    int64_t dx_at;
+};
+
+static __device__ __forceinline__ rms_group rms_group_of(const qr_rms_norm_backward_args &a, int64_t group) {
+    const int64_t row = a.n_groups == 1 ? group : group / a.n_groups, at = (group - row * a.n_groups) * a.dim;
+    return {a.x + row * a.x_stride + at, a.dy + row * a.dy_stride + at, row * a.dx_stride + at};
+}
+
+template <bool is_block>
+static __device__ __forceinline__ rms_moments rms_moments_of(const qr_rms_norm_backward_args &a, const rms_group &group,
+                                                             const row_team<is_block> &team, bool aligned) {
     float squares = 0.0F, dot = 0.0F;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) {
-        squares = fmaf(x[j], x[j], squares);
-        dot = fmaf(dy[j] * (a.weight[j] + a.weight_offset), x[j], dot);
-    }
-    squares = warp_sum(squares);
-    dot = warp_sum(dot);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        float x[FOUR], dy[FOUR], w[FOUR];
+        load_four(x, group.x, j, a.dim, aligned);
+        load_four(dy, group.dy, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) {
+            squares = fmaf(x[k], x[k], squares);
+            dot = fmaf(dy[k] * (w[k] + a.weight_offset), x[k], dot);
+        }
+    });
+    squares = team.sum(squares);
+    dot = team.sum(dot);
     const float n = static_cast<float>(a.dim);
-    if (lane_index() == 0) { moments[group] = {1.0F / sqrtf(squares / n + a.eps), dot / n}; }
+    return {1.0F / sqrtf(squares / n + a.eps), dot / n};
 }
 
-__global__ void rms_norm_dweight_kernel(qr_rms_norm_backward_args a, const rms_moments *moments) {
-    const int64_t j = global_thread();
+template <bool is_block>
+__global__ void rms_norm_moments_kernel(qr_rms_norm_backward_args a, bool aligned, rms_moments *moments) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t group = team.row();
+    if (group >= a.n_rows * a.n_groups) { return; }
+    const rms_moments m = rms_moments_of<is_block>(a, rms_group_of(a, group), team, aligned);
+    if (team.rank() == 0) { moments[group] = m; }
+}
+
+/* sums [n_chunks, dim], the y dimension of the grid: a thread for four columns. */
+__global__ void rms_norm_dweight_kernel(qr_rms_norm_backward_args a, bool aligned, const rms_moments *moments,
+                                        int64_t chunk_rows, float *sums) {
+    const int64_t j = global_thread() * FOUR, n = a.n_rows * a.n_groups;
+    const int64_t first = blockIdx.y * chunk_rows, end = n - first < chunk_rows ? n : first + chunk_rows;
     if (j >= a.dim) { return; }
-    float sum = 0.0F;
-    for (int64_t group = 0; group < a.n_rows * a.n_groups; group++) {
-        const int64_t row = group / a.n_groups, at = group % a.n_groups * a.dim + j;
-        sum = fmaf(a.dy[row * a.dy_stride + at] * a.x[row * a.x_stride + at], moments[group].s, sum);
+    float total[FOUR] = {}, x[FOUR], dy[FOUR];
+    for (int64_t i = first; i < end; i++) {
+        const rms_group group = rms_group_of(a, i);
+        load_four(x, group.x, j, a.dim, aligned);
+        load_four(dy, group.dy, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { total[k] = fmaf(dy[k] * x[k], moments[i].s, total[k]); }
     }
-    a.dweight[j] += sum;
+    store_four(sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, total);
 }
 
-__global__ void rms_norm_dx_kernel(qr_rms_norm_backward_args a, const rms_moments *moments) {
-    const int64_t i = global_thread(), row_length = a.n_groups * a.dim;
-    if (i >= a.n_rows * row_length) { return; }
-    const int64_t row = i / row_length, at = i % row_length;
-    const rms_moments m = moments[row * a.n_groups + at / a.dim];
-    const float g = a.dy[row * a.dy_stride + at] * (a.weight[at % a.dim] + a.weight_offset);
-    const float value = m.s * (g - a.x[row * a.x_stride + at] * m.s * m.s * m.dot);
-    float *dx = &a.dx[row * a.dx_stride + at];
-    *dx = a.accumulate ? *dx + value : value;
+template <bool is_block> __global__ void rms_norm_dx_kernel(qr_rms_norm_backward_args a, bool aligned) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t index = team.row();
+    if (index >= a.n_rows * a.n_groups) { return; }
+    const rms_group group = rms_group_of(a, index);
+    const rms_moments m = rms_moments_of<is_block>(a, group, team, aligned);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        float x[FOUR], dy[FOUR], w[FOUR], before[FOUR] = {};
+        load_four(x, group.x, j, a.dim, aligned);
+        load_four(dy, group.dy, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        if (a.accumulate) { load_four(before, a.dx + group.dx_at, j, a.dim, aligned); }
+        for (int k = 0; k < FOUR; k++) {
+            const float value = m.s * (dy[k] * (w[k] + a.weight_offset) - x[k] * m.s * m.s * m.dot);
+            x[k] = a.accumulate ? before[k] + value : value;
+        }
+        store_four(a.dx + group.dx_at, j, a.dim, aligned, x);
+    });
+}
+
+static size_t rms_moments_bytes(const qr_rms_norm_backward_args &args) {
+    const int64_t n_bytes = args.n_rows * args.n_groups * static_cast<int64_t>(sizeof(rms_moments));
+    return static_cast<size_t>(qr_round_up(n_bytes, 64));
 }
 
 static size_t rms_norm_workspace(const qr_rms_norm_backward_args &args) {
-    return static_cast<size_t>(args.n_rows * args.n_groups) * sizeof(rms_moments);
+    return rms_moments_bytes(args) +
+           static_cast<size_t>(n_chunks_of(args.n_rows * args.n_groups) * args.dim) * sizeof(float);
+}
+
+static qrun_status add_rms_dweight(qr_cuda_backend &cuda, const qr_rms_norm_backward_args &args, bool aligned,
+                                   const rms_moments *moments, float *sums, qr_error *err) {
+    const int64_t n = args.n_rows * args.n_groups;
+    dim3 grid = fours_grid(1, args.dim);
+    grid.y = static_cast<unsigned>(n_chunks_of(n));
+    const qrun_status status = QR_LAUNCH(cuda.device, err, rms_norm_dweight_kernel, grid, fours_threads(args.dim), 0,
+                                         args, aligned, moments, chunk_rows_of(n), sums);
+    return status != QRUN_OK ? status : add_chunks(cuda, args.dweight, sums, n_chunks_of(n), args.dim, err);
+}
+
+template <bool is_block>
+static qrun_status launch_rms_norm_backward(qr_cuda_backend &cuda, const qr_rms_norm_backward_args &args,
+                                            unsigned char *workspace, qr_error *err) {
+    using team = row_team<is_block>;
+    rms_moments *moments = reinterpret_cast<rms_moments *>(workspace);
+    const bool aligned = args.dim % FOUR == 0 && fours_aligned(args.x, args.x_stride) &&
+                         fours_aligned(args.weight, 0) && fours_aligned(args.dy, args.dy_stride) &&
+                         fours_aligned(args.dx, args.dx_stride);
+    const dim3 grid = team::grid(args.n_rows * args.n_groups);
+    qrun_status status = QRUN_OK;
+    if (args.dweight != NULL) {
+        QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_moments_kernel<is_block>, grid, FOURS_THREADS,
+                         team::shared_bytes(), args, aligned, moments));
+        QR_TRY(add_rms_dweight(cuda, args, aligned, moments,
+                               reinterpret_cast<float *>(workspace + rms_moments_bytes(args)), err));
+    }
+    QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_dx_kernel<is_block>, grid, FOURS_THREADS, team::shared_bytes(), args,
+                     aligned));
+out:
+    return status;
 }
 
 static qrun_status run_rms_norm_backward(qr_cuda_backend &cuda, const qr_rms_norm_backward_args &args, void *workspace,
                                          qr_error *err) {
-    rms_moments *moments = static_cast<rms_moments *>(workspace);
-    const int64_t n_groups = args.n_rows * args.n_groups;
-    qrun_status status = QRUN_OK;
-    QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_moments_kernel, blocks_for(n_groups, WARPS), THREADS, 0, args,
-                     moments));
-    if (args.dweight != NULL) {
-        QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_dweight_kernel, blocks_for(args.dim, THREADS), THREADS, 0, args,
-                         moments));
-    }
-    QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_dx_kernel, blocks_for(n_groups * args.dim, THREADS), THREADS, 0, args,
-                     moments));
-out:
-    return status;
+    unsigned char *bytes = static_cast<unsigned char *>(workspace);
+    return args.dim > FOURS_BLOCK_DIM ? launch_rms_norm_backward<true>(cuda, args, bytes, err)
+                                      : launch_rms_norm_backward<false>(cuda, args, bytes, err);
 }
 
 QR_CUDA_OP(rms_norm_backward, rms_norm_workspace, run_rms_norm_backward)
@@ -79,66 +171,137 @@ struct layer_moments {
     float mean, s, mean_g, mean_gn;
 };
 
-__global__ void layer_norm_moments_kernel(qr_layer_norm_backward_args a, layer_moments *moments) {
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
-    if (row >= a.n_rows) { return; }
-    const float *x = a.x + row * a.dim, *dy = a.dy + row * a.dim;
+template <bool is_block>
+static __device__ __forceinline__ layer_moments layer_moments_of(const qr_layer_norm_backward_args &a, int64_t row,
+                                                                 const row_team<is_block> &team, bool aligned) {
+    const float *src = a.x + row * a.dim, *src_dy = a.dy + row * a.dim;
     const float n = static_cast<float>(a.dim);
-    float sum = 0.0F, squares = 0.0F, sum_g = 0.0F, sum_gn = 0.0F;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) { sum += x[j]; }
-    const float mean = warp_sum(sum) / n;
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) { squares = fmaf(x[j] - mean, x[j] - mean, squares); }
-    const float s = 1.0F / sqrtf(warp_sum(squares) / n + a.eps);
-    for (int64_t j = lane_index(); j < a.dim; j += WARP_LANES) {
-        const float g = dy[j] * a.weight[j];
-        sum_g += g;
-        sum_gn = fmaf(g, (x[j] - mean) * s, sum_gn);
-    }
-    sum_g = warp_sum(sum_g);
-    sum_gn = warp_sum(sum_gn);
-    if (lane_index() == 0) { moments[row] = {mean, s, sum_g / n, sum_gn / n}; }
+    float sum = 0.0F, squares = 0.0F, sum_g = 0.0F, sum_gn = 0.0F, x[FOUR], dy[FOUR], w[FOUR];
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { sum += x[k]; }
+    });
+    const float mean = team.sum(sum) / n;
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) {
+            if (j + k < a.dim) { squares = fmaf(x[k] - mean, x[k] - mean, squares); }
+        }
+    });
+    const float s = 1.0F / sqrtf(team.sum(squares) / n + a.eps);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        load_four(x, src, j, a.dim, aligned);
+        load_four(dy, src_dy, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) {
+            const float g = dy[k] * w[k]; /* 0 behind the row */
+            sum_g += g;
+            sum_gn = fmaf(g, (x[k] - mean) * s, sum_gn);
+        }
+    });
+    sum_g = team.sum(sum_g);
+    sum_gn = team.sum(sum_gn);
+    return {mean, s, sum_g / n, sum_gn / n};
 }
 
-__global__ void layer_norm_dweight_kernel(qr_layer_norm_backward_args a, const layer_moments *moments) {
-    const int64_t j = global_thread();
+template <bool is_block>
+__global__ void layer_norm_moments_kernel(qr_layer_norm_backward_args a, bool aligned, layer_moments *moments) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t row = team.row();
+    if (row >= a.n_rows) { return; }
+    const layer_moments m = layer_moments_of<is_block>(a, row, team, aligned);
+    if (team.rank() == 0) { moments[row] = m; }
+}
+
+/* weight_sums and bias_sums [n_chunks, dim], as rms_norm_dweight_kernel. */
+__global__ void layer_norm_dweight_kernel(qr_layer_norm_backward_args a, bool aligned, const layer_moments *moments,
+                                          int64_t chunk_rows, float *weight_sums, float *bias_sums) {
+    const int64_t j = global_thread() * FOUR, first = blockIdx.y * chunk_rows;
+    const int64_t end = a.n_rows - first < chunk_rows ? a.n_rows : first + chunk_rows;
     if (j >= a.dim) { return; }
-    float dweight = 0.0F, dbias = 0.0F;
-    for (int64_t row = 0; row < a.n_rows; row++) {
-        const float dy = a.dy[row * a.dim + j];
-        dweight = fmaf(dy, (a.x[row * a.dim + j] - moments[row].mean) * moments[row].s, dweight);
-        dbias += dy;
+    float dweight[FOUR] = {}, dbias[FOUR] = {}, x[FOUR], dy[FOUR];
+    for (int64_t row = first; row < end; row++) {
+        load_four(x, a.x + row * a.dim, j, a.dim, aligned);
+        load_four(dy, a.dy + row * a.dim, j, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) {
+            dweight[k] = fmaf(dy[k], (x[k] - moments[row].mean) * moments[row].s, dweight[k]);
+            dbias[k] += dy[k];
+        }
     }
-    if (a.dweight != NULL) { a.dweight[j] += dweight; }
-    if (a.dbias != NULL) { a.dbias[j] += dbias; }
+    store_four(weight_sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, dweight);
+    store_four(bias_sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, dbias);
 }
 
-__global__ void layer_norm_dx_kernel(qr_layer_norm_backward_args a, const layer_moments *moments) {
-    const int64_t i = global_thread();
-    if (i >= a.n_rows * a.dim) { return; }
-    const layer_moments m = moments[i / a.dim];
-    const float g = a.dy[i] * a.weight[i % a.dim], n = (a.x[i] - m.mean) * m.s;
-    const float value = m.s * (g - m.mean_g - n * m.mean_gn);
-    a.dx[i] = a.accumulate ? a.dx[i] + value : value;
+template <bool is_block> __global__ void layer_norm_dx_kernel(qr_layer_norm_backward_args a, bool aligned) {
+    const row_team<is_block> team = {shared_memory<float>()};
+    const int64_t row = team.row();
+    if (row >= a.n_rows) { return; }
+    const layer_moments m = layer_moments_of<is_block>(a, row, team, aligned);
+    team.for_each_four(a.dim, [&](int64_t j) {
+        float x[FOUR], dy[FOUR], w[FOUR], before[FOUR] = {};
+        load_four(x, a.x + row * a.dim, j, a.dim, aligned);
+        load_four(dy, a.dy + row * a.dim, j, a.dim, aligned);
+        load_four(w, a.weight, j, a.dim, aligned);
+        if (a.accumulate) { load_four(before, a.dx + row * a.dim, j, a.dim, aligned); }
+        for (int k = 0; k < FOUR; k++) {
+            const float value = m.s * (dy[k] * w[k] - m.mean_g - (x[k] - m.mean) * m.s * m.mean_gn);
+            x[k] = a.accumulate ? before[k] + value : value;
+        }
+        store_four(a.dx + row * a.dim, j, a.dim, aligned, x);
+    });
+}
+
+static size_t layer_moments_bytes(const qr_layer_norm_backward_args &args) {
+    const int64_t n_bytes = args.n_rows * static_cast<int64_t>(sizeof(layer_moments));
+    return static_cast<size_t>(qr_round_up(n_bytes, 64));
 }
 
 static size_t layer_norm_workspace(const qr_layer_norm_backward_args &args) {
-    return static_cast<size_t>(args.n_rows) * sizeof(layer_moments);
+    return layer_moments_bytes(args) + 2 * static_cast<size_t>(n_chunks_of(args.n_rows) * args.dim) * sizeof(float);
+}
+
+static qrun_status add_layer_dweight(qr_cuda_backend &cuda, const qr_layer_norm_backward_args &args, bool aligned,
+                                     const layer_moments *moments, float *sums, qr_error *err) {
+    const int64_t n_chunks = n_chunks_of(args.n_rows);
+    float *bias_sums = sums + n_chunks * args.dim;
+    dim3 grid = fours_grid(1, args.dim);
+    grid.y = static_cast<unsigned>(n_chunks);
+    qrun_status status = QR_LAUNCH(cuda.device, err, layer_norm_dweight_kernel, grid, fours_threads(args.dim), 0, args,
+                                   aligned, moments, chunk_rows_of(args.n_rows), sums, bias_sums);
+    if (status == QRUN_OK && args.dweight != NULL) {
+        status = add_chunks(cuda, args.dweight, sums, n_chunks, args.dim, err);
+    }
+    if (status == QRUN_OK && args.dbias != NULL) {
+        status = add_chunks(cuda, args.dbias, bias_sums, n_chunks, args.dim, err);
+    }
+    return status;
+}
+
+template <bool is_block>
+static qrun_status launch_layer_norm_backward(qr_cuda_backend &cuda, const qr_layer_norm_backward_args &args,
+                                              unsigned char *workspace, qr_error *err) {
+    using team = row_team<is_block>;
+    layer_moments *moments = reinterpret_cast<layer_moments *>(workspace);
+    const bool aligned = fours_aligned(args.x, args.dim) && fours_aligned(args.weight, 0) &&
+                         fours_aligned(args.dy, 0) && fours_aligned(args.dx, 0);
+    qrun_status status = QRUN_OK;
+    if (args.dweight != NULL || args.dbias != NULL) {
+        QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_moments_kernel<is_block>, team::grid(args.n_rows),
+                         FOURS_THREADS, team::shared_bytes(), args, aligned, moments));
+        QR_TRY(add_layer_dweight(cuda, args, aligned, moments,
+                                 reinterpret_cast<float *>(workspace + layer_moments_bytes(args)), err));
+    }
+    QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_dx_kernel<is_block>, team::grid(args.n_rows), FOURS_THREADS,
+                     team::shared_bytes(), args, aligned));
+out:
+    return status;
 }
 
 static qrun_status run_layer_norm_backward(qr_cuda_backend &cuda, const qr_layer_norm_backward_args &args,
                                            void *workspace, qr_error *err) {
-    layer_moments *moments = static_cast<layer_moments *>(workspace);
-    qrun_status status = QRUN_OK;
-    QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_moments_kernel, blocks_for(args.n_rows, WARPS), THREADS, 0, args,
-                     moments));
-    if (args.dweight != NULL || args.dbias != NULL) {
-        QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_dweight_kernel, blocks_for(args.dim, THREADS), THREADS, 0, args,
-                         moments));
-    }
-    QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_dx_kernel, blocks_for(args.n_rows * args.dim, THREADS), THREADS, 0,
-                     args, moments));
-out:
-    return status;
+    unsigned char *bytes = static_cast<unsigned char *>(workspace);
+    return args.dim > FOURS_BLOCK_DIM ? launch_layer_norm_backward<true>(cuda, args, bytes, err)
+                                      : launch_layer_norm_backward<false>(cuda, args, bytes, err);
 }
 
 QR_CUDA_OP(layer_norm_backward, layer_norm_workspace, run_layer_norm_backward)

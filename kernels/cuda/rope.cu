@@ -1,6 +1,6 @@
-/* rope_table, rope and rope_backward: a thread a pair. */
+/* rope_table: a thread a pair; rope and rope_backward: a thread for four pairs of a head. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fours.cuh"
 
 enum { THREADS = 256 };
 
@@ -15,45 +15,74 @@ __global__ void rope_table_kernel(qr_rope_table_args a) {
     a.sin_table[i] = sinf(angle) * a.factor[slot];
 }
 
-__global__ void rope_kernel(qr_rope_args a) {
-    const int64_t i = global_thread();
-    if (i >= a.n_tokens * a.n_heads * a.half) { return; }
-    const int64_t j = i % a.half, head = i / a.half % a.n_heads, token = i / a.half / a.n_heads;
-    float *x = a.x + token * a.x_stride + head * a.head_dim + j;
-    const float c = a.cos_table[token * a.half + j], s = a.sin_table[token * a.half + j];
-    const float first = x[0], second = x[a.half];
-    x[0] = first * c - second * s;
-    x[a.half] = second * c + first * s;
+/* Pairs [j, j + 4) of each head of a token are n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s), or with the
+ * sign of s turned, of which the gradient is the transpose. */
+static __device__ __forceinline__ void rotate_fours(float *x, int64_t x_stride, int64_t n_tokens, int64_t n_heads,
+                                                    int64_t head_dim, int64_t n_pairs, const float *cos_table,
+                                                    const float *sin_table, bool aligned, float sign) {
+    const unsigned fours = static_cast<unsigned>((n_pairs + FOUR - 1) / FOUR);
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x, head = index / fours;
+    if (head >= n_heads) { return; }
+    const int64_t j = (index - head * fours) * FOUR;
+    for (int64_t token = blockIdx.y; token < n_tokens; token += gridDim.y) {
+        float *first = x + token * x_stride + head * head_dim, *second = first + n_pairs;
+        float a[FOUR], b[FOUR], c[FOUR], s[FOUR];
+        load_four(a, first, j, n_pairs, aligned);
+        load_four(b, second, j, n_pairs, aligned);
+        load_four(c, cos_table + token * n_pairs, j, n_pairs, aligned);
+        load_four(s, sin_table + token * n_pairs, j, n_pairs, aligned);
+#pragma unroll
+        for (int k = 0; k < FOUR; k++) {
+            const float before = a[k], sine = s[k] * sign;
+            a[k] = before * c[k] - b[k] * sine;
+            b[k] = b[k] * c[k] + before * sine;
+        }
+        store_four(first, j, n_pairs, aligned, a);
+        store_four(second, j, n_pairs, aligned, b);
+    }
 }
 
-/* The transpose of what rope multiplies with. */
-__global__ void rope_backward_kernel(qr_rope_backward_args a) {
-    const int64_t i = global_thread();
-    if (i >= a.n_tokens * a.n_heads * a.half) { return; }
-    const int64_t j = i % a.half, head = i / a.half % a.n_heads, token = i / a.half / a.n_heads;
-    float *dx = a.dx + token * a.dx_stride + head * a.head_dim + j;
-    const float c = a.cos_table[token * a.half + j], s = a.sin_table[token * a.half + j];
-    const float first = dx[0], second = dx[a.half];
-    dx[0] = first * c + second * s;
-    dx[a.half] = second * c - first * s;
+__global__ void rope_kernel(qr_rope_args a, bool aligned) {
+    rotate_fours(a.x, a.x_stride, a.n_tokens, a.n_heads, a.head_dim, a.half, a.cos_table, a.sin_table, aligned, 1.0F);
+}
+
+__global__ void rope_backward_kernel(qr_rope_backward_args a, bool aligned) {
+    rotate_fours(a.dx, a.dx_stride, a.n_tokens, a.n_heads, a.head_dim, a.half, a.cos_table, a.sin_table, aligned,
+                 -1.0F);
+}
+
+/* Rows of the grid are tokens. */
+static unsigned rope_threads(int64_t n_heads, int64_t n_pairs) {
+    return fours_threads(n_heads * qr_ceil_div(n_pairs, FOUR) * FOUR);
+}
+
+static dim3 rope_grid(int64_t n_tokens, int64_t n_heads, int64_t n_pairs) {
+    return fours_grid(n_tokens, n_heads * qr_ceil_div(n_pairs, FOUR) * FOUR);
+}
+
+static bool rope_aligned(const float *x, int64_t x_stride, int64_t head_dim, int64_t n_pairs, const float *cos_table,
+                         const float *sin_table) {
+    return head_dim % FOUR == 0 && fours_aligned(x, x_stride) && fours_aligned(cos_table, n_pairs) &&
+           fours_aligned(sin_table, n_pairs);
 }
 
 static qrun_status run_rope_backward(qr_cuda_backend &cuda, const qr_rope_backward_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, rope_backward_kernel,
-                     blocks_for(args.n_tokens * args.n_heads * args.half, THREADS), THREADS, 0, args);
+    return QR_LAUNCH(cuda.device, err, rope_backward_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
+                     rope_threads(args.n_heads, args.half), 0, args,
+                     rope_aligned(args.dx, args.dx_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
 }
 
-QR_CUDA_OP(rope_backward, no_workspace<qr_rope_backward_args>, run_rope_backward)
+static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
+    return QR_LAUNCH(cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
+                     rope_threads(args.n_heads, args.half), 0, args,
+                     rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
+}
 
 static qrun_status run_rope_table(qr_cuda_backend &cuda, const qr_rope_table_args &args, void *, qr_error *err) {
     return QR_LAUNCH(cuda.device, err, rope_table_kernel, blocks_for(args.n_tokens * args.half, THREADS), THREADS, 0,
                      args);
 }
 
-static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, rope_kernel, blocks_for(args.n_tokens * args.n_heads * args.half, THREADS),
-                     THREADS, 0, args);
-}
-
 QR_CUDA_OP(rope_table, no_workspace<qr_rope_table_args>, run_rope_table)
 QR_CUDA_OP(rope, no_workspace<qr_rope_args>, run_rope)
+QR_CUDA_OP(rope_backward, no_workspace<qr_rope_backward_args>, run_rope_backward)

@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "base/random.h"
 
-enum { N_ROWS = 65, GAP = 3, N_FNS = 3 };
+enum { N_ROWS = 65, N_FNS = 3 };
 
 /* Below every normal result, as in op_elementwise.c. */
 #define TINY 1e-30
@@ -30,14 +30,14 @@ static void exec_rope_backward(op_run *run, const void *data, int64_t first, int
     const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
     const qr_rope_backward_args args = {
         .dx = op_output(run, c->dx + first * row, n_tokens, (size_t)row * sizeof(float),
-                        (size_t)(row + GAP) * sizeof(float)),
+                        (size_t)(row + op_gap(row)) * sizeof(float)),
         .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
         .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
         .n_tokens = n_tokens,
         .n_heads = c->n_heads,
         .head_dim = c->head_dim,
         .half = c->half,
-        .dx_stride = row + GAP,
+        .dx_stride = row + op_gap(row),
     };
     op_call(run, QR_OP_rope_backward, &args);
     op_read(run, args.dx, out);
@@ -106,14 +106,14 @@ typedef struct act_case {
     qr_act_fn fn;
     int64_t dim;
     bool in_place;             /* activation: dx is dy */
-    const float *x, *u, *dy;   /* x, u [N_ROWS, dim + GAP], dy [N_ROWS, dim] */
+    const float *x, *u, *dy;   /* x, u [N_ROWS, dim + op_gap(dim)], dy [N_ROWS, dim] */
 } act_case;
 
 static void exec_activation_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
                                      void *out) {
     (void)dtype;
     const act_case *c = data;
-    const int64_t stride = c->dim + GAP, dx_stride = c->dim + 1;
+    const int64_t stride = c->dim + op_gap(c->dim), dx_stride = stride + 4;
     const size_t row_bytes = (size_t)c->dim * sizeof(float);
     const float *dy = c->dy + first * c->dim;
     float *dx = op_output(run, c->in_place ? dy : NULL, n_rows, row_bytes, (size_t)dx_stride * sizeof(float));
@@ -137,7 +137,7 @@ static void exec_gate_backward(op_run *run, const void *data, int64_t first, int
                                void *out) {
     (void)dtype;
     const act_case *c = data;
-    const int64_t stride = c->dim + GAP, d_stride = c->dim + 2;
+    const int64_t stride = c->dim + op_gap(c->dim), d_stride = stride + 4;
     const size_t src_bytes = (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float);
     const size_t row_bytes = (size_t)c->dim * sizeof(float);
     const qr_gate_backward_args args = {
@@ -165,7 +165,7 @@ static void exec_gate_backward(op_run *run, const void *data, int64_t first, int
 }
 
 static void check_act_backward(qr_act_fn fn, int64_t dim, bool gated) {
-    const int64_t stride = dim + GAP, row = gated ? 2 * dim : dim;
+    const int64_t stride = dim + op_gap(dim), row = gated ? 2 * dim : dim;
     float *x = op_act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
     float *dy = op_normals(N_ROWS * dim, 3, 1.0);
     double *bound = op_doubles(N_ROWS * row);
@@ -312,7 +312,7 @@ void test_op_scatter_rows(void) {
 
 typedef struct dropout_case {
     int64_t dim;
-    const float *x; /* [N_ROWS, dim + GAP], exact in BF16 and F16 */
+    const float *x; /* [N_ROWS, dim + op_gap(dim)], exact in BF16 and F16 */
     const int64_t *row_key;
     uint64_t key;
     float p;
@@ -321,7 +321,7 @@ typedef struct dropout_case {
 
 static void exec_dropout(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     const dropout_case *c = data;
-    const int64_t stride = c->dim + GAP;
+    const int64_t stride = c->dim + op_gap(c->dim);
     const size_t size = qr_dtype_bytes(dtype), row_bytes = (size_t)c->dim * size;
     unsigned char *x = op_to_dtype(c->x + first * stride, n_rows * stride, dtype);
     unsigned char *packed = qr_alloc((size_t)n_rows * row_bytes);
@@ -358,7 +358,7 @@ static bool is_kept(const dropout_case *c, int64_t row, int64_t col) {
 
 /* 1 − p, its inverse and the product are a rounding each; what is dropped is zero exactly. */
 static void check_dropout(int64_t dim, float p, bool in_place) {
-    const int64_t stride = dim + GAP;
+    const int64_t stride = dim + op_gap(dim);
     float *x = op_normals(N_ROWS * stride, 5, 1.0);
     for (int64_t i = 0; i < N_ROWS * stride; i++) {
         const float value = qr_bf16_to_f32(qr_f32_to_bf16(x[i]));
@@ -397,7 +397,7 @@ typedef struct round_case {
 
 static void exec_round_act(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     const round_case *c = data;
-    const int64_t stride = c->dim + GAP;
+    const int64_t stride = c->dim + op_gap(c->dim);
     const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
     const qr_round_act_args args = {
         .src = op_input(run, c->src + first * stride, (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float)),
@@ -417,7 +417,7 @@ void test_op_round_act(void) {
                                 -0.0F,   65519.0F, -65520.0F, 1.00048828F, 1.00146484F, 2.98023224e-8F, 8.9e-8F,
                                 -6.1e-5F};
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
-        const int64_t n = N_ROWS * (dims[i] + GAP);
+        const int64_t n = N_ROWS * (dims[i] + op_gap(dims[i]));
         float *src = op_normals(n, 7, 1.0);
         for (int64_t j = 0; j < n; j += 7) { src[j] = odd[j / 7 % (int64_t)QR_COUNT_OF(odd)]; }
         const round_case data = {.dim = dims[i], .src = src};

@@ -5,13 +5,13 @@
 
 #include "base/alloc.h"
 
-enum { N_ROWS = 65, X_GAP = 3, DX_GAP = 2 };
+enum { N_ROWS = 65 };
 
 typedef enum norm_mode { OVERWRITE, ACCUMULATE, IN_PLACE } norm_mode;
 
 typedef struct norm_case {
     int64_t n_groups, dim;
-    const float *x, *weight, *dy; /* x [N_ROWS, n_groups · dim + X_GAP], dy [N_ROWS, n_groups · dim] packed */
+    const float *x, *weight, *dy; /* x [N_ROWS, row + op_gap(row)], dy [N_ROWS, n_groups · dim] packed */
     const float *dx;              /* [N_ROWS, n_groups · dim]: what is accumulated onto */
     const float *dweight, *dbias; /* [dim]: what is added to */
     float eps, weight_offset;
@@ -32,7 +32,7 @@ static void set_dy_dx(op_run *run, const norm_case *c, int64_t first, int64_t n_
 /* --- rms_norm_backward --- */
 
 static void run_rms(op_run *run, const norm_case *c, int64_t first, int64_t n_rows, float *dx, float *dweight) {
-    const int64_t row = c->n_groups * c->dim, x_stride = row + X_GAP;
+    const int64_t row = c->n_groups * c->dim, x_stride = row + op_gap(row);
     const size_t dim_bytes = (size_t)c->dim * sizeof(float);
     qr_rms_norm_backward_args args = {
         .x = op_input(run, c->x + first * x_stride, (size_t)((n_rows - 1) * x_stride + row) * sizeof(float)),
@@ -42,7 +42,7 @@ static void run_rms(op_run *run, const norm_case *c, int64_t first, int64_t n_ro
         .n_groups = c->n_groups,
         .dim = c->dim,
         .x_stride = x_stride,
-        .dx_stride = row + DX_GAP,
+        .dx_stride = x_stride + 4,
         .eps = c->eps,
         .weight_offset = c->weight_offset,
         .accumulate = c->mode == ACCUMULATE,
@@ -72,7 +72,8 @@ static void rms_bounds(const norm_case *c, double *dx, double *dweight) {
     const double terms = (double)(N_ROWS * c->n_groups + 4) * OP_U;
     for (int64_t j = 0; j < c->dim; j++) { dweight[j] = terms * fabs((double)c->dweight[j]); }
     for (int64_t i = 0; i < N_ROWS * c->n_groups; i++) {
-        const float *x = c->x + i / c->n_groups * (row + X_GAP) + i % c->n_groups * c->dim, *dy = c->dy + i * c->dim;
+        const float *x = c->x + i / c->n_groups * (row + op_gap(row)) + i % c->n_groups * c->dim;
+        const float *dy = c->dy + i * c->dim;
         double squares = 0.0, dot = 0.0;
         for (int64_t j = 0; j < c->dim; j++) {
             squares += (double)x[j] * (double)x[j];
@@ -96,7 +97,7 @@ static norm_case norm_inputs(int64_t n_groups, int64_t dim, double magnitude, no
     return (norm_case){
         .n_groups = n_groups,
         .dim = dim,
-        .x = op_normals(N_ROWS * (row + X_GAP), 1, magnitude),
+        .x = op_normals(N_ROWS * (row + op_gap(row)), 1, magnitude),
         .weight = op_normals(dim, 2, 1.0),
         .dy = op_normals(N_ROWS * row, 3, 1.0),
         .dx = op_normals(N_ROWS * row, 4, 1.0),

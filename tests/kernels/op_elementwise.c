@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-enum { N_ROWS = 65, GAP = 3, N_FNS = 3 };
+enum { N_ROWS = 65, N_FNS = 3 };
 
 /* Below every normal result: where exp has underflowed, zero is as right as a denormal number. */
 #define TINY 1e-30
@@ -13,7 +13,7 @@ enum { N_ROWS = 65, GAP = 3, N_FNS = 3 };
 typedef struct act_case {
     qr_act_fn fn;
     int64_t dim;
-    const float *x, *u; /* [N_ROWS, dim + GAP] */
+    const float *x, *u; /* [N_ROWS, dim + op_gap(dim)] */
 } act_case;
 
 double op_act_value(qr_act_fn fn, double x) {
@@ -34,7 +34,7 @@ double op_act_bound(qr_act_fn fn, double x) {
 
 static void exec_activation(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     const act_case *c = data;
-    const int64_t stride = c->dim + GAP;
+    const int64_t stride = c->dim + op_gap(c->dim);
     const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
     const qr_activation_args args = {
         .fn = c->fn,
@@ -51,7 +51,7 @@ static void exec_activation(op_run *run, const void *data, int64_t first, int64_
 
 static void exec_gate(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     const act_case *c = data;
-    const int64_t stride = c->dim + GAP;
+    const int64_t stride = c->dim + op_gap(c->dim);
     const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
     const size_t src_bytes = (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float);
     const qr_gate_args args = {
@@ -79,7 +79,7 @@ float *op_act_inputs(int64_t n, uint64_t stream) {
 }
 
 static void check_act(qr_act_fn fn, int64_t dim, bool gated) {
-    const int64_t stride = dim + GAP;
+    const int64_t stride = dim + op_gap(dim);
     float *x = op_act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
     double *bound = op_doubles(N_ROWS * dim);
     const act_case data = {.fn = fn, .dim = dim, .x = x, .u = u};

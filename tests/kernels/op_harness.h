@@ -99,6 +99,10 @@ typedef struct op_case {
 
 void op_check_case(const op_case *c, qr_dtype dtype);
 
+/* Elements between rows of `row` elements: 4 where that leaves every row at 16 bytes, for half the rows that it could,
+ * and 3 for the others. */
+static inline int64_t op_gap(int64_t row) { return row % 8 == 0 ? 4 : 3; }
+
 /* --- Numbers --- */
 float op_normal(uint64_t stream, int64_t index);
 int64_t op_below(uint64_t stream, int64_t index, int64_t n); /* uniform in [0, n) */

@@ -5,11 +5,11 @@
 
 #include "base/alloc.h"
 
-enum { N_ROWS = 65, GAP = 3 };
+enum { N_ROWS = 65 };
 
 typedef struct norm_case {
     int64_t n_groups, dim;
-    const float *src, *weight, *bias; /* src [N_ROWS, n_groups · dim + GAP] */
+    const float *src, *weight, *bias; /* src [N_ROWS, row + op_gap(row)] */
     float eps, weight_offset;
     bool in_place;
 } norm_case;
@@ -17,7 +17,7 @@ typedef struct norm_case {
 /* Into another matrix with a stride of its own, or in place (F32 only). */
 static void exec_rms_norm(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     const norm_case *c = data;
-    const int64_t row = c->n_groups * c->dim, src_stride = row + GAP;
+    const int64_t row = c->n_groups * c->dim, src_stride = row + op_gap(row);
     const float *src = c->src + first * src_stride;
     qr_rms_norm_args args = {
         .weight = op_input(run, c->weight, (size_t)c->dim * sizeof(float)),
@@ -41,7 +41,7 @@ static void exec_rms_norm(op_run *run, const void *data, int64_t first, int64_t 
     } else {
         const size_t size = qr_dtype_bytes(dtype);
         args.src = op_input(run, src, (size_t)((n_rows - 1) * src_stride + row) * sizeof(float));
-        args.dst_stride = row + 2 * GAP;
+        args.dst_stride = src_stride + 4;
         args.dst = op_output(run, NULL, n_rows, (size_t)row * size, (size_t)args.dst_stride * size);
     }
     op_call(run, QR_OP_rms_norm, &args);
@@ -54,7 +54,7 @@ static void rms_norm_bound(const norm_case *c, double *bound) {
     const int64_t row = c->n_groups * c->dim;
     for (int64_t i = 0; i < N_ROWS * row; i++) {
         const int64_t r = i / row, g = i % row / c->dim, j = i % c->dim;
-        const float *x = c->src + r * (row + GAP) + g * c->dim;
+        const float *x = c->src + r * (row + op_gap(row)) + g * c->dim;
         double sum = 0.0;
         for (int64_t k = 0; k < c->dim; k++) { sum += (double)x[k] * (double)x[k]; }
         const double weight = fabs((double)c->weight[j] + (double)c->weight_offset);
@@ -65,8 +65,8 @@ static void rms_norm_bound(const norm_case *c, double *bound) {
 
 static void check_rms_norm(int64_t n_groups, int64_t dim, double magnitude, float offset, bool in_place) {
     const int64_t row = n_groups * dim;
-    float *src = op_normals(N_ROWS * (row + GAP), 1, magnitude), *weight = op_normals(dim, 2, 1.0);
-    for (int64_t j = 0; j < row; j++) { src[2 * (row + GAP) + j] = 0.0F; } /* a row of zeros */
+    float *src = op_normals(N_ROWS * (row + op_gap(row)), 1, magnitude), *weight = op_normals(dim, 2, 1.0);
+    for (int64_t j = 0; j < row; j++) { src[2 * (row + op_gap(row)) + j] = 0.0F; } /* a row of zeros */
     double *bound = op_doubles(N_ROWS * row);
     const norm_case data = {.n_groups = n_groups, .dim = dim, .src = src, .weight = weight, .eps = 1e-5F,
                             .weight_offset = offset, .in_place = in_place};

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-enum { N_TOKENS = 65, N_SLOTS = 3, GAP = 3 };
+enum { N_TOKENS = 65, N_SLOTS = 3 };
 
 typedef struct table_case {
     int64_t half;
@@ -83,14 +83,14 @@ static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_to
     const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
     const qr_rope_args args = {
         .x = op_output(run, c->x + first * row, n_tokens, (size_t)row * sizeof(float),
-                       (size_t)(row + GAP) * sizeof(float)),
+                       (size_t)(row + op_gap(row)) * sizeof(float)),
         .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
         .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
         .n_tokens = n_tokens,
         .n_heads = c->n_heads,
         .head_dim = c->head_dim,
         .half = c->half,
-        .x_stride = row + GAP,
+        .x_stride = row + op_gap(row),
     };
     op_call(run, QR_OP_rope, &args);
     op_read(run, args.x, out);
