@@ -1,7 +1,7 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
  * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches
- * meet and micro-batches add up. Sums over tokens (gradients of weights) run in token order, whatever the number of
- * threads. */
+ * meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of tokens alone
+ * decides, whatever the number of threads. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 
