@@ -65,7 +65,16 @@ struct qr_backend {
                             qr_error *err); /* waits */
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
     qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
-    qrun_status (*sync)(qr_backend *backend, qr_error *err);
+    qrun_status (*sync)(qr_backend *backend, qr_error *err); /* for transfers too */
+    /* Copies between HOST and device memory that run beside the ops, one after the other. One begins when every op and
+     * copy issued before it is done; ops issued after it may run while it does, until transfer_wait holds back those
+     * issued from then on. *ticket names it for that (and with it all transfers before); the processor may look after
+     * sync. */
+    qrun_status (*transfer_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, uint64_t *ticket,
+                               qr_error *err);
+    qrun_status (*transfer_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
+                                qr_error *err);
+    qrun_status (*transfer_wait)(qr_backend *backend, uint64_t ticket, qr_error *err);
 
     /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops, copy_within,
      * fill_zero, copy_in_async) is kept and not run; whatever waits or makes memory fails. Other threads may use the

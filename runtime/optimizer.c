@@ -139,8 +139,9 @@ qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offse
     qr_backend *backend = optimizer->parameters->model->context->backend;
     const unsigned char *from = (const unsigned char *)optimizer->states + offset;
     if (!optimizer->options.offload) { return backend->copy_out(backend, host, from, n_bytes, err); }
-    memcpy(host, from, n_bytes);
-    return QRUN_OK;
+    const qrun_status status = backend->sync(backend, err); /* the last pieces may be on their way back */
+    if (status == QRUN_OK) { memcpy(host, from, n_bytes); }
+    return status;
 }
 
 qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
@@ -148,8 +149,9 @@ qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, si
     qr_backend *backend = optimizer->parameters->model->context->backend;
     unsigned char *to = (unsigned char *)optimizer->states + offset;
     if (!optimizer->options.offload) { return backend->copy_in(backend, to, host, n_bytes, err); }
-    memcpy(to, host, n_bytes);
-    return QRUN_OK;
+    const qrun_status status = backend->sync(backend, err);
+    if (status == QRUN_OK) { memcpy(to, host, n_bytes); }
+    return status;
 }
 
 /* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
@@ -284,9 +286,9 @@ static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_t
     return true;
 }
 
-/* Begins to bring a piece to a stage. */
+/* Begins to bring a piece to a stage; *ticket is the end of that. */
 static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void *stage, qr_tensor_states *staged,
-                            qr_error *err) {
+                            uint64_t *ticket, qr_error *err) {
     qr_backend *backend = o->parameters->model->context->backend;
     qr_layout layout = {stage, 0};
     qrun_status status = QRUN_OK;
@@ -294,33 +296,43 @@ static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void 
     qr_tensor_states_place(o->options.kind, staged, &layout);
     for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
         const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
-        if (n_bytes > 0) { status = backend->copy_in(backend, staged->arrays[a], held->arrays[a], n_bytes, err); }
+        if (n_bytes > 0) {
+            status = backend->transfer_in(backend, staged->arrays[a], held->arrays[a], n_bytes, ticket, err);
+        }
     }
     return status;
 }
 
+/* Begins to bring it back. */
 static qrun_status stage_out(qr_optimizer *o, const qr_tensor_states *staged, const qr_tensor_states *held,
                              qr_error *err) {
     qr_backend *backend = o->parameters->model->context->backend;
+    uint64_t ticket;
     qrun_status status = QRUN_OK;
     for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
         const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
-        if (n_bytes > 0) { status = backend->copy_out(backend, held->arrays[a], staged->arrays[a], n_bytes, err); }
+        if (n_bytes > 0) {
+            status = backend->transfer_out(backend, held->arrays[a], staged->arrays[a], n_bytes, &ticket, err);
+        }
     }
     return status;
 }
 
-/* The next piece is on its way while one is updated and goes back. */
+/* The next piece is on its way while one is updated. It goes to the stage of the one before, which goes back first:
+ * transfers keep their order. */
 static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, void *workspace, qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
     qr_tensor_states held[N_STAGES], staged[N_STAGES];
+    uint64_t arrival[N_STAGES] = {0};
     int at = 0;
     bool has_next = next_piece(o, NULL, &held[0]);
     qrun_status status = QRUN_OK;
-    if (has_next) { QR_TRY(stage_in(o, &held[0], o->stages[0], &staged[0], err)); }
+    if (has_next) { QR_TRY(stage_in(o, &held[0], o->stages[0], &staged[0], &arrival[0], err)); }
     while (has_next) {
         const int next = (at + 1) % N_STAGES;
         has_next = next_piece(o, &held[at], &held[next]);
-        if (has_next) { QR_TRY(stage_in(o, &held[next], o->stages[next], &staged[next], err)); }
+        if (has_next) { QR_TRY(stage_in(o, &held[next], o->stages[next], &staged[next], &arrival[next], err)); }
+        QR_TRY(backend->transfer_wait(backend, arrival[at], err));
         QR_TRY(step_piece(o, &staged[at], numbers, workspace, err));
         QR_TRY(stage_out(o, &staged[at], &held[at], err));
         at = next;

@@ -75,6 +75,18 @@ static qrun_status copy(qr_backend *backend, void *dst, const void *src, size_t 
     return QRUN_OK;
 }
 
+/* There is nothing that a copy could run beside. */
+static qrun_status transfer(qr_backend *backend, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
+                            qr_error *err) {
+    *ticket = 0;
+    return copy(backend, dst, src, n_bytes, err);
+}
+
+static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    (void)backend, (void)ticket, (void)err;
+    return QRUN_OK;
+}
+
 static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
     (void)backend, (void)err;
     if (n_bytes > 0) { memset(device, 0, n_bytes); }
@@ -115,6 +127,9 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
         .copy_within = copy,
         .fill_zero = fill_zero,
         .sync = sync,
+        .transfer_in = transfer,
+        .transfer_out = transfer,
+        .transfer_wait = transfer_wait,
         .weight_bytes = qr_cpu_weight_bytes,
         .weight_put_rows = qr_cpu_weight_put_rows,
         .weight_put_scales = qr_cpu_weight_put_scales,

@@ -3,8 +3,9 @@
 
 #include "kernels/cuda/absent.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device_record.h"
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/device_record.h"
+#include "kernels/cuda/device_transfer.h"
 #include "kernels/cuda/staging.h"
 
 extern "C" {
@@ -93,6 +94,20 @@ static void recording_destroy(qr_backend *backend, qr_recording *recording) {
     qr_device_recording_destroy(qr_cuda(backend)->device, recording);
 }
 
+static qrun_status transfer_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, uint64_t *ticket,
+                               qr_error *err) {
+    return qr_device_transfer_in(qr_cuda(backend)->device, device, host, n_bytes, ticket, err);
+}
+
+static qrun_status transfer_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
+                                qr_error *err) {
+    return qr_device_transfer_out(qr_cuda(backend)->device, host, device, n_bytes, ticket, err);
+}
+
+static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    return qr_device_transfer_wait(qr_cuda(backend)->device, ticket, err);
+}
+
 static qrun_status sync(qr_backend *backend, qr_error *err) { return qr_device_sync(qr_cuda(backend)->device, err); }
 
 static void destroy(qr_backend *backend) {
@@ -145,6 +160,9 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->record_end = record_end;
     base->replay = replay;
     base->recording_destroy = recording_destroy;
+    base->transfer_in = transfer_in;
+    base->transfer_out = transfer_out;
+    base->transfer_wait = transfer_wait;
     base->weight_bytes = qr_cuda_weight_bytes;
     base->weight_put_rows = qr_cuda_weight_put_rows;
     base->weight_put_scales = qr_cuda_weight_put_scales;

@@ -71,6 +71,7 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
                            err));
     QR_TRY(qr_device_check(made, cudaEventCreate(&made->begin), "creating an event", err));
     QR_TRY(qr_device_check(made, cudaEventCreate(&made->end), "creating an event", err));
+    QR_TRY(qr_device_transfers_open(made, err));
     *device = made;
     return QRUN_OK;
 out:
@@ -87,6 +88,7 @@ void qr_device_close(qr_device *device) {
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }
         cudaStreamDestroy(device->stream);
+        qr_device_transfers_close(device);
     }
     device->~qr_device();
     qr_free(device);
@@ -115,6 +117,7 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
 void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memory) {
     if (memory == NULL || cudaSetDevice(device->index) != cudaSuccess) { return; }
     cudaStreamSynchronize(device->stream);
+    cudaStreamSynchronize(device->transfers);
     if (kind == QR_MEMORY_DEVICE) {
         cudaFree(memory);
     } else {
@@ -160,7 +163,9 @@ qrun_status qr_device_sync(qr_device *device, qr_error *err) {
     qrun_status status = qr_device_refuse_recording(device, "a wait", err);
     if (status == QRUN_OK) { status = qr_device_enter(device, err); }
     if (status != QRUN_OK) { return status; }
-    return qr_device_check(device, cudaStreamSynchronize(device->stream), "waiting for the GPU", err);
+    cudaError_t result = cudaStreamSynchronize(device->stream);
+    if (result == cudaSuccess && device->n_transfers > 0) { result = cudaStreamSynchronize(device->transfers); }
+    return qr_device_check(device, result, "waiting for the GPU", err);
 }
 
 qrun_status qr_device_timer_start(qr_device *device, qr_error *err) {

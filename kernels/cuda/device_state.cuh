@@ -8,6 +8,9 @@
 #include "kernels/cuda/device_fault.h"
 #include "kernels/cuda/device_record.h"
 
+/* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
+enum { QR_DEVICE_TICKETS = 16 };
+
 struct qr_device {
     int index;
     int multiprocessors;
@@ -16,6 +19,10 @@ struct qr_device {
     cudaStream_t record_stream; /* of captures; NULL until the first */
     qr_device_recorder recorder;
     cudaEvent_t begin, end;
+    cudaStream_t transfers;
+    cudaEvent_t issued; /* of the stream, before a transfer */
+    cudaEvent_t arrived[QR_DEVICE_TICKETS];
+    uint64_t n_transfers;
     int64_t total_before, free_before; /* memory before there was a context; −1: not known */
     int64_t context_bytes;             /* −1: not known */
     mutable qr_device_fault fault;
@@ -24,6 +31,10 @@ struct qr_device {
 /* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give
  * again. */
 qrun_status qr_device_check(const qr_device *device, cudaError_t result, const char *what, qr_error *err);
+
+/* The second stream (device_transfer.cu). */
+qrun_status qr_device_transfers_open(qr_device *device, qr_error *err);
+void qr_device_transfers_close(qr_device *device);
 
 /* Makes the device the thread's current one: threads that load weights come without. Fails with the first fault. */
 qrun_status qr_device_enter(const qr_device *device, qr_error *err);

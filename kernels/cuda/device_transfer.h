@@ -1,6 +1,7 @@
-/* Copies that nobody waits for at once, and events that tell when they are done. device_transfer.cu is CUDA's;
- * tests/simt/device_transfer.cc has copies out arrive at the wait, and checks there that nobody touched what copies in
- * were still reading. */
+/* Copies that nobody waits for at once: in the stream, with events that tell when they are done, and beside it, in a
+ * stream of their own. device_transfer.cu is CUDA's. In tests/simt/device_transfer.cc copies out of the stream arrive at
+ * the wait, where it is checked too that nobody touched what copies in were still reading; transfers are done at the wait,
+ * or at once, as a seed decides. */
 #ifndef QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 #define QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 
@@ -18,6 +19,13 @@ qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_e
 
 /* To HOST memory, in the stream's order: the bytes are there after a wait for an event recorded later, or a sync. */
 qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
+
+/* As in qr_backend. qr_device_sync waits for them. */
+qrun_status qr_device_transfer_in(qr_device *device, void *dst, const void *host, size_t n_bytes, uint64_t *ticket,
+                                  qr_error *err);
+qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                   qr_error *err);
+qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err);
 
 /* Bytes to move in one piece: enough that the bus, not the call, takes the time. */
 size_t qr_device_piece_bytes(const qr_device *device);

@@ -74,6 +74,18 @@ static qrun_status copy(qr_backend *backend, void *dst, const void *src, size_t 
     return QRUN_OK;
 }
 
+/* There is nothing that a copy could run beside. */
+static qrun_status transfer(qr_backend *backend, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
+                            qr_error *err) {
+    *ticket = 0;
+    return copy(backend, dst, src, n_bytes, err);
+}
+
+static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    (void)backend, (void)ticket, (void)err;
+    return QRUN_OK;
+}
+
 static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
     (void)backend;
     (void)err;
@@ -132,6 +144,9 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
         .copy_within = copy,
         .fill_zero = fill_zero,
         .sync = sync,
+        .transfer_in = transfer,
+        .transfer_out = transfer,
+        .transfer_wait = transfer_wait,
         .measure_limits = qr_ref_measure_limits,
     };
     qr_ref_set_weight_functions(&ref->base);

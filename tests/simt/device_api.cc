@@ -106,6 +106,7 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
 void qr_device_memory_destroy(qr_device *device, qr_memory_kind, void *memory) {
     if (memory == NULL) { return; }
     qr_device_settle(device);
+    qr_device_do_transfers(device);
     {
         const std::lock_guard<std::mutex> held(device->lock);
         const auto found = device->device_memory.find(memory);
@@ -178,6 +179,7 @@ qrun_status qr_device_sync(qr_device *device, qr_error *err) {
     const qrun_status refused = qr_device_refuse_recording(device, "a wait", err);
     if (refused != QRUN_OK) { return refused; }
     qr_device_settle(device);
+    qr_device_do_transfers(device);
     return qr_device_use(device, err);
 }
 

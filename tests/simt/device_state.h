@@ -29,6 +29,14 @@ struct pending_copy {
 /* A call of a recording. */
 typedef std::function<qrun_status(qr_error *err)> kept_call;
 
+/* A copy beside the stream that is still to be done. */
+struct pending_transfer {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+    uint64_t number;
+};
+
 struct qr_device {
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
@@ -42,6 +50,8 @@ struct qr_device {
     int64_t held_bytes;
     uint64_t n_copies; /* issued that nobody waited for at once */
     std::vector<pending_copy> pending;
+    uint64_t n_transfers, transfer_seed;
+    std::vector<pending_transfer> transfers; /* in order */
 };
 
 /* Every call passes here, launches too. */
@@ -53,5 +63,8 @@ void qr_device_keep(qr_device *device, kept_call call);
 /* What a wait for the copies up to `number` does: those out arrive; the sources of those in had to stay as they were
  * until now. */
 void qr_device_settle(qr_device *device, uint64_t number = UINT64_MAX);
+
+/* Does the transfers up to `number`. */
+void qr_device_do_transfers(qr_device *device, uint64_t number = UINT64_MAX);
 
 #endif

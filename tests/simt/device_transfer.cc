@@ -39,4 +39,46 @@ qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *
     return QRUN_OK;
 }
 
+/* --- Beside the stream --- */
+
+void qr_device_do_transfers(qr_device *device, uint64_t number) {
+    const std::lock_guard<std::mutex> held(device->lock);
+    size_t n_done = 0;
+    for (; n_done < device->transfers.size() && device->transfers[n_done].number <= number; n_done++) {
+        const pending_transfer &one = device->transfers[n_done];
+        if (one.n_bytes > 0) { memcpy(one.dst, one.src, one.n_bytes); }
+    }
+    device->transfers.erase(device->transfers.begin(), device->transfers.begin() + static_cast<ptrdiff_t>(n_done));
+}
+
+/* As late as the wait, or now: both are what a device may do. */
+static qrun_status transfer(qr_device *device, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
+                            qr_error *err) {
+    const qrun_status status = qr_device_use(device, err);
+    if (status != QRUN_OK) { return status; }
+    {
+        const std::lock_guard<std::mutex> held(device->lock);
+        *ticket = ++device->n_transfers;
+        device->transfers.push_back({dst, src, n_bytes, *ticket});
+    }
+    device->transfer_seed = device->transfer_seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    if (device->transfer_seed >> 62 == 0) { qr_device_do_transfers(device); }
+    return QRUN_OK;
+}
+
+qrun_status qr_device_transfer_in(qr_device *device, void *dst, const void *host, size_t n_bytes, uint64_t *ticket,
+                                  qr_error *err) {
+    return transfer(device, dst, host, n_bytes, ticket, err);
+}
+
+qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                   qr_error *err) {
+    return transfer(device, host, src, n_bytes, ticket, err);
+}
+
+qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err) {
+    qr_device_do_transfers(device, ticket);
+    return qr_device_use(device, err);
+}
+
 size_t qr_device_piece_bytes(const qr_device *) { return 64 << 10; }
