@@ -1,152 +1,137 @@
-/* attention over pages: a block of four warps for one query head of one token. Warp w takes the pages whose number in
- * the sequence is w modulo 4, in order, with a running softmax (Milakov and Gimelshein, "Online normalizer calculation
- * for softmax", 2018); the four results are then joined in the order of the warps. What a query sees, and in which
- * order, follows from its position and the window alone. */
-#include "kernels/cuda/act_fn.cuh"
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/kv_page.cuh"
+/* attention over pages: which kernels a batch is given to. Where dst and the pages are of 16 bits or less and head_dim
+ * is a multiple of 16, the tensor cores (attention_mma.cuh); else attention_scalar.cu.
+ *
+ * On the tensor cores a context of more than one split is shared by a block a split, whose results are joined behind;
+ * for tokens that come alone, and for a batch of few. Chunks walk over their splits and read each key once for 64 rows.
+ * What is launched follows from n_tokens, n_seqs, table_stride, the heads and the window. */
+#include "kernels/cuda/attention.cuh"
 
-enum { WARPS = 4, THREADS = WARPS * WARP_LANES, PAGE = QR_KV_PAGE_TOKENS };
-
-/* Shared memory: the query [head_dim], the weights of a page for each warp [WARPS, 16], the largest score and the sum
- * of each warp, then what each warp gathered [WARPS, head_dim]. */
-struct attention_scratch {
-    float *q, *weights, *largest, *total, *sums;
+enum {
+    FEW_TOKENS = 16, /* more than there are sequences: still a block a split for all */
+    TOKEN_ROWS = 16, /* of a tile then */
+    JOIN_THREADS = 128,
+    JOIN_BATCH = 8,  /* splits whose sums are under way at once */
 };
 
-static inline size_t scratch_bytes(int32_t head_dim) {
-    return static_cast<size_t>(head_dim + WARPS * PAGE + 2 * WARPS + WARPS * head_dim) * sizeof(float);
+static bool uses_mma(const qr_attention_args &args) {
+    const qr_kv_layout &layout = args.layout;
+    return args.dst_dtype != QR_DTYPE_F32 && layout.format != QR_KV_F32 && layout.head_dim % 16 == 0 &&
+           layout.head_dim <= 256;
 }
 
-static __device__ attention_scratch scratch_of(int32_t head_dim) {
-    attention_scratch s;
-    s.q = shared_memory<float>();
-    s.weights = s.q + head_dim;
-    s.largest = s.weights + WARPS * PAGE;
-    s.total = s.largest + WARPS;
-    s.sums = s.total + WARPS;
-    return s;
+/* Splits that the rows of a tile see at most. */
+static int32_t slots_of(const qr_attention_args &args) {
+    const int64_t in_table = split_of(args.table_stride * QR_KV_PAGE_TOKENS - 1) + 1;
+    if (args.window == 0) { return static_cast<int32_t>(in_table); }
+    const int64_t span = static_cast<int64_t>(args.window) + TOKEN_ROWS - 1;
+    return static_cast<int32_t>(qr_min(in_table, (span - 1) / SPLIT_TOKENS + 2));
 }
 
-/* The sequence that owns row `token` of q: the last one that begins at or before it. */
-static __device__ int32_t sequence_of(const qr_attention_args &a, int64_t token) {
-    int32_t low = 0, high = a.n_seqs - 1;
-    while (low < high) {
-        const int32_t middle = (low + high + 1) / 2;
-        if (a.q_start[middle] <= token) {
-            low = middle;
-        } else {
-            high = middle - 1;
+static bool few_tokens(const qr_attention_args &args) {
+    return args.n_tokens <= static_cast<int64_t>(args.n_seqs) + FEW_TOKENS;
+}
+
+/* Rows of partial results: of every token of a few, else of a token a sequence. */
+static int64_t partial_rows(const qr_attention_args &args) {
+    return qr_min(args.n_tokens, static_cast<int64_t>(args.n_seqs) + FEW_TOKENS) * args.n_heads;
+}
+
+static size_t attention_workspace(const qr_attention_args &args) {
+    const int32_t n_slots = slots_of(args);
+    if (!uses_mma(args) || n_slots == 1) { return 0; }
+    const size_t partial_bytes = static_cast<size_t>(args.layout.head_dim) * sizeof(float) + sizeof(softmax_state);
+    return static_cast<size_t>(partial_rows(args) * n_slots) * partial_bytes;
+}
+
+/* A block for one row: joins what the splits left behind, in order. grid: tokens, or sequences; heads. */
+__global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, float weight_scale) {
+    int32_t token = static_cast<int32_t>(blockIdx.x), seq = token;
+    if (plan.part == PART_SINGLE_TOKENS) {
+        if (a.q_start[seq + 1] - a.q_start[seq] != 1) { return; }
+        token = a.q_start[seq];
+    } else {
+        seq = last_at_or_before(a.n_seqs, token, [&](int32_t s) { return a.q_start[s]; });
+        if (token >= a.q_start[seq + 1]) { return; }
+    }
+    const int32_t head = static_cast<int32_t>(blockIdx.y), head_dim = a.layout.head_dim;
+    const int32_t last = a.first_position[seq] + (token - a.q_start[seq]);
+    const int32_t first_split = split_of(first_seen(a, last)), last_split = split_of(last);
+    for (int32_t j = static_cast<int32_t>(threadIdx.x); j < head_dim; j += JOIN_THREADS) {
+        softmax_state joined = {-INFINITY, 0.0F}, states[JOIN_BATCH];
+        float sum = 0.0F, sums[JOIN_BATCH];
+        for (int32_t split = first_split; split <= last_split; split += JOIN_BATCH) {
+#pragma unroll
+            for (int i = 0; i < JOIN_BATCH; i++) {
+                if (split + i > last_split) { break; }
+                const int64_t at = partial_at(a, plan, seq, token, head, split + i);
+                states[i] = plan.states[at];
+                sums[i] = plan.sums[at * head_dim + j];
+            }
+#pragma unroll
+            for (int i = 0; i < JOIN_BATCH; i++) {
+                if (split + i > last_split) { break; }
+                const join_factors factors = join_split(joined, states[i]);
+                sum = join_sum(sum, sums[i], factors);
+            }
         }
-    }
-    return low;
-}
-
-/* The scores of a page: lanes 2i and 2i + 1 take a half of the key at position i; −∞ outside [first, last]. Both lanes
- * of a pair return the score. */
-template <qr_kv_format format>
-static __device__ float page_score(const qr_attention_args &a, const kv_offsets &o, const unsigned char *page,
-                                   int64_t kv_head, const float *q, bool seen) {
-    const unsigned key = lane_index() / 2, half = lane_index() % 2;
-    float sum = 0.0F;
-    kv_vector k = {};
-    if (seen) {
-        k = kv_vector_at(o, page, kv_head, key);
-        const int32_t middle = o.head_dim / 2, end = half == 0 ? middle : o.head_dim;
-        for (int32_t j = half == 0 ? 0 : middle; j < end; j++) {
-            sum = fmaf(q[j], kv_element<format>(k.elements, j), sum);
-        }
-    }
-    sum += warp_shuffle_xor(sum, 1);
-    if (!seen) { return -INFINITY; }
-    const float score = sum * k.scale * a.scale;
-    return a.softcap > 0.0F ? softcap_value(score, a.softcap) : score;
-}
-
-/* sums [head_dim] of this warp: scaled down to the new largest score, then the page's values added, lane j of every 32
- * elements. weights [16] are shared memory of this warp and hold exp(score − largest), times the value's scale. */
-template <qr_kv_format format>
-static __device__ void add_values(const kv_offsets &o, const unsigned char *page, int64_t kv_head,
-                                  const float *weights, int first, int last, float rescale, float *sums) {
-    const unsigned char *values = kv_vector_at(o, page + o.v, kv_head, 0).elements;
-    for (int32_t j = static_cast<int32_t>(lane_index()); j < o.head_dim; j += WARP_LANES) {
-        float sum = sums[j] * rescale;
-        for (int i = first; i <= last; i++) {
-            sum = fmaf(weights[i], kv_element<format>(values + i * static_cast<int64_t>(o.head_bytes), j), sum);
-        }
-        sums[j] = sum;
+        store_from_f32(a.dst, a.dst_dtype, static_cast<int64_t>(token * a.n_heads + head) * head_dim + j,
+                       attention_value(sum, joined.total, weight_scale));
     }
 }
 
-template <qr_kv_format format> __global__ void attention_kernel(qr_attention_args a, kv_offsets o) {
-    const attention_scratch s = scratch_of(o.head_dim);
-    const int64_t index = blockIdx.x, head = index % a.n_heads, token = index / a.n_heads;
-    const int32_t seq = sequence_of(a, token);
-    const int64_t last = a.first_position[seq] + (token - a.q_start[seq]);
-    const int64_t first = a.window > 0 && last >= a.window ? last - a.window + 1 : 0;
-    const int64_t kv_head = head / (a.n_heads / a.layout.n_kv_heads);
-    const int32_t *table = a.block_table + seq * a.table_stride;
-    for (unsigned j = threadIdx.x; j < static_cast<unsigned>(o.head_dim); j += THREADS) {
-        s.q[j] = a.q[token * a.q_stride + head * o.head_dim + j];
-    }
-    float *sums = s.sums + warp_index() * static_cast<unsigned>(o.head_dim);
-    float *weights = s.weights + warp_index() * PAGE;
-    for (unsigned j = lane_index(); j < static_cast<unsigned>(o.head_dim); j += WARP_LANES) { sums[j] = 0.0F; }
-    __syncthreads();
-
-    float largest = -INFINITY, total = 0.0F;
-    const int64_t first_page = first / PAGE;
-    const int64_t mine = first_page + (warp_index() + WARPS - first_page % WARPS) % WARPS;
-    for (int64_t p = mine; p <= last / PAGE; p += WARPS) {
-        const unsigned char *page = a.pages + static_cast<size_t>(table[p]) * a.page_stride_bytes;
-        const int64_t position = p * PAGE + lane_index() / 2;
-        const float score = page_score<format>(a, o, page, kv_head, s.q, position >= first && position <= last);
-        const float now_largest = fmaxf(largest, warp_max(score));
-        const float weight = expf(score - now_largest), rescale = expf(largest - now_largest);
-        total = total * rescale + warp_sum(lane_index() % 2 == 0 ? weight : 0.0F);
-        largest = now_largest;
-        if (lane_index() % 2 == 0) {
-            const kv_vector v = kv_vector_at(o, page + o.v, kv_head, lane_index() / 2);
-            weights[lane_index() / 2] = weight * v.scale;
-        }
-        warp_sync();
-        const int begin = first > p * PAGE ? static_cast<int>(first - p * PAGE) : 0;
-        const int end = last < p * PAGE + PAGE - 1 ? static_cast<int>(last - p * PAGE) : PAGE - 1;
-        add_values<format>(o, page, kv_head, weights, begin, end, rescale, sums);
-        warp_sync();
-    }
-    if (lane_index() == 0) {
-        s.largest[warp_index()] = largest;
-        s.total[warp_index()] = total;
-    }
-    __syncthreads();
-
-    float joined_largest = s.largest[0], joined_total = 0.0F;
-    for (int w = 1; w < WARPS; w++) { joined_largest = fmaxf(joined_largest, s.largest[w]); }
-    for (int w = 0; w < WARPS; w++) { joined_total += s.total[w] * expf(s.largest[w] - joined_largest); }
-    for (int32_t j = static_cast<int32_t>(threadIdx.x); j < o.head_dim; j += THREADS) {
-        float sum = 0.0F;
-        for (int w = 0; w < WARPS; w++) {
-            sum += s.sums[w * o.head_dim + j] * expf(s.largest[w] - joined_largest);
-        }
-        store_from_f32(a.dst, a.dst_dtype, (token * a.n_heads + head) * o.head_dim + j, sum / joined_total);
-    }
-}
-
-template <qr_kv_format format>
-static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_args &args, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, attention_kernel<format>,
-                     dim3(static_cast<unsigned>(args.n_tokens * args.n_heads)), THREADS,
-                     scratch_bytes(args.layout.head_dim), args, kv_offsets_of(&args.layout));
-}
-
-static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args &args, void *, qr_error *err) {
+static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                              bool large, qr_error *err) {
     switch (args.layout.format) {
-    case QR_KV_INT8: return launch<QR_KV_INT8>(cuda, args, err);
-    case QR_KV_BF16: return launch<QR_KV_BF16>(cuda, args, err);
-    case QR_KV_F16: return launch<QR_KV_F16>(cuda, args, err);
-    default: return launch<QR_KV_F32>(cuda, args, err);
+    case QR_KV_INT8: return qr_cuda_attention_mma_int8(cuda, args, plan, large, err);
+    case QR_KV_F16: return qr_cuda_attention_mma_f16(cuda, args, plan, large, err);
+    default: return qr_cuda_attention_mma_bf16(cuda, args, plan, large, err);
     }
 }
 
-QR_CUDA_OP(attention, no_workspace<qr_attention_args>, run_attention)
+/* A block a split, and the join. */
+static qrun_status launch_splits(qr_cuda_backend &cuda, const qr_attention_args &args, attention_plan plan,
+                                 void *workspace, qr_error *err) {
+    plan.sums = static_cast<float *>(workspace);
+    plan.states = reinterpret_cast<softmax_state *>(plan.sums + partial_rows(args) * plan.n_slots *
+                                                                    args.layout.head_dim);
+    const qrun_status status = launch_mma(cuda, args, plan, false, err);
+    if (status != QRUN_OK) { return status; }
+    const int64_t n_tokens = plan.part == PART_SINGLE_TOKENS ? args.n_seqs : args.n_tokens;
+    const dim3 grid(static_cast<unsigned>(n_tokens), static_cast<unsigned>(args.n_heads));
+    return QR_LAUNCH(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, plan,
+                     args.layout.format == QR_KV_F16 ? F16_WEIGHT_SCALE : 1.0F);
+}
+
+static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args &args, void *workspace, qr_error *err) {
+    if (!uses_mma(args)) { return qr_cuda_attention_scalar(cuda, args, err); }
+    attention_plan plan = {};
+    plan.part = PART_ALL;
+    plan.group = args.n_heads / args.layout.n_kv_heads;
+    plan.n_slots = slots_of(args);
+    plan.score_factor = args.softcap > 0.0F ? args.scale / args.softcap : args.scale * LOG2_E;
+    plan.score_cap = args.softcap * LOG2_E;
+    plan.q_pairs = reinterpret_cast<uintptr_t>(args.q) % 8 == 0 && args.q_stride % 2 == 0;
+    const bool few = few_tokens(args);
+    if (plan.n_slots == 1) { return launch_mma(cuda, args, plan, !few, err); }
+    if (few) { return launch_splits(cuda, args, plan, workspace, err); }
+    plan.part = PART_SINGLE_TOKENS;
+    const qrun_status status = launch_splits(cuda, args, plan, workspace, err);
+    if (status != QRUN_OK) { return status; }
+    plan.part = PART_CHUNKS;
+    return launch_mma(cuda, args, plan, true, err);
+}
+
+static bool supports_attention(const qr_attention_args &args, qr_error *err) {
+    if (args.n_tokens > INT32_MAX / 2 / args.n_heads) {
+        qr_fail(err, QRUN_ERROR_ARGUMENT, "attention: %lld tokens of %d heads are more than 2^30 rows; use smaller steps",
+                static_cast<long long>(args.n_tokens), static_cast<int>(args.n_heads));
+        return false;
+    }
+    if (uses_mma(args) && reinterpret_cast<uintptr_t>(args.pages) % 16 != 0) {
+        qr_fail(err, QRUN_ERROR_ARGUMENT, "attention: the pages must begin at a multiple of 16 bytes");
+        return false;
+    }
+    return true;
+}
+
+QR_CUDA_OP_IF(attention, supports_attention, attention_workspace, run_attention)

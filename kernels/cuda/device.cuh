@@ -223,6 +223,29 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, u
 #endif
 }
 
+/* Two BF16 at once: a · b + c, rounded once. */
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+#ifdef QR_SIMT
+    const auto one = [&](unsigned shift) {
+        const auto number = [&](uint32_t two) { return bf16_to_f32(static_cast<uint16_t>(two >> shift)); };
+        return f32_to_bf16(fmaf(number(a), number(b), number(c)));
+    };
+    return pack16(one(0), one(16));
+#else
+    uint32_t result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+#endif
+}
+
+/* Bytes `first` and `second` of a word, INT8, as two BF16: exact. With b the low seven bits of x, 128 + b is a BF16
+ * whose last digit is 1, and x is that less 128, or less 256 where x is negative. */
+template <unsigned first, unsigned second> __device__ __forceinline__ uint32_t int8_to_bf16x2(uint32_t word) {
+    const uint32_t bytes = permute_bytes(word, 0, first | 4U << 4 | second << 8 | 4U << 12), one = 0x3F803F80U;
+    const uint32_t shifted = (bytes & 0x007F007FU) | 0x43004300U, less = (bytes & 0x00800080U) | 0xC300C300U;
+    return fma_bf16x2(shifted, one, less);
+}
+
 /* Loads of what is read once: it leaves no trace in the first cache, which is x's. Addresses are multiples of the
  * size. */
 __device__ __forceinline__ uint2 load_once_8(const void *src) {
@@ -307,6 +330,17 @@ __device__ __forceinline__ float exp2_flushed(float x) {
 #else
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#endif
+}
+
+/* 1 / x within 2^-23 of itself; 0 of what is too large for that. */
+__device__ __forceinline__ float reciprocal_flushed(float x) {
+#ifdef QR_SIMT
+    return fabsf(x) > 0x1p126F ? 0.0F : 1.0F / x;
+#else
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
 #endif
 }

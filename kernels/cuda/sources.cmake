@@ -4,12 +4,16 @@ set(QR_CUDA_SOURCES
   absent.cu
   adafactor.cu
   attention.cu
+  attention_mma_bf16.cu
+  attention_mma_f16.cu
+  attention_mma_int8.cu
   attention_packed.cu
   attention_packed_backward.cu
   attention_packed_dkv.cu
   attention_packed_dq.cu
   attention_packed_mma.cu
   attention_packed_planes.cu
+  attention_scalar.cu
   backend.cu
   dora.cu
   elementwise.cu
