@@ -171,14 +171,15 @@ static __device__ __forceinline__ void hide_values(unsigned char *tile, unsigned
 /* The scales [KEYS] of that, by the block's first threads. */
 static __device__ __forceinline__ void load_scales(float *scales, const key_block &block, const page_array &pages,
                                                    size_t head) {
+    if (threadIdx.x >= KEYS / 4) { return; }
+    const int key = static_cast<int>(threadIdx.x) * 4, left = block.last - key + 1;
+    const int n = key + 3 < block.first || left <= 0 ? 0 : left < 4 ? left : 4;
+    int32_t page = 0;
 #pragma unroll
-    for (int p = 0; p < KEY_PAGES; p++) {
-        if (threadIdx.x / 4 != static_cast<unsigned>(p)) { continue; }
-        const int four = static_cast<int>(threadIdx.x % 4) * 4, key = p * PAGE + four, left = block.last - key + 1;
-        const int n = key + 3 < block.first || left <= 0 ? 0 : left < 4 ? left : 4;
-        const unsigned char *page = pages.pages + static_cast<size_t>(block.page[p]) * pages.stride + head;
-        copy_async_16(scales + key, page + four * static_cast<int>(sizeof(float)), static_cast<unsigned>(n) * static_cast<unsigned>(sizeof(float)));
-    }
+    for (int p = 0; p < KEY_PAGES; p++) { page += block.page[p] * (key / PAGE == p); } /* an index would need memory */
+    const unsigned char *src = pages.pages + static_cast<size_t>(page) * pages.stride + head;
+    copy_async_16(scales + key, src + key % PAGE * static_cast<int>(sizeof(float)),
+                  static_cast<unsigned>(n) * static_cast<unsigned>(sizeof(float)));
 }
 
 #endif

@@ -106,7 +106,7 @@ void test_op_kv_write(void) {
 
 /* --- attention --- */
 
-enum { MAX_SEQS = 5, MAX_PAGES = 24, MAX_CONTEXT = 160 };
+enum { MAX_SEQS = 5 };
 
 /* Sequences of a prompt chunk each, or one token: n_new rows of q behind n_past positions already in their pages. */
 typedef struct attention_case {
@@ -115,19 +115,24 @@ typedef struct attention_case {
     float softcap, scale;
     int64_t q_start[MAX_SEQS + 1];
     int32_t n_past[MAX_SEQS];
+    int64_t seq_pages;         /* room for the longest context */
     const float *q;            /* [n_tokens, n_heads · head_dim + GAP] */
     const float *k[MAX_SEQS], *v[MAX_SEQS]; /* [context, n_kv_heads · head_dim], values as they are stored */
 } attention_case;
 
 static int64_t context_of(const attention_case *c, int s) { return c->n_past[s] + c->q_start[s + 1] - c->q_start[s]; }
 
-/* Where position j of sequence s lies: scattered, and elsewhere in every run. */
-static int32_t page_of(int64_t first_row, int s, int64_t j) {
-    const int64_t slot = s * (MAX_CONTEXT / PAGE) + j / PAGE;
-    return (int32_t)((slot * 17 + first_row * 5) % 53);
+/* Pages for all sequences at once, and a few nobody asks for: a number that 17 and 5 do not divide. */
+static int64_t pool_pages(const attention_case *c) {
+    int64_t n = c->n_seqs * c->seq_pages + 3;
+    while (n % 17 == 0 || n % 5 == 0) { n++; }
+    return n;
 }
 
-enum { N_POOL_PAGES = 53 };
+/* Where position j of sequence s lies: scattered, and elsewhere in every run. */
+static int32_t page_of(const attention_case *c, int64_t first_row, int s, int64_t j) {
+    return (int32_t)(((s * c->seq_pages + j / PAGE) * 17 + first_row * 5) % pool_pages(c));
+}
 
 typedef struct kv_rows {
     float *k, *v;
@@ -149,7 +154,7 @@ static kv_rows all_rows(const attention_case *c, int64_t first_row) {
         memcpy(rows.k + i * row, c->k[s], (size_t)(n * row) * sizeof(float));
         memcpy(rows.v + i * row, c->v[s], (size_t)(n * row) * sizeof(float));
         for (int64_t j = 0; j < n; j++, i++) {
-            rows.page[i] = page_of(first_row, (int)s, j);
+            rows.page[i] = page_of(c, first_row, (int)s, j);
             rows.position[i] = (int32_t)j;
         }
     }
@@ -160,7 +165,7 @@ static kv_rows all_rows(const attention_case *c, int64_t first_row) {
 static unsigned char *fill_pages(op_run *run, const attention_case *c, int64_t first_row, size_t page_stride) {
     const int64_t row = (int64_t)c->layout.n_kv_heads * c->layout.head_dim;
     kv_rows rows = all_rows(c, first_row);
-    const size_t pages_bytes = N_POOL_PAGES * page_stride;
+    const size_t pages_bytes = (size_t)pool_pages(c) * page_stride;
     unsigned char *pages = op_output(run, NULL, 1, pages_bytes, pages_bytes);
     /* Its inputs live in a run of their own: their host copies go before the run ends. */
     op_run writer = {.backend = run->backend, .label = run->label};
@@ -189,23 +194,31 @@ static unsigned char *fill_pages(op_run *run, const attention_case *c, int64_t f
 typedef struct step {
     int32_t n_seqs;
     int32_t q_start[MAX_SEQS + 1], first_position[MAX_SEQS];
-    int32_t table[MAX_SEQS][MAX_PAGES];
+    int64_t table_stride;
+    int32_t *table; /* [n_seqs, table_stride] */
 } step;
 
+/* -1 wherever nothing may be read: outside the window and behind the last position. */
+static void fill_table(const attention_case *c, int64_t first_row, int s, int64_t position, int64_t last,
+                       int64_t n_pages, int32_t *table) {
+    const int64_t seen = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
+    for (int64_t b = 0; b < n_pages; b++) {
+        const bool read = b >= seen / PAGE && b <= last / PAGE;
+        table[b] = read ? page_of(c, first_row, s, b * PAGE) : -1;
+    }
+}
+
+/* The table is as long as it must be, or much longer: that may not change a bit. */
 static step cut_step(const attention_case *c, int64_t first, int64_t n) {
-    step cut = {0};
+    step cut = {.table_stride = c->seq_pages + (first % 2 == 0 ? 0 : 40)};
+    cut.table = qr_alloc((size_t)(c->n_seqs * cut.table_stride) * sizeof *cut.table);
     for (int s = 0; s < c->n_seqs; s++) {
         const int64_t begin = qr_max(c->q_start[s], first), end = qr_min(c->q_start[s + 1], first + n);
         if (begin >= end) { continue; }
         const int64_t position = c->n_past[s] + begin - c->q_start[s];
-        const int64_t last = position + end - begin - 1;
-        const int64_t seen = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
         cut.first_position[cut.n_seqs] = (int32_t)position;
-        for (int64_t b = 0; b < MAX_PAGES; b++) {
-            /* -1 wherever nothing may be read: outside the window and behind the last position. */
-            const bool read = b >= seen / PAGE && b <= last / PAGE;
-            cut.table[cut.n_seqs][b] = read ? page_of(first, s, b * PAGE) : -1;
-        }
+        fill_table(c, first, s, position, position + end - begin - 1, cut.table_stride,
+                   cut.table + cut.n_seqs * cut.table_stride);
         cut.q_start[++cut.n_seqs] = (int32_t)(end - first);
     }
     return cut;
@@ -227,8 +240,8 @@ static void exec_attention(op_run *run, const void *data, int64_t first, int64_t
         .n_seqs = cut.n_seqs,
         .q_start = op_input(run, cut.q_start, (size_t)(cut.n_seqs + 1) * sizeof(int32_t)),
         .first_position = op_input(run, cut.first_position, (size_t)cut.n_seqs * sizeof(int32_t)),
-        .block_table = op_input(run, cut.table, (size_t)cut.n_seqs * sizeof cut.table[0]),
-        .table_stride = MAX_PAGES,
+        .block_table = op_input(run, cut.table, (size_t)(cut.n_seqs * cut.table_stride) * sizeof *cut.table),
+        .table_stride = cut.table_stride,
         .pages = fill_pages(run, c, first, page_stride),
         .page_stride_bytes = page_stride,
         .scale = c->scale,
@@ -238,32 +251,64 @@ static void exec_attention(op_run *run, const void *data, int64_t first, int64_t
     op_call(run, QR_OP_attention, &args);
     op_read(run, args.dst, out);
     op_run_end(run); /* before the inputs on this stack go */
+    qr_free(cut.table);
 }
 
-/* Score j errs by (d + 4) u |scale| Σ|q||k|, under a soft-cap also by 4 u · cap; the exponent of its difference from
- * the largest by u of both. With E the largest such error, a softmax weight errs by 2 E of itself, by a few u for exp,
- * and by at most 3 n u through n sums and as many changes of the running maximum; numerator and denominator both. */
-static void attention_bound_of(const attention_case *c, int s, int64_t t, int64_t h, double *bound) {
+/* How much a product of q and k, and a sum of weight times value, may err, relative to the sum of magnitudes; and a
+ * number taken as two of 16 bits. */
+typedef struct precision {
+    double dot;    /* of head_dim products */
+    double sums;   /* per position */
+    double cut;    /* q and the weights, relative */
+    double floor;  /* of q, absolute: what F16 does not hold */
+    double capped; /* a score under a soft-cap, relative to the cap */
+} precision;
+
+/* F32 in any order: a rounding a product and a sum.
+ *
+ * With dst and pages of 16 bits, products of matrices may be tensor cores', which are given two parts of each number
+ * (ops.h). Each of the n / 8 products over 16 of n elements, of either part, aligns 17 numbers to the largest and cuts
+ * off what is below its 2^-23, so errs by 17 · 2^-23 of the sum of magnitudes: together 4.25 n u. */
+static precision precision_of(const attention_case *c, qr_dtype dtype) {
+    const double d = (double)c->layout.head_dim;
+    if (dtype == QR_DTYPE_F32 || c->layout.format == QR_KV_F32) {
+        return (precision){.dot = (d + 4.0) * OP_U, .sums = 3.0 * OP_U, .capped = 4.0 * OP_U};
+    }
+    const bool f16 = c->layout.format == QR_KV_F16;
+    return (precision){.dot = (4.25 * d + 4.0) * OP_U,
+                       .sums = (3.0 + 4.25) * OP_U,
+                       .cut = f16 ? 0x1p-23 : 0x1p-17,
+                       .floor = f16 ? 0x1p-25 : 0.0,
+                       .capped = 8.0 * OP_U};
+}
+
+/* Score j errs by p.dot + p.cut of |scale| Σ|q||k|, and by p.floor |scale| Σ|k|, under a soft-cap also by p.capped of
+ * the cap; the exponent of its difference from the largest by u of both. With E the largest such error, a softmax weight
+ * errs by 2 E of itself, by a few u for exp, by p.cut, and by at most n · p.sums through n sums and as many changes of
+ * the running maximum; numerator and denominator both. */
+static void attention_bound_of(const attention_case *c, precision p, int s, int64_t t, int64_t h, double *bound) {
     const int64_t d = c->layout.head_dim, kv_row = c->layout.n_kv_heads * d,
                   position = c->n_past[s] + t - c->q_start[s];
     const int64_t begin = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
     const int64_t kv_at = h / (c->n_heads / c->layout.n_kv_heads) * d;
     const float *q = c->q + t * (c->n_heads * d + GAP) + h * d;
-    double scores[MAX_CONTEXT], largest = -INFINITY, magnitude = 0.0, error = 0.0, total = 0.0;
+    double *scores = op_doubles(position + 1);
+    double largest = -INFINITY, magnitude = 0.0, error = 0.0, total = 0.0;
     for (int64_t j = begin; j <= position; j++) {
-        double sum = 0.0, sum_abs = 0.0;
+        double sum = 0.0, sum_abs = 0.0, sum_keys = 0.0;
         for (int64_t i = 0; i < d; i++) {
-            const double product = (double)q[i] * (double)c->k[s][j * kv_row + kv_at + i] * (double)c->scale;
+            const double key = (double)c->k[s][j * kv_row + kv_at + i] * (double)c->scale, product = (double)q[i] * key;
             sum += product;
             sum_abs += fabs(product);
+            sum_keys += fabs(key);
         }
-        error = fmax(error, (double)(d + 4) * OP_U * sum_abs);
+        error = fmax(error, (p.dot + p.cut) * sum_abs + p.floor * sum_keys);
         scores[j] = c->softcap > 0.0F ? (double)c->softcap * tanh(sum / (double)c->softcap) : sum;
         largest = fmax(largest, scores[j]);
         magnitude = fmax(magnitude, fabs(scores[j]));
     }
-    error += 4.0 * OP_U * (double)c->softcap + 2.0 * OP_U * magnitude;
-    const double relative = 4.0 * error + (3.0 * (double)(position - begin + 1) + 32.0) * OP_U;
+    error += p.capped * (double)c->softcap + 2.0 * OP_U * magnitude;
+    const double relative = 4.0 * error + p.cut + p.sums * (double)(position - begin + 1) + 32.0 * OP_U;
     for (int64_t j = begin; j <= position; j++) { total += exp(scores[j] - largest); }
     for (int64_t j = begin; j <= position; j++) {
         const double weight = exp(scores[j] - largest) / total;
@@ -271,22 +316,31 @@ static void attention_bound_of(const attention_case *c, int s, int64_t t, int64_
             bound[i] += relative * weight * fabs((double)c->v[s][j * kv_row + kv_at + i]);
         }
     }
+    qr_free(scores);
 }
 
-static void attention_bound(const attention_case *c, double *bound) {
+static void attention_bound(const attention_case *c, qr_dtype dtype, double *bound) {
     const int64_t d = c->layout.head_dim;
+    const precision p = precision_of(c, dtype);
+    memset(bound, 0, (size_t)(c->q_start[c->n_seqs] * c->n_heads * d) * sizeof *bound);
     for (int s = 0; s < c->n_seqs; s++) {
         for (int64_t t = c->q_start[s]; t < c->q_start[s + 1]; t++) {
             for (int64_t h = 0; h < c->n_heads; h++) {
-                attention_bound_of(c, s, t, h, bound + (t * c->n_heads + h) * d);
+                attention_bound_of(c, p, s, t, h, bound + (t * c->n_heads + h) * d);
             }
         }
     }
 }
 
+/* Sequences by their new tokens and those before. */
+typedef struct sequences {
+    int n;
+    int32_t n_new[MAX_SEQS], n_past[MAX_SEQS];
+} sequences;
+
 /* A fresh prompt, chunks behind a past that ends inside and at a page, and single tokens. */
-static const int32_t seq_new[MAX_SEQS] = {19, 1, 33, 1, 11};
-static const int32_t seq_past[MAX_SEQS] = {0, 63, 32, 0, 149};
+static const sequences many = {5, {19, 1, 33, 1, 11}, {0, 63, 32, 0, 149}};
+static const sequences one = {1, {19}, {0}};
 
 /* Values that storing leaves as they are (INT8: but for a rounding), so that the bound is about what is read. */
 static void round_as_stored(const qr_kv_layout *layout, float *values, int64_t n) {
@@ -304,39 +358,131 @@ static void round_as_stored(const qr_kv_layout *layout, float *values, int64_t n
     }
 }
 
-static void check_attention(qr_kv_layout layout, int32_t group, int32_t window, float softcap, int32_t n_seqs) {
-    attention_case data = {.layout = layout, .n_heads = layout.n_kv_heads * group, .n_seqs = n_seqs, .window = window,
-                           .softcap = softcap, .scale = (float)(1.0 / sqrt((double)layout.head_dim))};
-    const int64_t kv_row = (int64_t)layout.n_kv_heads * layout.head_dim, row = (int64_t)data.n_heads * layout.head_dim;
-    float *kv[2][MAX_SEQS] = {{NULL}};
-    for (int s = 0; s < n_seqs; s++) {
-        data.n_past[s] = seq_past[s];
-        data.q_start[s + 1] = data.q_start[s] + seq_new[s];
+typedef struct attention_data {
+    attention_case c;
+    float *kv[2][MAX_SEQS], *q;
+} attention_data;
+
+static attention_data make_data(qr_kv_layout layout, int32_t group, int32_t window, float softcap,
+                                const sequences *seqs) {
+    attention_data data = {.c = {.layout = layout, .n_heads = layout.n_kv_heads * group, .n_seqs = seqs->n,
+                                 .window = window, .softcap = softcap,
+                                 .scale = (float)(1.0 / sqrt((double)layout.head_dim))}};
+    attention_case *c = &data.c;
+    const int64_t kv_row = (int64_t)layout.n_kv_heads * layout.head_dim, row = (int64_t)c->n_heads * layout.head_dim;
+    for (int s = 0; s < seqs->n; s++) {
+        c->n_past[s] = seqs->n_past[s];
+        c->q_start[s + 1] = c->q_start[s] + seqs->n_new[s];
+        c->seq_pages = qr_max(c->seq_pages, qr_ceil_div(context_of(c, s), PAGE));
         for (int i = 0; i < 2; i++) {
-            const int64_t n = context_of(&data, s) * kv_row;
-            kv[i][s] = op_normals(n, (uint64_t)(10 * s + i), 1.0 + i);
-            round_as_stored(&layout, kv[i][s], n);
+            const int64_t n = context_of(c, s) * kv_row;
+            data.kv[i][s] = op_normals(n, (uint64_t)(10 * s + i), 1.0 + i);
+            round_as_stored(&layout, data.kv[i][s], n);
         }
-        data.k[s] = kv[0][s];
-        data.v[s] = kv[1][s];
+        c->k[s] = data.kv[0][s];
+        c->v[s] = data.kv[1][s];
     }
-    const int64_t n_tokens = data.q_start[n_seqs];
-    float *q = op_normals(n_tokens * (row + GAP), 99, 2.0);
+    data.q = op_normals(c->q_start[seqs->n] * (row + GAP), 99, 2.0);
+    c->q = data.q;
+    return data;
+}
+
+static void free_data(attention_data *data) {
+    for (int s = 0; s < data->c.n_seqs; s++) {
+        qr_free(data->kv[0][s]);
+        qr_free(data->kv[1][s]);
+    }
+    qr_free(data->q);
+}
+
+static void check_attention(qr_kv_layout layout, int32_t group, int32_t window, float softcap, const sequences *seqs,
+                            unsigned dtypes) {
+    attention_data data = make_data(layout, group, window, softcap, seqs);
+    const int64_t n_tokens = data.c.q_start[seqs->n], row = (int64_t)data.c.n_heads * layout.head_dim;
     double *bound = op_doubles(n_tokens * row);
-    data.q = q;
-    op_case c = {.n_rows = n_tokens, .row = row, .exec = exec_attention, .data = &data, .bound = bound};
+    op_case c = {.n_rows = n_tokens, .row = row, .exec = exec_attention, .data = &data.c, .bound = bound};
     snprintf(c.label, sizeof c.label, "attention kv %s, %d x %d heads of %d, window %d, softcap %g, %d sequences",
-             kv_names[layout.format], layout.n_kv_heads, group, layout.head_dim, window, (double)softcap, n_seqs);
-    attention_bound(&data, bound);
-    op_check_case(&c, QR_DTYPE_F32);
-    op_check_case(&c, QR_DTYPE_BF16);
-    op_check_case(&c, QR_DTYPE_F16);
-    for (int s = 0; s < n_seqs; s++) {
-        qr_free(kv[0][s]);
-        qr_free(kv[1][s]);
+             kv_names[layout.format], layout.n_kv_heads, group, layout.head_dim, window, (double)softcap, seqs->n);
+    for (qr_dtype dtype = 0; dtype < 32; dtype++) {
+        if ((dtypes >> dtype & 1U) == 0) { continue; }
+        attention_bound(&data.c, dtype, bound);
+        op_check_case(&c, dtype);
     }
-    qr_free(q);
     qr_free(bound);
+    free_data(&data);
+}
+
+enum { IN_F32 = 1 << QR_DTYPE_F32, IN_BF16 = 1 << QR_DTYPE_BF16, IN_F16 = 1 << QR_DTYPE_F16,
+       IN_ALL = IN_F32 | IN_BF16 | IN_F16 };
+
+/* Runs rows [first, first + n) of a case. */
+static void run_rows(qr_backend *backend, const attention_case *c, int64_t first, int64_t n, void *out) {
+    op_run run = {.backend = backend, .label = "attention, values that are not finite"};
+    exec_attention(&run, c, first, n, QR_DTYPE_BF16, out);
+}
+
+/* A value that is not finite reaches the tokens that see it, and no other: not those before it in the same chunk. The
+ * tokens that see it have the same bits alone. */
+static void check_not_finite(qr_kv_layout layout, int32_t window) {
+    enum { N = 40, AT = 23, PAST = 30 };
+    const sequences seqs = {1, {N}, {PAST}};
+    attention_data data = make_data(layout, 4, window, 0.0F, &seqs);
+    const int64_t row = (int64_t)data.c.n_heads * layout.head_dim;
+    const size_t row_bytes = (size_t)row * sizeof(uint16_t);
+    unsigned char *before = qr_alloc(N * row_bytes), *after = qr_alloc(N * row_bytes), *alone = qr_alloc(row_bytes);
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const op_device *device = &op_everything.devices[d];
+        float *bad = data.kv[1][0] + (PAST + AT) * layout.n_kv_heads * layout.head_dim + 5;
+        const float good = *bad;
+        run_rows(device->backends[0], &data.c, 0, N, before);
+        *bad = INFINITY;
+        run_rows(device->backends[0], &data.c, 0, N, after);
+        CHECK_MSG(memcmp(before, after, AT * row_bytes) == 0, "%s: kv %s, heads of %d: a value reaches tokens before it",
+                  device->label, kv_names[layout.format], layout.head_dim);
+        for (int64_t t = AT; t < N; t++) {
+            const bool seen = window == 0 || t - AT < window;
+            const double value = op_from_dtype(after, QR_DTYPE_BF16, t * row + 5);
+            CHECK_MSG(seen != isfinite(value), "%s: kv %s, heads of %d, window %d: token %d is %g", device->label,
+                      kv_names[layout.format], layout.head_dim, window, (int)t, value);
+            run_rows(device->backends[0], &data.c, t, 1, alone);
+            CHECK_MSG(memcmp(after + (size_t)t * row_bytes, alone, row_bytes) == 0,
+                      "%s: kv %s, heads of %d, window %d: token %d has other bits alone", device->label,
+                      kv_names[layout.format], layout.head_dim, window, (int)t);
+        }
+        *bad = good;
+    }
+    qr_free(before);
+    qr_free(after);
+    qr_free(alone);
+    free_data(&data);
+}
+
+/* What a plan asks for holds for every step within its limits. */
+static void check_workspace_grows(qr_kv_layout layout, int32_t window) {
+    qr_attention_args args = {.layout = layout, .dst_dtype = QR_DTYPE_BF16, .n_heads = layout.n_kv_heads * 4,
+                              .scale = 1.0F, .window = window, .page_stride_bytes = qr_kv_layer_bytes(&layout),
+                              .q_stride = (int64_t)layout.n_kv_heads * 4 * layout.head_dim};
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const qr_backend *backend = op_everything.devices[d].backends[1];
+        args.n_tokens = 300, args.n_seqs = 40, args.table_stride = 5000;
+        const size_t most = qr_attention_workspace(backend, &args);
+        for (int64_t i = 0; i < 64; i++) {
+            args.n_seqs = (int32_t)(1 + op_below(7, 3 * i, 40));
+            args.n_tokens = args.n_seqs + op_below(7, 3 * i + 1, 300 - args.n_seqs + 1);
+            args.table_stride = 1 + op_below(7, 3 * i + 2, 5000);
+            CHECK(qr_attention_workspace(backend, &args) <= most);
+        }
+    }
+}
+
+/* Contexts of several of the pieces that a backend may cut them into: chunks and single tokens side by side, a chunk
+ * that goes over the end of a piece, windows that begin inside one; and one of many pieces. */
+static void check_long_contexts(void) {
+    static const sequences mixed = {3, {1, 21, 2}, {600, 500, 255}}, longest = {1, {2}, {8255}};
+    check_attention((qr_kv_layout){QR_KV_BF16, 1, 16}, 4, 0, 0.0F, &mixed, IN_BF16);
+    check_attention((qr_kv_layout){QR_KV_INT8, 1, 48}, 2, 300, 0.0F, &mixed, IN_BF16);
+    check_attention((qr_kv_layout){QR_KV_F16, 1, 80}, 1, 270, 30.0F, &mixed, IN_F16);
+    check_attention((qr_kv_layout){QR_KV_BF16, 1, 16}, 1, 0, 0.0F, &longest, IN_BF16);
 }
 
 /* Head sizes x formats, with groupings, windows and soft-caps in turn; then groupings x windows. */
@@ -349,14 +495,25 @@ void test_op_attention(void) {
             for (int w = 0; w < 2; w++, i++) {
                 const qr_kv_layout layout = {(qr_kv_format)format, i % 3 == 0 ? 2 : 1, head_dims[d]};
                 const int32_t window = w == 0 ? 0 : windows[i / 2 % 5];
-                check_attention(layout, groups[i % 5], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1 ? 1 : MAX_SEQS);
+                check_attention(layout, groups[i % 5], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1 ? &one : &many,
+                                IN_ALL);
             }
         }
     }
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
-            check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F,
-                            MAX_SEQS);
+            check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many,
+                            IN_ALL);
         }
+    }
+    check_long_contexts();
+    for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
+        for (int32_t window = 0; window <= 7; window += 7) {
+            check_not_finite((qr_kv_layout){(qr_kv_format)format, 1, 32}, window);
+        }
+    }
+    check_not_finite((qr_kv_layout){QR_KV_F16, 1, 96}, 0);
+    for (int32_t window = 0; window <= 600; window += 300) {
+        check_workspace_grows((qr_kv_layout){QR_KV_BF16, 2, 64}, window);
     }
 }
