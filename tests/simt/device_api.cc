@@ -33,8 +33,6 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     *device = new qr_device();
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
-    (*device)->recordings_left.store(setting("QRUN_SIMT_RECORDINGS", INT64_MAX));
-    (*device)->replays_left.store(setting("QRUN_SIMT_REPLAYS", INT64_MAX));
     qr_device_memory_before_context(*device);
     return QRUN_OK;
 }

@@ -22,12 +22,9 @@ out:
     return status;
 }
 
-qrun_status qr_device_record_end(qr_device *device, qr_recording **recording, qr_error *err) {
+qrun_status qr_device_record_end(qr_device *device, qr_recording **recording, qr_error *) {
     device->recorder.store(std::thread::id());
     if (recording == NULL) { return QRUN_OK; }
-    if (device->recordings_left.fetch_sub(1) <= 0) {
-        return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: ending to record: no more, as QRUN_SIMT_RECORDINGS says");
-    }
     *recording = new qr_recording{std::move(device->kept)};
     return QRUN_OK;
 }
@@ -36,9 +33,6 @@ qrun_status qr_device_replay(qr_device *device, qr_recording *recording, qr_erro
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_refuse_recording(device, "a replay", err));
     QR_TRY(qr_device_use(device, err));
-    if (device->replays_left.fetch_sub(1) <= 0) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_DEVICE, "cuda: replaying: no more, as QRUN_SIMT_REPLAYS says"));
-    }
     for (const kept_call &call : recording->calls) { QR_TRY(call(err)); }
 out:
     return status;

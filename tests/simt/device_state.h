@@ -3,8 +3,6 @@
  *     QRUN_SIMT_MEMORY      bytes of device memory; 4 GiB
  *     QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
  *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
- *     QRUN_SIMT_RECORDINGS  recordings that can be made; any number
- *     QRUN_SIMT_REPLAYS     replays that work; any number
  *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
  *     QRUN_SIMT_CAPABILITY  compute capability ("7.5") */
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
@@ -40,7 +38,6 @@ struct pending_transfer {
 struct qr_device {
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
-    std::atomic<int64_t> recordings_left, replays_left;
     qr_device_recorder recorder;
     std::vector<kept_call> kept; /* of the recording under way */
     qr_device_fault fault;
