@@ -30,6 +30,9 @@ void report_for_people(const engine *e, const run_counts *counts) {
             (long long)s.pages_total, (long long)s.page_tokens);
     fprintf(stderr, "memory     %s planned, %s used at most\n", size_text(s.planned_bytes, planned),
             size_text(s.peak_bytes, size));
+    if (s.replay_failure[0] != '\0') {
+        fprintf(stderr, "steps      issued op by op: recording them failed (%s)\n", s.replay_failure);
+    }
     fputs(terminal_sequence(stderr, STYLE_PLAIN), stderr);
 }
 
@@ -44,10 +47,11 @@ void report_json(const engine *e, const run_counts *counts) {
             (long long)s.prompt_tokens, (long long)s.cached_prompt_tokens, (long long)s.completion_tokens,
             counts->seconds, per_second(s.completion_tokens, counts->seconds), e->info.load_seconds);
     fprintf(stderr,
-            "\"steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,\"preemptions\":%lld,\"page_tokens\":%lld,"
-            "\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,"
+            "\"steps\":%lld,\"replayed_steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,\"preemptions\":%lld,"
+            "\"page_tokens\":%lld,\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,"
             "\"peak_bytes\":%lld}\n",
-            (long long)s.steps, s.step_seconds, s.prefill_seconds, (long long)s.n_preemptions, (long long)s.page_tokens,
+            (long long)s.steps, (long long)s.replayed_steps, s.step_seconds, s.prefill_seconds,
+            (long long)s.n_preemptions, (long long)s.page_tokens,
             (long long)s.pages_total, (long long)s.pages_peak, (long long)e->info.weight_bytes,
             (long long)s.planned_bytes, (long long)s.peak_bytes);
 }

@@ -51,6 +51,7 @@ step "ops against the reference" "$tests/kernels/test_ops_cuda"
 step "goldens of generation" "$tests/runtime/test_goldens"
 step "goldens of fine-tuning" "$tests/runtime/test_training"
 step "fine-tuning goes on to the bit" "$tests/runtime/test_trainer"
+step "decode steps replayed as they are issued" "$tests/runtime/test_decode"
 step "a request alone and among others" "$tests/runtime/test_session_bits"
 
 # Anything that it finds is exit code 99; not ending in its time is 124, and said.
