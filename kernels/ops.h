@@ -137,7 +137,11 @@ typedef struct qr_layer_norm_args {
 
 /* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).
  * The weights are rounded to x's type after dequantisation (INT8: the codes are exact and the row's scale SCB / 127
- * multiplies the sum); with x F32 they stay F32. */
+ * multiplies the sum); with x F32 they stay F32.
+ *
+ * any_order, of x in 16 bits, gives up the promise at the top of this file: the order of a sum may depend on all sizes,
+ * the number of rows among them, and on where the operands begin within 256 bytes. The same call gives the same bits
+ * still. For training, where a row's bits need not be those that it would have in another batch. */
 typedef struct qr_linear_args {
     const qr_weight *weight; /* [out, in] */
     const float *bias;       /* [out] or NULL */
@@ -146,6 +150,7 @@ typedef struct qr_linear_args {
     float *y;                /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, x_stride, y_stride;
     bool accumulate;
+    bool any_order;          /* below */
 } qr_linear_args;
 
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module

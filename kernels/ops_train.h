@@ -17,6 +17,7 @@ typedef struct qr_linear_backward_args {
     float *dx;               /* [n_rows, in], rows dx_stride apart */
     int64_t n_rows, dy_stride, dx_stride;
     bool accumulate;
+    bool any_order;          /* as of linear */
 } qr_linear_backward_args;
 
 /* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is

@@ -11,7 +11,8 @@ qr_linear_backward_args qr_linear_backward_args_of(const qrun_model *model, cons
                                      .n_rows = n_rows,
                                      .dy_stride = dy_stride,
                                      .dx_stride = weight->desc.cols,
-                                     .accumulate = accumulate};
+                                     .accumulate = accumulate,
+                                     .any_order = true};
 }
 
 qr_lora_backward_args qr_lora_backward_args_of(const qr_parameters *p, const qr_lora_pair *pair, const void *x,

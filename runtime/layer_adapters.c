@@ -62,8 +62,8 @@ static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *li
 
 static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
                             int64_t y_stride, bool accumulate, qr_error *err) {
-    const qr_linear_args args =
-        qr_layer_linear_args(pass->model, linear, x, y, y_stride, pass->n_tokens, accumulate);
+    qr_linear_args args = qr_layer_linear_args(pass->model, linear, x, y, y_stride, pass->n_tokens, accumulate);
+    args.any_order = pass->any_order;
     return qr_linear(pass->model->context->backend, &args, pass->workspace, err);
 }
 

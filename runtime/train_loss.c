@@ -44,8 +44,9 @@ static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, 
     QR_TRY(qr_layer_norm_rows(model, pass->workspace, &model->final_norm, pass->b.picked, pass->b.picked_normed,
                               model->act_dtype, n, err));
     const qr_linear_layer head = {.weight = model->head};
-    const qr_linear_args linear =
+    qr_linear_args linear =
         qr_layer_linear_args(model, &head, pass->b.picked_normed, pass->b.logits, model->shape.vocab, n, false);
+    linear.any_order = true;
     QR_TRY(qr_linear(pass->backend, &linear, pass->workspace, err));
     const qr_cross_entropy_args loss = {pass->b.logits, pass->b.target + first, pass->b.loss, n, model->shape.vocab,
                                         model->shape.logit_softcap, loss_scale};

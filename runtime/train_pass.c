@@ -61,6 +61,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     return (qr_layer_pass){.model = pass->model,
                            .workspace = pass->workspace,
                            .n_tokens = pass->n_tokens,
+                           .any_order = true,
                            .x = b->x,
                            .cos_table = {b->cos_table[0], b->cos_table[1]},
                            .sin_table = {b->sin_table[0], b->sin_table[1]},

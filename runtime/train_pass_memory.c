@@ -103,7 +103,8 @@ typedef struct workspace_visit {
 
 static void weight_workspace(const qr_train_pass *pass, const qr_linear_layer *linear, int64_t n_rows, size_t *most) {
     const int64_t out = linear->weight.desc.rows;
-    const qr_linear_args forward = qr_layer_linear_args(pass->model, linear, NULL, NULL, out, n_rows, false);
+    qr_linear_args forward = qr_layer_linear_args(pass->model, linear, NULL, NULL, out, n_rows, false);
+    forward.any_order = true;
     raise_to(most, qr_linear_workspace(pass->backend, &forward));
     const qr_linear_backward_args backward =
         qr_linear_backward_args_of(pass->model, &linear->weight, NULL, out, NULL, n_rows, false);

@@ -70,6 +70,17 @@ QR_OPS(QR_X)
 /* The same where op_check says all. */
 #define QR_CUDA_OP(name, workspace, run) QR_CUDA_OP_IF(name, always_supported<qr_##name##_args>, workspace, run)
 
+/* The same with a workspace that depends on the backend too: size_t workspace(const qr_cuda_backend &, const args &). */
+#define QR_CUDA_OP_SIZED(name, workspace, run)                                                                       \
+    const qr_op_impl qr_cuda_op_##name = {                                                                           \
+        [](const qr_backend *, const void *args, qr_error *err) { return qr_check_##name(args, err); },              \
+        [](const qr_backend *backend, const void *args) -> size_t {                                                  \
+            return workspace(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args));                       \
+        },                                                                                                           \
+        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {                     \
+            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);               \
+        }};
+
 template <typename T> static inline bool always_supported(const T &, qr_error *) { return true; }
 template <typename T> static inline size_t no_workspace(const T &) { return 0; }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device_api.h"
 #include "kernels/cuda/device_fault.h"
+#include "kernels/cuda/device_product.h"
 #include "kernels/cuda/device_record.h"
 
 /* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
@@ -26,6 +27,8 @@ struct qr_device {
     int64_t total_before, free_before; /* memory before there was a context; −1: not known */
     int64_t context_bytes;             /* −1: not known */
     mutable qr_device_fault fault;
+    qr_device_products *products; /* device_product.h; NULL: none, or not sought yet */
+    bool sought_products;
 };
 
 /* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give

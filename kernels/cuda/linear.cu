@@ -2,6 +2,7 @@
  * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu and
  * linear_tile.cu have x in 16 bits. */
 #include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/linear_panel.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
 
@@ -41,10 +42,11 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
     return QRUN_OK;
 }
 
-static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *, qr_error *err) {
+static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
+    if (qr_cuda_linear_panel_takes(cuda, args)) { return qr_cuda_linear_panel(cuda, args, workspace, err); }
     return qr_cuda_linear_tile_takes(args, matrix_of(cuda, *args.weight)) ? qr_cuda_linear_tile(cuda, args, err)
                                                                           : qr_cuda_linear_mma(cuda, args, err);
 }
 
-QR_CUDA_OP(linear, no_workspace<qr_linear_args>, run_linear)
+QR_CUDA_OP_SIZED(linear, qr_cuda_linear_panel_workspace, run_linear)

@@ -1,6 +1,7 @@
 /* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the
  * 8 columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and
  * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. */
+#include "kernels/cuda/linear_panel.cuh"
 #include "kernels/cuda/weights16.cuh"
 
 /* --- F32 --- */
@@ -162,8 +163,11 @@ static qrun_status launch_part(qr_cuda_backend &cuda, const qr_linear_backward_a
     return launch_f32(cuda, args, w, err);
 }
 
-static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *,
+static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                                        qr_error *err) {
+    if (qr_cuda_linear_backward_panel_takes(cuda, args)) {
+        return qr_cuda_linear_backward_panel(cuda, args, workspace, err);
+    }
     enum { LAUNCH_ROWS = 1 << 18 }; /* the y dimension of a grid ends at 65535 */
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t dy_bytes = args.dy_stride * static_cast<int64_t>(qr_dtype_bytes(args.dy_dtype));
@@ -178,4 +182,4 @@ static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_ba
     return QRUN_OK;
 }
 
-QR_CUDA_OP(linear_backward, no_workspace<qr_linear_backward_args>, run_linear_backward)
+QR_CUDA_OP_SIZED(linear_backward, qr_cuda_linear_backward_panel_workspace, run_linear_backward)

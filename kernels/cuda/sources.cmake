@@ -24,6 +24,7 @@ set(QR_CUDA_SOURCES
   linear.cu
   linear_backward.cu
   linear_mma.cu
+  linear_panel.cu
   linear_tile.cu
   lora.cu
   loss.cu

@@ -20,12 +20,14 @@ typedef struct linear_case {
     qr_dtype dy_dtype;
     const void *dy;  /* [n_rows, out + DY_GAP] */
     const float *dx; /* [n_rows, in]: what is accumulated onto; NULL: nothing */
+    int64_t dy_gap, dx_gap;
+    bool any_order;
 } linear_case;
 
 static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     (void)dtype;
     const linear_case *c = data;
-    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows, dy_stride = n_out + DY_GAP;
+    const int64_t in = c->weight->desc.cols, n_out = c->weight->desc.rows, dy_stride = n_out + c->dy_gap;
     const size_t bytes = qr_dtype_bytes(c->dy_dtype);
     const unsigned char *dy = (const unsigned char *)c->dy + (size_t)(first * dy_stride) * bytes;
     const qr_linear_backward_args args = {
@@ -33,11 +35,12 @@ static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_
         .dy = op_input(run, dy, (size_t)((n_rows - 1) * dy_stride + n_out) * bytes),
         .dy_dtype = c->dy_dtype,
         .dx = op_output(run, c->dx != NULL ? c->dx + first * in : NULL, n_rows, (size_t)in * F32_BYTES,
-                        (size_t)(in + DX_GAP) * F32_BYTES),
+                        (size_t)(in + c->dx_gap) * F32_BYTES),
         .n_rows = n_rows,
         .dy_stride = dy_stride,
-        .dx_stride = in + DX_GAP,
+        .dx_stride = in + c->dx_gap,
         .accumulate = c->dx != NULL,
+        .any_order = c->any_order,
     };
     op_call(run, QR_OP_linear_backward, &args);
     op_read(run, args.dx, out);
@@ -51,7 +54,7 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
         for (int64_t k = 0; k < in; k++) {
             double sum = 0.0;
             for (int64_t o = 0; o < n_out; o++) {
-                sum += fabs(op_from_dtype(c->dy, c->dy_dtype, i * (n_out + DY_GAP) + o) *
+                sum += fabs(op_from_dtype(c->dy, c->dy_dtype, i * (n_out + c->dy_gap) + o) *
                             (double)c->weight->values[o * in + k]) * rounding;
             }
             if (c->dx != NULL) { sum += fabs((double)c->dx[i * in + k]); }
@@ -60,18 +63,22 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
     }
 }
 
-static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows, bool accumulate) {
+/* With any_order rows begin at multiples of 16 bytes where their lengths allow it, and the bits of a row are those of the
+ * whole call. */
+static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows, bool accumulate, bool any_order) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31);
     op_weight *weight = op_weight_create(desc, stream);
-    const int64_t n_dy = n_rows * (desc.rows + DY_GAP);
+    const int64_t dy_gap = any_order ? 8 : DY_GAP, n_dy = n_rows * (desc.rows + dy_gap);
     float *dy = op_normals(n_dy, stream + 1, 1.0), *dx = op_normals(n_rows * desc.cols, stream + 2, 1.0);
     void *dy_typed = op_to_dtype(dy, n_dy, dy_dtype);
     double *bound = op_doubles(n_rows * desc.cols);
-    const linear_case data = {.weight = weight, .dy_dtype = dy_dtype, .dy = dy_typed, .dx = accumulate ? dx : NULL};
-    op_case c = {.n_rows = n_rows, .row = desc.cols, .exec = exec_linear, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "linear_backward %s block %d [%lld, %lld] dy %s rows %lld%s",
+    const linear_case data = {.weight = weight, .dy_dtype = dy_dtype, .dy = dy_typed, .dx = accumulate ? dx : NULL,
+                              .dy_gap = dy_gap, .dx_gap = any_order ? 4 : DX_GAP, .any_order = any_order};
+    op_case c = {
+        .n_rows = n_rows, .row = desc.cols, .exec = exec_linear, .data = &data, .bound = bound, .whole = any_order};
+    snprintf(c.label, sizeof c.label, "linear_backward %s block %d [%lld, %lld] dy %s rows %lld%s%s",
              qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
-             qr_dtype_name(dy_dtype), (long long)n_rows, accumulate ? " accumulate" : "");
+             qr_dtype_name(dy_dtype), (long long)n_rows, accumulate ? " accumulate" : "", any_order ? " any order" : "");
     linear_bound(&data, n_rows, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_weight_destroy(weight);
@@ -99,12 +106,18 @@ void test_op_linear_backward(void) {
                 .cols = cols[shape % QR_COUNT_OF(cols)],
                 .rows = outs[shape / QR_COUNT_OF(cols)],
             };
-            check_linear(desc, dtypes[i % N_DTYPES], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i) % 2 == 0);
+            check_linear(desc, dtypes[i % N_DTYPES], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i) % 2 == 0, false);
         }
         const qr_weight_desc few = {.format = (qr_weight_format)format, .block = nf4 ? 64 : 0, .rows = 33, .cols = 64};
-        check_linear(few, QR_DTYPE_F32, 299, true);
-        check_linear(few, QR_DTYPE_BF16, 299, false);
-        check_linear(few, QR_DTYPE_F16, 299, true);
+        const qr_weight_desc some = {.format = few.format, .block = few.block, .rows = 264, .cols = 72};
+        check_linear(few, QR_DTYPE_F32, 299, true, false);
+        check_linear(few, QR_DTYPE_BF16, 299, false, false);
+        check_linear(few, QR_DTYPE_F16, 299, true, false);
+        check_linear(few, QR_DTYPE_BF16, 128, true, true);
+        check_linear(some, QR_DTYPE_F32, 128, false, true);
+        check_linear(some, QR_DTYPE_BF16, 128, false, true);
+        check_linear(some, QR_DTYPE_F16, 130, true, true);
+        check_linear(some, QR_DTYPE_BF16, 40, false, true);
     }
 }
 

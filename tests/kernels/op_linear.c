@@ -10,8 +10,8 @@
 #include "base/alloc.h"
 #include "base/half.h"
 
-/* Rows of x begin anywhere, or, where their length allows it, at multiples of 16 bytes. */
-enum { X_GAP = 3, X_ALIGNED_GAP = 8, Y_GAP = 5, MAX_ROWS = 65 };
+/* Rows of x and y begin anywhere, or, where their length allows it, at multiples of 16 bytes. */
+enum { X_GAP = 3, X_ALIGNED_GAP = 8, Y_GAP = 5, Y_ALIGNED_GAP = 4, MAX_ROWS = 65 };
 
 typedef struct linear_case {
     const op_weight *weight;
@@ -19,6 +19,8 @@ typedef struct linear_case {
     const void *x; /* [n_rows, in + x_gap] */
     int64_t x_gap;
     const float *bias, *y; /* NULL: none; y [n_rows, out]: what is accumulated onto */
+    int64_t y_gap;
+    bool any_order;
 } linear_case;
 
 static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -33,11 +35,12 @@ static void exec_linear(op_run *run, const void *data, int64_t first, int64_t n_
         .x = op_input(run, x, (size_t)((n_rows - 1) * x_stride + in) * x_bytes),
         .x_dtype = c->x_dtype,
         .y = op_output(run, c->y != NULL ? c->y + first * n_out : NULL, n_rows, (size_t)n_out * sizeof(float),
-                       (size_t)(n_out + Y_GAP) * sizeof(float)),
+                       (size_t)(n_out + c->y_gap) * sizeof(float)),
         .n_rows = n_rows,
         .x_stride = x_stride,
-        .y_stride = n_out + Y_GAP,
+        .y_stride = n_out + c->y_gap,
         .accumulate = c->y != NULL,
+        .any_order = c->any_order,
     };
     op_call(run, QR_OP_linear, &args);
     op_read(run, args.y, out);
@@ -61,11 +64,14 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
     }
 }
 
-/* `kind` picks plain, bias, accumulate or both. */
+/* `kind` picks plain, bias, accumulate or both, and ANY_ORDER: then the bits of a row are those of the whole call. */
+enum { BIAS = 1, ACCUMULATE = 2, ANY_ORDER = 4 };
+
 static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, unsigned kind) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31) + kind;
     op_weight *weight = op_weight_create(desc, stream);
-    const int64_t x_gap = (kind & 1U) != 0 ? X_GAP : X_ALIGNED_GAP, n_x = n_rows * (desc.cols + x_gap);
+    const bool any_order = (kind & ANY_ORDER) != 0;
+    const int64_t x_gap = (kind & BIAS) != 0 && !any_order ? X_GAP : X_ALIGNED_GAP, n_x = n_rows * (desc.cols + x_gap);
     float *x = op_normals(n_x, stream + 1, 1.0), *bias = op_normals(desc.rows, stream + 2, 1.0);
     float *y = op_normals(n_rows * desc.rows, stream + 3, 1.0);
     void *x_typed = op_to_dtype(x, n_x, x_dtype);
@@ -75,14 +81,17 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
         .x_dtype = x_dtype,
         .x = x_typed,
         .x_gap = x_gap,
-        .bias = (kind & 1U) != 0 ? bias : NULL,
-        .y = (kind & 2U) != 0 ? y : NULL,
+        .bias = (kind & BIAS) != 0 ? bias : NULL,
+        .y = (kind & ACCUMULATE) != 0 ? y : NULL,
+        .y_gap = any_order ? Y_ALIGNED_GAP : Y_GAP,
+        .any_order = any_order,
     };
-    op_case c = {.n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "linear %s block %d [%lld, %lld] x %s rows %lld%s%s",
+    op_case c = {
+        .n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound, .whole = any_order};
+    snprintf(c.label, sizeof c.label, "linear %s block %d [%lld, %lld] x %s rows %lld%s%s%s",
              qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
              qr_dtype_name(x_dtype), (long long)n_rows, data.bias != NULL ? " bias" : "",
-             data.y != NULL ? " accumulate" : "");
+             data.y != NULL ? " accumulate" : "", any_order ? " any order" : "");
     linear_bound(&data, n_rows, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_weight_destroy(weight);
@@ -109,7 +118,8 @@ static void check_linear_overflow(qr_weight_format format) {
     const qr_dtype dtype = format == QR_WEIGHT_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
     void *codes = op_to_dtype(w, OUT * IN, dtype), *x_typed = op_to_dtype(x, (int64_t)QR_COUNT_OF(x), QR_DTYPE_F16);
     memcpy(weight->codes, codes, qr_weight_code_bytes(&weight->desc));
-    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed, .x_gap = X_GAP};
+    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed, .x_gap = X_GAP,
+                              .y_gap = Y_GAP};
     op_case c = {.n_rows = MAX_ROWS, .row = OUT, .exec = exec_linear, .data = &data};
     snprintf(c.label, sizeof c.label, "linear %s x F16, infinities", qr_weight_format_name(format));
     op_check_case(&c, QR_DTYPE_F32);
@@ -130,8 +140,23 @@ static void check_linear_many_rows(void) {
         const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
         const qr_weight_desc desc = {.format = format, .block = block, .rows = shape[0], .cols = shape[1]};
         /* x at multiples of 16 bytes, with and without accumulating. */
-        check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS, i / 2 % 2 * 2);
+        check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS, i / 2 % 2 == 0 ? 0 : ACCUMULATE);
         if (format == QR_WEIGHT_F16) { check_linear(desc, QR_DTYPE_F16, MANY_ROWS, 0); }
+    }
+}
+
+/* The order of sums left open: sizes at which a backend may take another way, and beside them. */
+static void check_linear_any_order(void) {
+    static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 40}};
+    static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16, QR_DTYPE_F32};
+    for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes) * QR_COUNT_OF(dtypes); i++) {
+        const unsigned shape = i / QR_COUNT_OF(dtypes) % QR_COUNT_OF(shapes);
+        const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(dtypes) / QR_COUNT_OF(shapes));
+        const qr_weight_desc desc = {.format = format,
+                                     .block = qr_weight_is_nf4(format) ? (shape % 2 == 0 ? QR_NF4_BLOCK : 32) : 0,
+                                     .rows = shapes[shape][0],
+                                     .cols = shapes[shape][1]};
+        check_linear(desc, dtypes[i % QR_COUNT_OF(dtypes)], shapes[shape][2], ANY_ORDER | i % 4);
     }
 }
 
@@ -141,6 +166,7 @@ void test_op_linear(void) {
     check_linear_overflow(QR_WEIGHT_F32);
     check_linear_overflow(QR_WEIGHT_BF16);
     check_linear_many_rows();
+    check_linear_any_order();
     static const int64_t cols[] = {1, 31, 64, 80, 128, 172, 256, 320, 2112};
     static const int64_t outs[] = {1, 3, 17, 64, 100};
     static const int blocks[] = {64, 32, 128, 4096};

@@ -1,0 +1,42 @@
+/* kernels/cuda/device_product.h by plain loops, each sum in order. */
+#include "kernels/cuda/device_product.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "device_state.h"
+
+extern "C" {
+#include "base/half.h"
+}
+
+/* As on a machine without the library where QRUN_SIMT_PRODUCTS is 0. */
+bool qr_device_has_products(qr_device *) {
+    const char *text = getenv("QRUN_SIMT_PRODUCTS");
+    return text == NULL || strcmp(text, "0") != 0;
+}
+
+/* Little, so that small matrices take several panels. */
+int64_t qr_device_panel_bytes(const qr_device *) { return 16 << 10; }
+
+static float element(const qr_device_operand &operand, qr_dtype dtype, int64_t row, int64_t col) {
+    const int64_t at = operand.transposed ? col * operand.stride + row : row * operand.stride + col;
+    const uint16_t bits = static_cast<const uint16_t *>(operand.data)[at];
+    return dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(bits) : qr_f16_to_f32(bits);
+}
+
+qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, void *workspace, qr_error *err) {
+    const qrun_status status = qr_device_use(device, err);
+    if (status != QRUN_OK) { return status; }
+    memset(workspace, 0xA5, QR_DEVICE_PRODUCT_WORKSPACE / 64); /* it is there */
+    for (int64_t i = 0; i < p->m; i++) {
+        for (int64_t j = 0; j < p->n; j++) {
+            float sum = 0.0F;
+            for (int64_t l = 0; l < p->k; l++) { sum += element(p->a, p->dtype, i, l) * element(p->b, p->dtype, l, j); }
+            if (p->bias != NULL) { sum += p->bias[j]; }
+            float *c = &p->c[i * p->c_stride + j];
+            *c = p->accumulate ? *c + sum : sum;
+        }
+    }
+    return QRUN_OK;
+}
