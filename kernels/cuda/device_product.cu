@@ -2,6 +2,7 @@
  * c, transposed. */
 #include "kernels/cuda/device_product.h"
 
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/device_state.cuh"
 
 extern "C" {
@@ -252,7 +253,7 @@ qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, vo
     QR_TRY(check(device,
                  lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data, &d.second, &beta,
                                     p->c, &d.result, p->c, &d.result, &algorithm, workspace,
-                                    QR_DEVICE_PRODUCT_WORKSPACE, device->stream),
+                                    QR_DEVICE_PRODUCT_WORKSPACE, qr_device_stream(device)),
                  "a product", err));
 out:
     return status;
