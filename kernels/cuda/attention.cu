@@ -123,7 +123,8 @@ static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args 
 
 static bool supports_attention(const qr_attention_args &args, qr_error *err) {
     if (args.n_tokens > INT32_MAX / 2 / args.n_heads) {
-        qr_fail(err, QRUN_ERROR_ARGUMENT, "attention: %lld tokens of %d heads are more than 2^30 rows; use smaller steps",
+        qr_fail(err, QRUN_ERROR_ARGUMENT,
+                "attention: %lld tokens of %d heads are more than 2^30 rows; make the steps smaller",
                 static_cast<long long>(args.n_tokens), static_cast<int>(args.n_heads));
         return false;
     }

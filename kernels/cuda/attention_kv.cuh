@@ -139,18 +139,20 @@ static __device__ __forceinline__ void load_key_tile(unsigned char *tile, const 
     }
 }
 
-/* Takes values that are not finite out of a tile, of what this thread has copied there: 0 · ∞ is NaN, and a product must
- * not see a value that its row does not see. `hidden` [KEYS][DIM / 8]: a bit for each element, set where one was taken
- * out; the rows that see it are NaN (and are so elsewhere, or infinite, which attention_value does not tell apart). */
+/* Takes values that are not finite out of a tile, of what this thread has copied there: 0 · ∞ is NaN, and a product
+ * must not see a value that its row does not see. `hidden` [KEYS][DIM / 8]: a bit for each element, set where one was
+ * taken out. The rows that see it become NaN; where all rows see it they become so by the products, or infinite, which
+ * attention_value does not tell apart. */
 template <typename kv, int DIM, unsigned THREADS>
 static __device__ __forceinline__ void hide_values(unsigned char *tile, unsigned char *hidden) {
     typedef key_tile<kv, DIM> shape;
-    enum { EACH = (PAGE * shape::CHUNKS + static_cast<int>(THREADS) - 1) / static_cast<int>(THREADS) }; /* of a page */
+    /* Of a page: as many chunks a thread as load_key_tile gives it. */
+    enum { PASSES = (PAGE * shape::CHUNKS + THREADS - 1) / THREADS, STRIDE = PASSES * THREADS };
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < KEY_PAGES * static_cast<int>(THREADS) * EACH; i += static_cast<int>(THREADS)) {
-        const int in_page = i % (static_cast<int>(THREADS) * EACH);
+    for (int i = static_cast<int>(threadIdx.x); i < KEY_PAGES * STRIDE; i += static_cast<int>(THREADS)) {
+        const int in_page = i % STRIDE, chunk = in_page % shape::CHUNKS;
+        const int key = i / STRIDE * PAGE + in_page / shape::CHUNKS;
         if (in_page >= PAGE * shape::CHUNKS) { continue; }
-        const int key = i / (static_cast<int>(THREADS) * EACH) * PAGE + in_page / shape::CHUNKS, chunk = in_page % shape::CHUNKS;
         uint4 *at = reinterpret_cast<uint4 *>(tile + key * shape::PITCH + chunk * 16);
         const uint4 four = *at;
         uint32_t words[4] = {four.x, four.y, four.z, four.w};

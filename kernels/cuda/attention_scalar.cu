@@ -1,7 +1,7 @@
-/* attention over pages in F32, for any pages and heads: a block of four warps for one query head of one token. Warp w takes the pages whose number in
- * the sequence is w modulo 4, in order, with a running softmax (Milakov and Gimelshein, "Online normalizer calculation
- * for softmax", 2018); the four results are then joined in the order of the warps. What a query sees, and in which
- * order, follows from its position and the window alone. */
+/* attention over pages in F32, for any pages and heads: a block of four warps for one query head of one token. Warp w
+ * takes the pages whose number in the sequence is w modulo 4, in order, with a running softmax (Milakov and Gimelshein,
+ * "Online normalizer calculation for softmax", 2018); the four results are then joined in the order of the warps. What a
+ * query sees, and in which order, follows from its position and the window alone. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/kv_page.cuh"
@@ -67,7 +67,8 @@ static __device__ void add_values(const kv_offsets &o, const unsigned char *page
 template <qr_kv_format format> __global__ void attention_kernel(qr_attention_args a, kv_offsets o) {
     const attention_scratch s = scratch_of(o.head_dim);
     const int64_t index = blockIdx.x, head = index % a.n_heads, token = index / a.n_heads;
-    const int32_t seq = last_at_or_before(a.n_seqs, static_cast<int32_t>(token), [&](int32_t i) { return a.q_start[i]; });
+    const int32_t seq =
+        last_at_or_before(a.n_seqs, static_cast<int32_t>(token), [&](int32_t i) { return a.q_start[i]; });
     const int64_t last = a.first_position[seq] + (token - a.q_start[seq]);
     const int64_t first = a.window > 0 && last >= a.window ? last - a.window + 1 : 0;
     const int64_t kv_head = head / (a.n_heads / a.layout.n_kv_heads);

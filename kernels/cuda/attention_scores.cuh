@@ -1,5 +1,5 @@
-/* The first half of attention on the tensor cores (attention_mma.cuh): q in registers, its products with a block of keys,
- * scores, and the weights they become. */
+/* The first half of attention on the tensor cores (attention_mma.cuh): q in registers, its products with a block of
+ * keys, scores, and the weights they become. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_SCORES_CUH
 #define QR_KERNELS_CUDA_ATTENTION_SCORES_CUH
 
@@ -22,9 +22,10 @@ template <typename kv_type, int DIM_, int ROW_WARPS_, int KEY_WARPS_> struct att
         SUM_TILES = DIM / 8 / KEY_WARPS, /* runs of 8 dims of a warp */
         SUM_GROUP = SUM_TILES % 4 == 0 ? 4 : SUM_TILES, /* multiplied in turn, so that none waits for itself */
         KEY_GROUP = KEY_TILES % 4 == 0 ? 4 : KEY_TILES,
-        /* Shared memory: K, V, their scales [KEYS] and [2][KEYS] (INT8; of values those of the next block come while
-         * these are in use); lower halves of q; hidden values (hide_values); the row_tile; of warps that share rows the largest scores [ROW_WARPS][KEY_WARPS][16], totals
-         * [ROW_WARPS][KEY_PAGES][2][32] and weights [ROW_WARPS][KEY_PAGES][32][8]; then, of a walk, joined_splits. */
+        /* Shared memory: K; V; the scales of K [KEYS] and V [2][KEYS] (INT8; those of the next V come while these are
+         * in use); the lower halves of q; what hide_values took out; the row_tile; of warps that share rows the largest
+         * scores [ROW_WARPS][KEY_WARPS][16], the totals of pages [ROW_WARPS][KEY_PAGES][2][32] and the weights
+         * [ROW_WARPS][KEY_PAGES][32][8]; of a walk, joined_splits. */
         VALUES = key_tile<kv, DIM>::BYTES,
         KEY_SCALES = 2 * VALUES,
         VALUE_SCALES = KEY_SCALES + (kv::SCALED ? KEYS * 4 : 0),

@@ -68,8 +68,8 @@ __device__ __forceinline__ float join_sum(float before, float next, join_factors
     return fmaf(before, factors.before, next * factors.next);
 }
 
-/* The result from the joined sums: NaN where they are not finite. A zero is positive, so that adding zeros, or not, gives
- * the same bits. */
+/* The result from the joined sums: NaN where they are not finite. A zero is positive, so that adding zeros, or not,
+ * gives the same bits. */
 __device__ __forceinline__ float attention_value(float sum, float total, float weight_scale) {
     const float value = sum / total / weight_scale + 0.0F;
     return fabsf(sum) < INFINITY && value == value ? value : NAN;

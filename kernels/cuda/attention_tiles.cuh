@@ -48,8 +48,8 @@ template <typename F> static __device__ __forceinline__ int32_t last_at_or_befor
 }
 
 /* Tile `index` of n_rows rows each; tiles do not cross sequences. Those of sequence s begin at number
- * (rows before s + s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without looking at
- * the sequences before. Some numbers name no tile: false then, and for sequences of the other part. */
+ * (rows before s + s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without looking
+ * at the sequences before. Some numbers name no tile: false then, and for sequences of the other part. */
 template <int n_rows>
 static __device__ __forceinline__ bool find_tile(const qr_attention_args &a, const attention_plan &plan, int32_t index,
                                                  row_tile &tile) {
@@ -83,7 +83,8 @@ __device__ __forceinline__ int32_t first_seen(const qr_attention_args &a, int32_
     return a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
 }
 
-/* What a row of a tile of this block's K/V head (blockIdx.y) is: rows behind the last are the last once more, and are not stored. */
+/* What a row of a tile of this block's K/V head (blockIdx.y) is: rows behind the last are the last once more, and are
+ * not stored. */
 struct query_row {
     int32_t token; /* row of q */
     int32_t head;
@@ -102,8 +103,8 @@ static __device__ __forceinline__ query_row row_at(const attention_plan &plan, c
 }
 
 /* Where a row's partial result of a split lies, in `states`; its sums begin at this times head_dim. */
-static __device__ __forceinline__ int64_t partial_at(const qr_attention_args &a, const attention_plan &plan, int32_t seq,
-                                                     int32_t token, int32_t head, int32_t split) {
+static __device__ __forceinline__ int64_t partial_at(const qr_attention_args &a, const attention_plan &plan,
+                                                     int32_t seq, int32_t token, int32_t head, int32_t split) {
     const int32_t row = (plan.part == PART_SINGLE_TOKENS ? seq : token) * a.n_heads + head;
     return static_cast<int64_t>(row) * plan.n_slots + split % plan.n_slots;
 }

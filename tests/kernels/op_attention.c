@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/half.h"
 
-enum { GAP = 3, PAGE = QR_KV_PAGE_TOKENS };
+enum { PAGE = QR_KV_PAGE_TOKENS };
 
 static const char *const kv_names[] = {"f32", "bf16", "f16", "int8"};
 
@@ -15,7 +15,8 @@ static const char *const kv_names[] = {"f32", "bf16", "f16", "int8"};
 typedef struct write_case {
     qr_kv_layout layout;
     int64_t n_tokens, n_pages;
-    const float *k, *v; /* [n_tokens, n_kv_heads · head_dim + GAP] and [… + 2 · GAP] */
+    int64_t gap;        /* between rows: 3, so that no two begin alike, or 4 */
+    const float *k, *v; /* [n_tokens, n_kv_heads · head_dim + gap] and [… + 2 · gap] */
     const int32_t *token_page, *position;
     size_t page_stride;
 } write_case;
@@ -28,11 +29,12 @@ static void write_pages(qr_backend *backend, const write_case *c, int64_t first,
     const size_t pages_bytes = (size_t)c->n_pages * c->page_stride;
     const qr_kv_write_args args = {
         .layout = c->layout,
-        .k = op_input(&run, c->k + first * (row + GAP), (size_t)((n - 1) * (row + GAP) + row) * sizeof(float)),
-        .v = op_input(&run, c->v + first * (row + 2 * GAP), (size_t)((n - 1) * (row + 2 * GAP) + row) * sizeof(float)),
+        .k = op_input(&run, c->k + first * (row + c->gap), (size_t)((n - 1) * (row + c->gap) + row) * sizeof(float)),
+        .v = op_input(&run, c->v + first * (row + 2 * c->gap),
+                      (size_t)((n - 1) * (row + 2 * c->gap) + row) * sizeof(float)),
         .n_tokens = n,
-        .k_stride = row + GAP,
-        .v_stride = row + 2 * GAP,
+        .k_stride = row + c->gap,
+        .v_stride = row + 2 * c->gap,
         .token_page = op_input(&run, c->token_page + first, (size_t)n * sizeof(int32_t)),
         .position = op_input(&run, c->position + first, (size_t)n * sizeof(int32_t)),
         .pages = op_output(&run, initial, 1, pages_bytes, pages_bytes),
@@ -69,10 +71,10 @@ static void check_writes(const write_case *c, const char *label) {
     qr_free(parts);
 }
 
-static void check_kv_write(qr_kv_layout layout, int64_t n_tokens) {
+static void check_kv_write(qr_kv_layout layout, int64_t n_tokens, int64_t gap) {
     const int64_t row = (int64_t)layout.n_kv_heads * layout.head_dim, n_pages = n_tokens / PAGE + 3;
     int32_t token_page[128], position[128];
-    float *k = op_normals(n_tokens * (row + GAP), 1, 1.0), *v = op_normals(n_tokens * (row + 2 * GAP), 2, 3.0);
+    float *k = op_normals(n_tokens * (row + gap), 1, 1.0), *v = op_normals(n_tokens * (row + 2 * gap), 2, 3.0);
     for (int64_t i = 0; i < n_tokens; i++) {
         position[i] = (int32_t)(i + 5); /* begins inside a page */
         token_page[i] = (int32_t)(n_pages - 1 - position[i] / PAGE);
@@ -82,7 +84,8 @@ static void check_kv_write(qr_kv_layout layout, int64_t n_tokens) {
         k[j] = 0.0F;               /* a head of zeros */
         v[j] = j == 0 ? 1e-38F : 0.0F; /* too small for 127 / max|x| */
     }
-    const write_case c = {.layout = layout, .n_tokens = n_tokens, .n_pages = n_pages, .k = k, .v = v,
+    const write_case c = {.layout = layout, .n_tokens = n_tokens, 
+                          .n_pages = n_pages, .gap = gap, .k = k, .v = v,
                           .token_page = token_page, .position = position,
                           .page_stride = qr_kv_layer_bytes(&layout) + 128};
     char label[120];
@@ -98,8 +101,9 @@ static const int32_t head_dims[] = {8, 16, 64, 80, 128, 256, 17};
 void test_op_kv_write(void) {
     for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
         for (size_t i = 0; i < QR_COUNT_OF(head_dims); i++) {
-            check_kv_write((qr_kv_layout){(qr_kv_format)format, 3, head_dims[i]}, 65);
-            check_kv_write((qr_kv_layout){(qr_kv_format)format, 1, head_dims[i]}, 1);
+            check_kv_write((qr_kv_layout){(qr_kv_format)format, 3, head_dims[i]}, 65, 3);
+            check_kv_write((qr_kv_layout){(qr_kv_format)format, 1, head_dims[i]}, 1, 3);
+            check_kv_write((qr_kv_layout){(qr_kv_format)format, 2, head_dims[i]}, 21, 4);
         }
     }
 }
@@ -116,7 +120,8 @@ typedef struct attention_case {
     int64_t q_start[MAX_SEQS + 1];
     int32_t n_past[MAX_SEQS];
     int64_t seq_pages;         /* room for the longest context */
-    const float *q;            /* [n_tokens, n_heads · head_dim + GAP] */
+    int64_t gap;               /* between rows of q: 3, so that no two begin alike, or 4 */
+    const float *q;            /* [n_tokens, n_heads · head_dim + gap] */
     const float *k[MAX_SEQS], *v[MAX_SEQS]; /* [context, n_kv_heads · head_dim], values as they are stored */
 } attention_case;
 
@@ -231,11 +236,12 @@ static void exec_attention(op_run *run, const void *data, int64_t first, int64_t
     const step cut = cut_step(c, first, n_tokens);
     const qr_attention_args args = {
         .layout = c->layout,
-        .q = op_input(run, c->q + first * (row + GAP), (size_t)((n_tokens - 1) * (row + GAP) + row) * sizeof(float)),
+        .q = op_input(run, c->q + first * (row + c->gap),
+                      (size_t)((n_tokens - 1) * (row + c->gap) + row) * sizeof(float)),
         .dst = op_output(run, NULL, n_tokens, row_bytes, row_bytes),
         .dst_dtype = dtype,
         .n_tokens = n_tokens,
-        .q_stride = row + GAP,
+        .q_stride = row + c->gap,
         .n_heads = c->n_heads,
         .n_seqs = cut.n_seqs,
         .q_start = op_input(run, cut.q_start, (size_t)(cut.n_seqs + 1) * sizeof(int32_t)),
@@ -283,15 +289,15 @@ static precision precision_of(const attention_case *c, qr_dtype dtype) {
 }
 
 /* Score j errs by p.dot + p.cut of |scale| Σ|q||k|, and by p.floor |scale| Σ|k|, under a soft-cap also by p.capped of
- * the cap; the exponent of its difference from the largest by u of both. With E the largest such error, a softmax weight
- * errs by 2 E of itself, by a few u for exp, by p.cut, and by at most n · p.sums through n sums and as many changes of
- * the running maximum; numerator and denominator both. */
+ * the cap; the exponent of its difference from the largest by u of both. With E the largest such error, a softmax
+ * weight errs by 2 E of itself, by a few u for exp, by p.cut, and by at most n · p.sums through n sums and as many
+ * changes of the running maximum; numerator and denominator both. */
 static void attention_bound_of(const attention_case *c, precision p, int s, int64_t t, int64_t h, double *bound) {
     const int64_t d = c->layout.head_dim, kv_row = c->layout.n_kv_heads * d,
                   position = c->n_past[s] + t - c->q_start[s];
     const int64_t begin = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
     const int64_t kv_at = h / (c->n_heads / c->layout.n_kv_heads) * d;
-    const float *q = c->q + t * (c->n_heads * d + GAP) + h * d;
+    const float *q = c->q + t * (c->n_heads * d + c->gap) + h * d;
     double *scores = op_doubles(position + 1);
     double largest = -INFINITY, magnitude = 0.0, error = 0.0, total = 0.0;
     for (int64_t j = begin; j <= position; j++) {
@@ -366,7 +372,7 @@ typedef struct attention_data {
 static attention_data make_data(qr_kv_layout layout, int32_t group, int32_t window, float softcap,
                                 const sequences *seqs) {
     attention_data data = {.c = {.layout = layout, .n_heads = layout.n_kv_heads * group, .n_seqs = seqs->n,
-                                 .window = window, .softcap = softcap,
+                                 .window = window, .softcap = softcap, .gap = group % 2 == 0 ? 4 : 3,
                                  .scale = (float)(1.0 / sqrt((double)layout.head_dim))}};
     attention_case *c = &data.c;
     const int64_t kv_row = (int64_t)layout.n_kv_heads * layout.head_dim, row = (int64_t)c->n_heads * layout.head_dim;
@@ -382,7 +388,7 @@ static attention_data make_data(qr_kv_layout layout, int32_t group, int32_t wind
         c->k[s] = data.kv[0][s];
         c->v[s] = data.kv[1][s];
     }
-    data.q = op_normals(c->q_start[seqs->n] * (row + GAP), 99, 2.0);
+    data.q = op_normals(c->q_start[seqs->n] * (row + c->gap), 99, 2.0);
     c->q = data.q;
     return data;
 }
@@ -437,8 +443,9 @@ static void check_not_finite(qr_kv_layout layout, int32_t window) {
         run_rows(device->backends[0], &data.c, 0, N, before);
         *bad = INFINITY;
         run_rows(device->backends[0], &data.c, 0, N, after);
-        CHECK_MSG(memcmp(before, after, AT * row_bytes) == 0, "%s: kv %s, heads of %d: a value reaches tokens before it",
-                  device->label, kv_names[layout.format], layout.head_dim);
+        CHECK_MSG(memcmp(before, after, AT * row_bytes) == 0,
+                  "%s: kv %s, heads of %d: a value reaches tokens before it", device->label, kv_names[layout.format],
+                  layout.head_dim);
         for (int64_t t = AT; t < N; t++) {
             const bool seen = window == 0 || t - AT < window;
             const double value = op_from_dtype(after, QR_DTYPE_BF16, t * row + 5);
