@@ -1,59 +1,85 @@
 /* nll, cross_entropy and sum_squares. The first two take a block a row: exponentials of differences from the largest
- * logit in F32, their sums in F64. */
+ * logit in F32, their sums in F64. The row is read once for each of its largest logit, the sum and the gradient: a
+ * vocabulary's logits are too many for shared memory, but stay in the L2 cache meanwhile. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/fours.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / WARP_LANES };
+enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROW_THREADS = 512, ROW_WARPS = ROW_THREADS / WARP_LANES };
 
 struct row_scratch {
-    double sums[WARPS];
-    float largest[WARPS];
+    double sums[ROW_WARPS];
+    float largest[ROW_WARPS];
 };
-
-__global__ void nll_kernel(qr_nll_args a) {
-    row_scratch *scratch = shared_memory<row_scratch>();
-    const float *logits = a.logits + blockIdx.x * a.vocab;
-    float largest = -INFINITY;
-    for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) { largest = fmaxf(largest, logits[v]); }
-    largest = block_max(largest, scratch->largest);
-    double sum = 0.0;
-    for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) { sum += static_cast<double>(expf(logits[v] - largest)); }
-    sum = block_sum(sum, scratch->sums);
-    if (threadIdx.x == 0) {
-        const float target = logits[a.target[blockIdx.x]];
-        a.dst[blockIdx.x] = static_cast<float>(log(sum) + (static_cast<double>(largest) - static_cast<double>(target)));
-    }
-}
 
 static __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0F ? softcap_value(x, cap) : x; }
 
-__global__ void cross_entropy_kernel(qr_cross_entropy_args a) {
+/* body(v, x) for the logits x [v, v + 4) of a row that are this thread's; −∞ behind the row. */
+template <typename F>
+static __device__ __forceinline__ void for_logits(const float *logits, int64_t vocab, bool aligned, float cap,
+                                                  const F &body) {
+    for (int64_t v = threadIdx.x * FOUR; v < vocab; v += ROW_THREADS * FOUR) {
+        float x[FOUR];
+        load_four(x, logits, v, vocab, aligned);
+#pragma unroll
+        for (int k = 0; k < FOUR; k++) { x[k] = v + k < vocab ? capped(x[k], cap) : -INFINITY; }
+        body(v, x);
+    }
+}
+
+/* The largest logit of a row, and the sum of the exponentials of what the others are less. */
+struct row_softmax {
+    float largest;
+    double sum;
+};
+
+static __device__ __forceinline__ row_softmax row_softmax_of(const float *logits, int64_t vocab, bool aligned,
+                                                             float cap) {
     row_scratch *scratch = shared_memory<row_scratch>();
+    row_softmax row = {-INFINITY, 0.0};
+    for_logits(logits, vocab, aligned, cap, [&](int64_t, const float *x) {
+        row.largest = fmaxf(row.largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+    });
+    row.largest = block_max(row.largest, scratch->largest);
+    for_logits(logits, vocab, aligned, cap, [&](int64_t, const float *x) {
+        for (int k = 0; k < FOUR; k++) { row.sum += static_cast<double>(expf(x[k] - row.largest)); }
+    });
+    row.sum = block_sum(row.sum, scratch->sums);
+    return row;
+}
+
+static __device__ __forceinline__ float loss_of(const row_softmax &row, float target) {
+    return static_cast<float>(log(row.sum) + (static_cast<double>(row.largest) - static_cast<double>(target)));
+}
+
+__global__ void nll_kernel(qr_nll_args a, bool aligned) {
+    const float *logits = a.logits + blockIdx.x * a.vocab;
+    const row_softmax row = row_softmax_of(logits, a.vocab, aligned, 0.0F);
+    if (threadIdx.x == 0) { a.dst[blockIdx.x] = loss_of(row, logits[a.target[blockIdx.x]]); }
+}
+
+__global__ void cross_entropy_kernel(qr_cross_entropy_args a, bool aligned) {
     float *logits = a.logits + blockIdx.x * a.vocab;
     const int32_t target = a.target[blockIdx.x];
     if (target < 0) {
-        for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) { logits[v] = 0.0F; }
+        const float zeros[FOUR] = {};
+        for_logits(logits, a.vocab, aligned, 0.0F,
+                   [&](int64_t v, const float *) { store_four(logits, v, a.vocab, aligned, zeros); });
         if (threadIdx.x == 0) { a.loss[blockIdx.x] = 0.0F; }
         return;
     }
-    float largest = -INFINITY;
-    for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) { largest = fmaxf(largest, capped(logits[v], a.softcap)); }
-    largest = block_max(largest, scratch->largest);
-    double sum = 0.0;
-    for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) {
-        sum += static_cast<double>(expf(capped(logits[v], a.softcap) - largest));
-    }
-    sum = block_sum(sum, scratch->sums);
-    if (threadIdx.x == 0) {
-        const double at_target = static_cast<double>(capped(logits[target], a.softcap));
-        a.loss[blockIdx.x] = static_cast<float>(log(sum) + (static_cast<double>(largest) - at_target));
-    }
+    const row_softmax row = row_softmax_of(logits, a.vocab, aligned, a.softcap);
+    if (threadIdx.x == 0) { a.loss[blockIdx.x] = loss_of(row, capped(logits[target], a.softcap)); }
     __syncthreads(); /* the target's logit has been read */
-    for (int64_t v = threadIdx.x; v < a.vocab; v += THREADS) {
-        const float x = capped(logits[v], a.softcap), share = a.softcap > 0.0F ? x / a.softcap : 0.0F;
-        const float p = static_cast<float>(static_cast<double>(expf(x - largest)) / sum);
-        logits[v] = a.dloss * (p - (v == target ? 1.0F : 0.0F)) * (1.0F - share * share);
-    }
+    const float inverse = static_cast<float>(1.0 / row.sum), share = a.softcap > 0.0F ? 1.0F / a.softcap : 0.0F;
+    for_logits(logits, a.vocab, aligned, a.softcap, [&](int64_t v, const float *x) {
+        float gradient[FOUR];
+        for (int k = 0; k < FOUR; k++) {
+            const float p = expf(x[k] - row.largest) * inverse, of_cap = x[k] * share;
+            gradient[k] = a.dloss * (p - (v + k == target ? 1.0F : 0.0F)) * (1.0F - of_cap * of_cap);
+        }
+        store_four(logits, v, a.vocab, aligned, gradient);
+    });
 }
 
 /* --- sum_squares: blocks of a fixed number of elements, then their sums in order --- */
@@ -116,16 +142,16 @@ static qrun_status run_sum_squares(qr_cuda_backend &cuda, const qr_sum_squares_a
 }
 
 static qrun_status run_cross_entropy(qr_cuda_backend &cuda, const qr_cross_entropy_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, cross_entropy_kernel, dim3(static_cast<unsigned>(args.n_rows)), THREADS,
-                     sizeof(row_scratch), args);
+    return QR_LAUNCH(cuda.device, err, cross_entropy_kernel, dim3(static_cast<unsigned>(args.n_rows)), ROW_THREADS,
+                     sizeof(row_scratch), args, fours_aligned(args.logits, args.vocab));
 }
 
 QR_CUDA_OP(cross_entropy, no_workspace<qr_cross_entropy_args>, run_cross_entropy)
 QR_CUDA_OP(sum_squares, sum_squares_workspace, run_sum_squares)
 
 static qrun_status run_nll(qr_cuda_backend &cuda, const qr_nll_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, nll_kernel, dim3(static_cast<unsigned>(args.n_rows)), THREADS,
-                     sizeof(row_scratch), args);
+    return QR_LAUNCH(cuda.device, err, nll_kernel, dim3(static_cast<unsigned>(args.n_rows)), ROW_THREADS,
+                     sizeof(row_scratch), args, fours_aligned(args.logits, args.vocab));
 }
 
 QR_CUDA_OP(nll, no_workspace<qr_nll_args>, run_nll)
