@@ -1,19 +1,18 @@
-/* adafactor: moments of rows (a warp each) and of columns (a thread each, over the rows in order); the mean of the
- * rows' moments; the update and its squares (a warp a row); their sum; then the parameters. Sums are F64. */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.cuh"
+/* adafactor: moments of rows (a warp each) and of columns (sums over chunks of rows, then over those in order: how many
+ * follows from the number of rows alone); the mean of the rows' moments; the update and its squares (a warp a row); their sum; then the parameters. Sums are F64. */
+#include "kernels/cuda/column_sums.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
 
-/* Workspace: these two, the squares of each row's updates [rows] in F64, and 1 / sqrt of the columns' moments
- * [cols]. */
+/* Workspace: these two, the squares of each row's updates [rows] and of each chunk's columns [n_chunks, cols] in F64,
+ * and 1 / sqrt of the columns' moments [cols]. */
 struct totals {
     double row_mean, squares;
 };
 
 struct adafactor_work {
     totals *total;
-    double *squares;
+    double *squares, *chunk_squares;
     float *col_scale;
 };
 
@@ -21,12 +20,14 @@ static adafactor_work work_of(const qr_adafactor_args &args, void *workspace) {
     adafactor_work work;
     work.total = static_cast<totals *>(workspace);
     work.squares = reinterpret_cast<double *>(work.total + 1);
-    work.col_scale = reinterpret_cast<float *>(work.squares + args.rows);
+    work.chunk_squares = work.squares + args.rows;
+    work.col_scale = reinterpret_cast<float *>(work.chunk_squares + n_chunks_of(args.rows) * args.cols);
     return work;
 }
 
 static size_t adafactor_workspace(const qr_adafactor_args &args) {
-    return sizeof(totals) + static_cast<size_t>(args.rows) * sizeof(double) +
+    const int64_t n_squares = args.rows + n_chunks_of(args.rows) * args.cols;
+    return sizeof(totals) + static_cast<size_t>(n_squares) * sizeof(double) +
            static_cast<size_t>(args.cols) * sizeof(float);
 }
 
@@ -50,12 +51,22 @@ __global__ void row_moment_kernel(qr_adafactor_args a, double keep) {
     }
 }
 
-/* The plain moments, kept in row_moment, where there is one row. */
-__global__ void col_moment_kernel(qr_adafactor_args a, double keep, float *col_scale) {
+/* Chunks in the y dimension of the grid. */
+__global__ void col_squares_kernel(qr_adafactor_args a, int64_t chunk_rows, double *chunk_squares) {
     const int64_t c = global_thread();
     if (c >= a.cols) { return; }
     double sum = 0.0;
-    for (int64_t row = 0; row < a.rows; row++) { sum += squared(a.g[row * a.cols + c] * a.grad_scale); }
+    for_chunk(a.rows, chunk_rows, [&](int64_t row) { sum += squared(a.g[row * a.cols + c] * a.grad_scale); });
+    chunk_squares[blockIdx.y * a.cols + c] = sum;
+}
+
+/* The plain moments, kept in row_moment, where there is one row. */
+__global__ void col_moment_kernel(qr_adafactor_args a, double keep, const double *chunk_squares, int64_t n_chunks,
+                                  float *col_scale) {
+    const int64_t c = global_thread();
+    if (c >= a.cols) { return; }
+    double sum = 0.0;
+    for (int64_t chunk = 0; chunk < n_chunks; chunk++) { sum += chunk_squares[chunk * a.cols + c]; }
     float *moment = a.rows == 1 ? &a.row_moment[c] : &a.col_moment[c];
     *moment = moved(a, keep, *moment, sum / static_cast<double>(a.rows));
     col_scale[c] = static_cast<float>(1.0 / sqrt(static_cast<double>(*moment)));
@@ -104,6 +115,18 @@ __global__ void move_parameters_kernel(qr_adafactor_args a, const totals *total,
     a.p[i] = fmaf(a.update[i], static_cast<float>(-static_cast<double>(a.lr) / clip), a.p[i] * decay);
 }
 
+static qrun_status launch_col_moments(qr_cuda_backend &cuda, const qr_adafactor_args &args, double keep,
+                                      const adafactor_work &work, qr_error *err) {
+    const int64_t n_chunks = n_chunks_of(args.rows);
+    dim3 grid = blocks_for(args.cols, THREADS);
+    grid.y = static_cast<unsigned>(n_chunks);
+    const qrun_status status = QR_LAUNCH(cuda.device, err, col_squares_kernel, grid, THREADS, 0, args,
+                                         chunk_rows_of(args.rows), work.chunk_squares);
+    if (status != QRUN_OK) { return status; }
+    return QR_LAUNCH(cuda.device, err, col_moment_kernel, blocks_for(args.cols, THREADS), THREADS, 0, args, keep,
+                     work.chunk_squares, n_chunks, work.col_scale);
+}
+
 static qrun_status run_adafactor(qr_cuda_backend &cuda, const qr_adafactor_args &args, void *workspace, qr_error *err) {
     const adafactor_work work = work_of(args, workspace);
     const double keep = 1.0 - pow(static_cast<double>(args.step), static_cast<double>(args.decay_rate));
@@ -114,8 +137,7 @@ static qrun_status run_adafactor(qr_cuda_backend &cuda, const qr_adafactor_args 
         QR_TRY(QR_LAUNCH(cuda.device, err, row_moment_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, keep));
         QR_TRY(QR_LAUNCH(cuda.device, err, row_mean_kernel, dim3(1), THREADS, scratch_bytes, args, work.total));
     }
-    QR_TRY(QR_LAUNCH(cuda.device, err, col_moment_kernel, blocks_for(args.cols, THREADS), THREADS, 0, args, keep,
-                     work.col_scale));
+    QR_TRY(launch_col_moments(cuda, args, keep, work, err));
     QR_TRY(QR_LAUNCH(cuda.device, err, update_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, work));
     QR_TRY(QR_LAUNCH(cuda.device, err, update_squares_kernel, dim3(1), THREADS, scratch_bytes, args, work));
     QR_TRY(QR_LAUNCH(cuda.device, err, move_parameters_kernel, blocks_for(args.rows * args.cols, THREADS), THREADS, 0,

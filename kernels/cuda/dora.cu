@@ -1,5 +1,6 @@
-/* dora_norm, by a warp a row of the weights; dora, by a thread an element; dora_backward, by a thread a column over the
- * rows in order. */
+/* dora_norm, by a warp a row of the weights; dora, by a thread for four elements; dora_backward, in two stages
+ * (column_sums.cuh). */
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/matrix.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
@@ -20,25 +21,38 @@ __global__ void dora_norm_kernel(qr_dora_norm_args a, matrix w) {
     if (a.norm != NULL) { a.norm[o] = norm; }
 }
 
-__global__ void dora_kernel(qr_dora_args a) {
-    const int64_t i = global_thread();
-    if (i >= a.n_rows * a.dim) { return; }
-    const int64_t row = i / a.dim, o = i % a.dim;
-    const int32_t adapter = a.row_adapter[row];
-    const float *ratio = adapter >= 0 ? a.factors[adapter].ratio : NULL;
-    if (ratio == NULL) { return; }
-    const float src = a.src[row * a.src_stride + o], bias = a.bias != NULL ? a.bias[o] : 0.0F;
-    const float value = (ratio[o] - a.less) * (src - bias);
-    float *dst = &a.dst[row * a.dst_stride + o];
-    *dst = a.accumulate ? *dst + value : value;
+/* An adapter's factors are at an address of their own: one by one unless that is at 16 bytes too. */
+__global__ void dora_kernel(qr_dora_args a, bool aligned) {
+    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t o) {
+        const int32_t adapter = a.row_adapter[row];
+        const float *ratio = adapter >= 0 ? a.factors[adapter].ratio : NULL;
+        if (ratio == NULL) { return; }
+        float src[FOUR], factor[FOUR], bias[FOUR] = {}, before[FOUR] = {};
+        load_four(src, a.src + row * a.src_stride, o, a.dim, aligned);
+        load_four(factor, ratio, o, a.dim, reinterpret_cast<uintptr_t>(ratio) % sizeof(float4) == 0);
+        if (a.bias != NULL) { load_four(bias, a.bias, o, a.dim, aligned); }
+        if (a.accumulate) { load_four(before, a.dst + row * a.dst_stride, o, a.dim, aligned); }
+        for (int k = 0; k < FOUR; k++) {
+            const float value = (factor[k] - a.less) * (src[k] - bias[k]);
+            src[k] = a.accumulate ? before[k] + value : value;
+        }
+        store_four(a.dst + row * a.dst_stride, o, a.dim, aligned, src);
+    });
 }
 
-__global__ void dora_backward_kernel(qr_dora_backward_args a) {
-    const int64_t o = global_thread();
+/* sums [n_chunks, dim] */
+__global__ void dora_backward_kernel(qr_dora_backward_args a, bool aligned, int64_t chunk_rows, float *sums) {
+    const int64_t o = global_thread() * FOUR;
     if (o >= a.dim) { return; }
-    float sum = 0.0F;
-    for (int64_t i = 0; i < a.n_rows; i++) { sum = fmaf(a.dy[i * a.dy_stride + o], a.z[i * a.z_stride + o], sum); }
-    a.dmagnitude[o] += sum / a.norm[o];
+    float total[FOUR] = {}, dy[FOUR], z[FOUR], norm[FOUR];
+    for_chunk(a.n_rows, chunk_rows, [&](int64_t row) {
+        load_four(dy, a.dy + row * a.dy_stride, o, a.dim, aligned);
+        load_four(z, a.z + row * a.z_stride, o, a.dim, aligned);
+        for (int k = 0; k < FOUR; k++) { total[k] = fmaf(dy[k], z[k], total[k]); }
+    });
+    load_four(norm, a.norm, o, a.dim, aligned);
+    for (int k = 0; k < FOUR; k++) { total[k] /= norm[k]; }
+    store_four(sums + blockIdx.y * a.dim, o, a.dim, a.dim % FOUR == 0, total);
 }
 
 static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args &args, void *, qr_error *err) {
@@ -47,13 +61,29 @@ static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args 
 }
 
 static qrun_status run_dora(qr_cuda_backend &cuda, const qr_dora_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, dora_kernel, blocks_for(args.n_rows * args.dim, THREADS), THREADS, 0, args);
+    const bool aligned = fours_aligned(args.src, args.src_stride) && fours_aligned(args.dst, args.dst_stride) &&
+                         fours_aligned(args.bias, 0);
+    return QR_LAUNCH(cuda.device, err, dora_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0,
+                     args, aligned);
 }
 
-static qrun_status run_dora_backward(qr_cuda_backend &cuda, const qr_dora_backward_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, dora_backward_kernel, blocks_for(args.dim, THREADS), THREADS, 0, args);
+static size_t dora_backward_workspace(const qr_dora_backward_args &args) {
+    return static_cast<size_t>(n_chunks_of(args.n_rows) * args.dim) * sizeof(float);
+}
+
+static qrun_status run_dora_backward(qr_cuda_backend &cuda, const qr_dora_backward_args &args, void *workspace,
+                                     qr_error *err) {
+    float *sums = static_cast<float *>(workspace);
+    const bool aligned = fours_aligned(args.dy, args.dy_stride) && fours_aligned(args.z, args.z_stride) &&
+                         fours_aligned(args.norm, 0);
+    const qrun_status status =
+        QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim), fours_threads(args.dim),
+                  0, args, aligned, chunk_rows_of(args.n_rows), sums);
+    return status != QRUN_OK
+               ? status
+               : qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
 }
 
 QR_CUDA_OP(dora_norm, no_workspace<qr_dora_norm_args>, run_dora_norm)
 QR_CUDA_OP(dora, no_workspace<qr_dora_args>, run_dora)
-QR_CUDA_OP(dora_backward, no_workspace<qr_dora_backward_args>, run_dora_backward)
+QR_CUDA_OP(dora_backward, dora_backward_workspace, run_dora_backward)

@@ -1,35 +1,7 @@
 /* rms_norm_backward and layer_norm_backward. dx: a warp or a block for a row (or head), by its length (fours.cuh),
  * which finds what the gradient needs of the whole row and then writes it. The gradients of weight and bias, where
- * wanted, come first, because dx may be dy: sums over chunks of rows, whose number and size follow from the number of
- * rows alone, then over the chunks in order. */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fours.cuh"
-
-enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 }; /* at least so many rows in a chunk, at most so many chunks */
-
-static int64_t chunk_rows_of(int64_t n_rows) { return qr_max(CHUNK_ROWS, qr_ceil_div(n_rows, MOST_CHUNKS)); }
-static int64_t n_chunks_of(int64_t n_rows) { return qr_ceil_div(n_rows, chunk_rows_of(n_rows)); }
-
-/* dst += the sums of n_chunks rows of dim, in order. */
-__global__ void add_chunks_kernel(float *dst, const float *sums, int64_t n_chunks, int64_t dim, bool aligned) {
-    for_fours(1, dim, [&](int64_t, int64_t j) {
-        float total[FOUR] = {}, x[FOUR];
-        for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
-            load_four(x, sums + chunk * dim, j, dim, aligned);
-            for (int k = 0; k < FOUR; k++) { total[k] += x[k]; }
-        }
-        load_four(x, dst, j, dim, aligned);
-        for (int k = 0; k < FOUR; k++) { x[k] += total[k]; }
-        store_four(dst, j, dim, aligned, x);
-    });
-}
-
-static qrun_status add_chunks(qr_cuda_backend &cuda, float *dst, const float *sums, int64_t n_chunks, int64_t dim,
-                              qr_error *err) {
-    const bool aligned = fours_aligned(dst, dim) && fours_aligned(sums, dim);
-    return QR_LAUNCH(cuda.device, err, add_chunks_kernel, fours_grid(1, dim), fours_threads(dim), 0, dst, sums,
-                     n_chunks, dim, aligned);
-}
+ * wanted, come first, because dx may be dy. */
+#include "kernels/cuda/column_sums.cuh"
 
 /* --- rms_norm_backward --- */
 
@@ -81,16 +53,15 @@ __global__ void rms_norm_moments_kernel(qr_rms_norm_backward_args a, bool aligne
 /* sums [n_chunks, dim], the y dimension of the grid: a thread for four columns. */
 __global__ void rms_norm_dweight_kernel(qr_rms_norm_backward_args a, bool aligned, const rms_moments *moments,
                                         int64_t chunk_rows, float *sums) {
-    const int64_t j = global_thread() * FOUR, n = a.n_rows * a.n_groups;
-    const int64_t first = blockIdx.y * chunk_rows, end = n - first < chunk_rows ? n : first + chunk_rows;
+    const int64_t j = global_thread() * FOUR;
     if (j >= a.dim) { return; }
     float total[FOUR] = {}, x[FOUR], dy[FOUR];
-    for (int64_t i = first; i < end; i++) {
+    for_chunk(a.n_rows * a.n_groups, chunk_rows, [&](int64_t i) {
         const rms_group group = rms_group_of(a, i);
         load_four(x, group.x, j, a.dim, aligned);
         load_four(dy, group.dy, j, a.dim, aligned);
         for (int k = 0; k < FOUR; k++) { total[k] = fmaf(dy[k] * x[k], moments[i].s, total[k]); }
-    }
+    });
     store_four(sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, total);
 }
 
@@ -127,11 +98,9 @@ static size_t rms_norm_workspace(const qr_rms_norm_backward_args &args) {
 static qrun_status add_rms_dweight(qr_cuda_backend &cuda, const qr_rms_norm_backward_args &args, bool aligned,
                                    const rms_moments *moments, float *sums, qr_error *err) {
     const int64_t n = args.n_rows * args.n_groups;
-    dim3 grid = fours_grid(1, args.dim);
-    grid.y = static_cast<unsigned>(n_chunks_of(n));
-    const qrun_status status = QR_LAUNCH(cuda.device, err, rms_norm_dweight_kernel, grid, fours_threads(args.dim), 0,
-                                         args, aligned, moments, chunk_rows_of(n), sums);
-    return status != QRUN_OK ? status : add_chunks(cuda, args.dweight, sums, n_chunks_of(n), args.dim, err);
+    const qrun_status status = QR_LAUNCH(cuda.device, err, rms_norm_dweight_kernel, chunks_grid(n, args.dim),
+                                         fours_threads(args.dim), 0, args, aligned, moments, chunk_rows_of(n), sums);
+    return status != QRUN_OK ? status : qr_cuda_add_chunks(cuda, args.dweight, sums, n_chunks_of(n), args.dim, err);
 }
 
 template <bool is_block>
@@ -216,18 +185,17 @@ __global__ void layer_norm_moments_kernel(qr_layer_norm_backward_args a, bool al
 /* weight_sums and bias_sums [n_chunks, dim], as rms_norm_dweight_kernel. */
 __global__ void layer_norm_dweight_kernel(qr_layer_norm_backward_args a, bool aligned, const layer_moments *moments,
                                           int64_t chunk_rows, float *weight_sums, float *bias_sums) {
-    const int64_t j = global_thread() * FOUR, first = blockIdx.y * chunk_rows;
-    const int64_t end = a.n_rows - first < chunk_rows ? a.n_rows : first + chunk_rows;
+    const int64_t j = global_thread() * FOUR;
     if (j >= a.dim) { return; }
     float dweight[FOUR] = {}, dbias[FOUR] = {}, x[FOUR], dy[FOUR];
-    for (int64_t row = first; row < end; row++) {
+    for_chunk(a.n_rows, chunk_rows, [&](int64_t row) {
         load_four(x, a.x + row * a.dim, j, a.dim, aligned);
         load_four(dy, a.dy + row * a.dim, j, a.dim, aligned);
         for (int k = 0; k < FOUR; k++) {
             dweight[k] = fmaf(dy[k], (x[k] - moments[row].mean) * moments[row].s, dweight[k]);
             dbias[k] += dy[k];
         }
-    }
+    });
     store_four(weight_sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, dweight);
     store_four(bias_sums + blockIdx.y * a.dim, j, a.dim, a.dim % FOUR == 0, dbias);
 }
@@ -264,15 +232,14 @@ static qrun_status add_layer_dweight(qr_cuda_backend &cuda, const qr_layer_norm_
                                      const layer_moments *moments, float *sums, qr_error *err) {
     const int64_t n_chunks = n_chunks_of(args.n_rows);
     float *bias_sums = sums + n_chunks * args.dim;
-    dim3 grid = fours_grid(1, args.dim);
-    grid.y = static_cast<unsigned>(n_chunks);
-    qrun_status status = QR_LAUNCH(cuda.device, err, layer_norm_dweight_kernel, grid, fours_threads(args.dim), 0, args,
-                                   aligned, moments, chunk_rows_of(args.n_rows), sums, bias_sums);
+    qrun_status status = QR_LAUNCH(cuda.device, err, layer_norm_dweight_kernel, chunks_grid(args.n_rows, args.dim),
+                                   fours_threads(args.dim), 0, args, aligned, moments, chunk_rows_of(args.n_rows),
+                                   sums, bias_sums);
     if (status == QRUN_OK && args.dweight != NULL) {
-        status = add_chunks(cuda, args.dweight, sums, n_chunks, args.dim, err);
+        status = qr_cuda_add_chunks(cuda, args.dweight, sums, n_chunks, args.dim, err);
     }
     if (status == QRUN_OK && args.dbias != NULL) {
-        status = add_chunks(cuda, args.dbias, bias_sums, n_chunks, args.dim, err);
+        status = qr_cuda_add_chunks(cuda, args.dbias, bias_sums, n_chunks, args.dim, err);
     }
     return status;
 }

@@ -15,6 +15,7 @@ set(QR_CUDA_SOURCES
   attention_packed_planes.cu
   attention_scalar.cu
   backend.cu
+  column_sums.cu
   dora.cu
   elementwise.cu
   elementwise_backward.cu

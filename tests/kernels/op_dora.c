@@ -5,8 +5,6 @@
 
 #include "base/alloc.h"
 
-enum { SRC_GAP = 3, DST_GAP = 5 };
-
 /* --- dora_norm: sums over all of a row; a row of output is norm and ratio --- */
 
 typedef struct norm_case {
@@ -121,7 +119,7 @@ static void exec_dora(op_run *run, const void *data, int64_t first, int64_t n_ro
     for (int i = 0; i < N_ADAPTERS; i++) {
         factors[i].ratio = i != 1 ? op_input(run, c->ratios + i * c->dim, row_bytes) : NULL;
     }
-    const int64_t src_stride = c->dim + SRC_GAP, dst_stride = c->dim + DST_GAP;
+    const int64_t src_stride = c->dim + op_gap(c->dim), dst_stride = c->dim + op_gap(c->dim) + 4;
     float *dst = op_output(run, c->dst + first * c->dim, n_rows, row_bytes, (size_t)dst_stride * sizeof(float));
     const size_t src_bytes = (size_t)((n_rows - 1) * src_stride + c->dim) * sizeof(float);
     const qr_dora_args args = {
@@ -144,7 +142,7 @@ static void exec_dora(op_run *run, const void *data, int64_t first, int64_t n_ro
 }
 
 static void check_dora(int64_t dim, unsigned kind) {
-    float *src = op_normals(N_ROWS * (dim + SRC_GAP), 611, 1.0), *dst = op_normals(N_ROWS * dim, 612, 1.0);
+    float *src = op_normals(N_ROWS * (dim + op_gap(dim)), 611, 1.0), *dst = op_normals(N_ROWS * dim, 612, 1.0);
     float *bias = op_normals(dim, 613, 1.0), *ratios = op_normals(N_ADAPTERS * dim, 614, 1.0);
     double *bound = op_doubles(N_ROWS * dim);
     int32_t row_adapter[N_ROWS];
@@ -156,7 +154,7 @@ static void check_dora(int64_t dim, unsigned kind) {
         const int64_t row = i / dim, o = i % dim;
         const int32_t adapter = row_adapter[row];
         if (adapter < 0 || adapter == 1) { continue; } /* left alone: no error at all */
-        const double x = data.in_place ? fabs((double)dst[i]) : fabs((double)src[row * (dim + SRC_GAP) + o]);
+        const double x = data.in_place ? fabs((double)dst[i]) : fabs((double)src[row * (dim + op_gap(dim)) + o]);
         const double term = (fabs((double)ratios[adapter * dim + o]) + 1.0) * (x + fabs((double)bias[o]));
         bound[i] = 4.0 * OP_U * term + OP_U * (data.accumulate ? term + fabs((double)dst[i]) : 0.0);
     }
@@ -188,7 +186,7 @@ typedef struct backward_case {
 static void exec_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
     (void)dtype;
     const backward_case *c = data;
-    const int64_t dy_stride = c->dim + SRC_GAP, z_stride = c->dim + DST_GAP;
+    const int64_t dy_stride = c->dim + op_gap(c->dim), z_stride = c->dim + op_gap(c->dim) + 4;
     const size_t n_bytes = (size_t)n * sizeof(float);
     const qr_dora_backward_args args = {
         .dy = op_input(run, c->dy + first, (size_t)((c->n_rows - 1) * dy_stride + n) * sizeof(float)),
@@ -205,14 +203,14 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
 }
 
 static void check_backward(int64_t n_rows, int64_t dim) {
-    float *dy = op_normals(n_rows * (dim + SRC_GAP), 621, 1.0), *z = op_normals(n_rows * (dim + DST_GAP), 622, 1.0);
+    float *dy = op_normals(n_rows * (dim + op_gap(dim)), 621, 1.0), *z = op_normals(n_rows * (dim + op_gap(dim) + 4), 622, 1.0);
     float *norm = op_normals(dim, 623, 1.0), *dmagnitude = op_normals(dim, 624, 1.0);
     double *bound = op_doubles(dim);
     for (int64_t o = 0; o < dim; o++) {
         norm[o] = 0.5F + fabsf(norm[o]);
         double sum = 0.0;
         for (int64_t i = 0; i < n_rows; i++) {
-            sum += fabs((double)dy[i * (dim + SRC_GAP) + o] * (double)z[i * (dim + DST_GAP) + o]);
+            sum += fabs((double)dy[i * (dim + op_gap(dim)) + o] * (double)z[i * (dim + op_gap(dim) + 4) + o]);
         }
         sum /= (double)norm[o];
         bound[o] = (double)(n_rows + 2) * OP_U * sum + OP_U * (sum + fabs((double)dmagnitude[o]));
