@@ -124,7 +124,8 @@ struct qr_backend {
  * refused with the list. The reference backend is single-threaded scalar C. */
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
-/* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing. */
+/* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;
+ * QRUN_ERROR_DEVICE where it computes wrong numbers on this machine (self_check.h). */
 qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 /* The instruction sets that qr_backend_cpu_create takes on this machine, best first, then NULL. */
 const char *const *qr_backend_cpu_isas(void);

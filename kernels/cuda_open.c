@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda_plugin.h"
+#include "kernels/self_check.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -62,5 +63,13 @@ qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr
     }
     const qr_cuda_plugin *plugin = get();
     status = check_plugin(plugin, err);
-    return status == QRUN_OK ? plugin->create(threads, backend, err) : status;
+    if (status == QRUN_OK) { status = plugin->create(threads, backend, err); }
+    if (status != QRUN_OK) { return status; }
+    status = qr_backend_self_check(*backend, err);
+    if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* what asks for more than is left is told so */
+    if (status != QRUN_OK) {
+        qr_backend_destroy(*backend);
+        *backend = NULL;
+    }
+    return status;
 }
