@@ -77,10 +77,10 @@ struct qr_backend {
     qrun_status (*transfer_wait)(qr_backend *backend, uint64_t ticket, qr_error *err);
 
     /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops, copy_within,
-     * fill_zero, copy_in_async) is kept and not run; whatever waits or makes memory fails. Other threads may use the
-     * backend meanwhile as ever. record_end without a `recording` forgets all. A recording keeps the arguments and
-     * addresses it was given; each replay runs it in the order of what is issued before and behind, reading what is in
-     * the memory then: host memory too, which stays as copy_in_async says. */
+     * fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail. Other threads may
+     * use the backend meanwhile as ever. record_end without a `recording` forgets all. A recording keeps the arguments
+     * and addresses it was given; each replay runs it in the order of what is issued before and behind, reading what is
+     * in the memory then: host memory too, which stays as copy_in_async says. */
     qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);

@@ -86,6 +86,7 @@ static qrun_status transfer(qr_device *device, void *dst, const void *src, size_
                             uint64_t *ticket, qr_error *err) {
     const uint64_t number = device->n_transfers + 1;
     qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_refuse_recording(device, "a transfer", err));
     QR_TRY(qr_device_enter(device, err));
     QR_TRY(qr_device_check(device, cudaEventRecord(device->issued, device->stream), "recording an event", err));
     QR_TRY(qr_device_check(device, cudaStreamWaitEvent(device->transfers, device->issued, 0), "ordering a copy", err));
@@ -111,7 +112,8 @@ qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *sr
 }
 
 qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err) {
-    const qrun_status status = qr_device_enter(device, err);
+    qrun_status status = qr_device_refuse_recording(device, "a transfer", err);
+    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
     if (status != QRUN_OK || ticket == 0) { return status; }
     return qr_device_check(device,
                            cudaStreamWaitEvent(device->stream, device->arrived[ticket % QR_DEVICE_TICKETS], 0),

@@ -110,20 +110,25 @@ struct sample_batch {
     int32_t token;
 };
 
-/* Calls visit(key) for every key of the row that this thread looks at. */
+/* Calls visit(key) for every key of the row that this thread looks at. A block alone has a whole row to read, so eight
+ * loads of 16 bytes are under way in every thread. */
 template <typename F> static __device__ __forceinline__ void each_key(const filtered_draw &f, F visit) {
-    const bool aligned = is_aligned_16(f.row);
-    const int64_t step = static_cast<int64_t>(blockDim.x) * 4;
-#pragma unroll 4
-    for (int64_t first = static_cast<int64_t>(threadIdx.x) * 4; first < f.vocab; first += step) {
-        if (aligned && first + 4 <= f.vocab) {
-            float values[4];
-            load_four(f.row + first, values);
-            for (int i = 0; i < 4; i++) { visit(key_of(values[i], first + i)); }
-        } else {
-            for (int64_t i = first; i < f.vocab && i < first + 4; i++) { visit(key_of(f.row[i], i)); }
+    enum { AHEAD = 8 };
+    const int64_t n_fours = is_aligned_16(f.row) ? f.vocab / 4 : 0, n_threads = blockDim.x;
+    for (int64_t first = threadIdx.x; first < n_fours; first += AHEAD * n_threads) {
+        float values[AHEAD][4];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int64_t at = first + k * n_threads;
+            if (at < n_fours) { load_four(f.row + at * 4, values[k]); }
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int64_t at = first + k * n_threads;
+            for (int i = 0; i < 4 && at < n_fours; i++) { visit(key_of(values[k][i], at * 4 + i)); }
         }
     }
+    for (int64_t id = n_fours * 4 + threadIdx.x; id < f.vocab; id += n_threads) { visit(key_of(f.row[id], id)); }
 }
 
 static __device__ unsigned count_keys(const filtered_draw &f, uint64_t begin, uint64_t end, sample_batch *batch) {

@@ -178,6 +178,7 @@ static void test_a_recording_keeps_and_does_not_run(void) {
     float *host = memory[0], *x = memory[1], *y = memory[2], *z = memory[3];
     qr_recording *recording = NULL;
     qr_error err = {0};
+    uint64_t ticket = 0;
     REQUIRE(backend->record_begin(backend, &err) == QRUN_OK);
     {
         const qr_add_args add = {x, x, N}; /* gone when the recording is replayed */
@@ -190,6 +191,8 @@ static void test_a_recording_keeps_and_does_not_run(void) {
     CHECK_INT(backend->copy_out(backend, out, x, sizeof out, NULL), QRUN_ERROR_INTERNAL);
     CHECK_INT(backend->copy_in(backend, x, out, sizeof out, NULL), QRUN_ERROR_INTERNAL);
     CHECK_INT(backend->memory_create(backend, QR_MEMORY_DEVICE, 64, &refused, NULL), QRUN_ERROR_INTERNAL);
+    CHECK_INT(backend->transfer_in(backend, x, host, sizeof out, &ticket, NULL), QRUN_ERROR_INTERNAL);
+    CHECK_INT(backend->transfer_wait(backend, 1, NULL), QRUN_ERROR_INTERNAL);
     CHECK_INT(backend->record_begin(backend, &err), QRUN_ERROR_INTERNAL);
     CHECK_MSG(strstr(err.message, "cannot be recorded") != NULL, "message is \"%s\"", err.message);
     REQUIRE(backend->record_end(backend, &recording, NULL) == QRUN_OK);

@@ -54,7 +54,8 @@ void qr_device_do_transfers(qr_device *device, uint64_t number) {
 /* As late as the wait, or now: both are what a device may do. */
 static qrun_status transfer(qr_device *device, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
                             qr_error *err) {
-    const qrun_status status = qr_device_use(device, err);
+    qrun_status status = qr_device_refuse_recording(device, "a transfer", err);
+    if (status == QRUN_OK) { status = qr_device_use(device, err); }
     if (status != QRUN_OK) { return status; }
     {
         const std::lock_guard<std::mutex> held(device->lock);
@@ -77,6 +78,8 @@ qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *sr
 }
 
 qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err) {
+    const qrun_status refused = qr_device_refuse_recording(device, "a transfer", err);
+    if (refused != QRUN_OK) { return refused; }
     qr_device_do_transfers(device, ticket);
     return qr_device_use(device, err);
 }
