@@ -43,7 +43,8 @@ static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor",
 static const char *const init_names[] = {"model", "random", NULL};
 static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
 
-static const char *const offload_names[] = {"none", "optimizer", NULL};
+/* By what is set: 1 the optimiser, 2 activations, 3 both. */
+static const char *const offload_names[] = {"none", "optimizer", "activations", "optimizer,activations", NULL};
 static const char *const batching_names[] = {"pack", "group", NULL};                           /* by qrun_batching */
 
 static const option data_table[] = {
@@ -153,7 +154,9 @@ static const option memory_table[] = {
              "before it starts."},
     {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, AT(offload), .choices = offload_names,
      .help = "optimizer: hold its states in host memory and bring them to the device piece by piece in the update. "
-             "Results do not depend on it. On the CPU both are the same memory. Default: none."},
+             "activations: hold the inputs of layers that are computed again (see --checkpointing) there, from the "
+             "forward to the backward pass. Copies run beside computing. Results do not depend on it. On the CPU both "
+             "are the same memory. Default: none."},
     {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY", AT(checkpointing),
      .help = "Which activations are kept for the backward pass and which are computed again: none (all are kept), full "
              "(as few as possible), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: auto, "
@@ -276,7 +279,8 @@ static qrun_train_params train_params(const finetune_options *o, text_buffer *mo
     p.weight_decay = o->weight_decay.value;
     p.decay_all = o->decay_all;
     p.loraplus_lr_ratio = o->loraplus_lr_ratio.value;
-    p.offload_optimizer = o->offload.value == 1;
+    p.offload_optimizer = (o->offload.value & 1) != 0;
+    p.offload_activations = (o->offload.value & 2) != 0;
     p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
     p.seq_tokens = (int32_t)o->seq_len.value;
     p.batching = (qrun_batching)o->batching.value;

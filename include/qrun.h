@@ -495,6 +495,8 @@ typedef struct qrun_train_params {
     bool decay_all;          /* of norms and biases too */
     double loraplus_lr_ratio; /* LoRA+: B's learning rate over A's; 0: 1 */
     bool offload_optimizer;  /* its states in host memory, brought to the device piece by piece in the update */
+    bool offload_activations; /* the inputs of layers that are computed again (checkpointing full, every:N, auto) in host
+                                 memory: sent behind the forward pass, fetched ahead of the backward pass */
     double max_grad_norm;    /* 0: 1.0; negative: no clipping */
     int32_t seq_tokens;      /* longest example; 0: 1,024, or the model's context where that is less */
     qrun_batching batching;  /* how examples share a micro-batch; none ever sees another */

@@ -16,7 +16,7 @@ qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_ch
         qr_checkpoint_kind kind;
     } names[] = {{"none", QR_CHECKPOINT_NONE}, {"full", QR_CHECKPOINT_FULL}, {"attn", QR_CHECKPOINT_ATTN},
                  {"mlp", QR_CHECKPOINT_MLP},   {"auto", QR_CHECKPOINT_AUTO}};
-    *policy = (qr_checkpoint_policy){QR_CHECKPOINT_NONE, 0};
+    *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_NONE};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(text, names[i].name) == 0) {
             policy->kind = names[i].kind;
@@ -27,13 +27,18 @@ qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_ch
         char *end;
         const long n = strtol(text + 6, &end, 10);
         if (*end == '\0' && end != text + 6 && n >= 1 && n <= n_layers) {
-            *policy = (qr_checkpoint_policy){QR_CHECKPOINT_EVERY, n};
+            *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_EVERY, .n = n};
             return QRUN_OK;
         }
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "checkpointing \"%s\" is none of none, full, attn, mlp, auto and every:N with N from 1 to %lld",
                    text, (long long)n_layers);
+}
+
+bool qr_checkpoint_policy_has_inputs(const qr_checkpoint_policy *policy) {
+    return policy->kind == QR_CHECKPOINT_FULL || policy->kind == QR_CHECKPOINT_EVERY ||
+           policy->kind == QR_CHECKPOINT_AUTO;
 }
 
 static int64_t segment_layers(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
@@ -95,10 +100,33 @@ static void share_mlp(const qr_kept_layer *shared, qr_kept_layer *layer) {
     layer->buffers.mlp_branch = shared->buffers.mlp_branch;
 }
 
+/* Of the segments that are computed again, all but the last two send their inputs away. */
+enum { N_STAGES = 2 };
+
+/* The places of inputs of segments: each its own, or the stages in turn. */
+typedef struct input_places {
+    qr_layout layout, host;
+    float *stages[N_STAGES];
+    int64_t n, n_done; /* of segments that are computed again */
+    bool offload;
+} input_places;
+
+static float *place_input(input_places *places, int64_t elements, qr_segment *segment) {
+    const int64_t number = places->n_done++;
+    if (!places->offload) { return qr_layout_take(&places->layout, elements, sizeof(float)); }
+    segment->stage = (int)(number % N_STAGES);
+    if (number < N_STAGES) {
+        places->stages[number] = qr_layout_take(&places->layout, elements, sizeof(float));
+    }
+    if (number < places->n - N_STAGES) { segment->x_host = qr_layout_take(&places->host, elements, sizeof(float)); }
+    return places->stages[segment->stage];
+}
+
 /* Layers of a segment that is computed again take the sets of buffers in turn: the i-th layer of every segment the i-th
- * set. Inputs of segments have their own place. */
-static void lay_recomputed(qr_layout *layout, const qrun_model *model, int64_t t, const qr_segment *segment,
+ * set. */
+static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, qr_segment *segment,
                            qr_kept_layer *layers, qr_kept_layer *sets, int64_t *n_sets) {
+    qr_layout *layout = &places->layout;
     for (int64_t i = 0; i < segment->n; i++) {
         qr_kept_layer *layer = &layers[segment->first + i];
         if (i == *n_sets) {
@@ -111,7 +139,7 @@ static void lay_recomputed(qr_layout *layout, const qrun_model *model, int64_t t
         share_attention(&sets[i], layer);
         share_mlp(&sets[i], layer);
         layer->x_mid = sets[i].x_mid;
-        layer->x_in = i == 0 ? qr_layout_take(layout, t * model->shape.hidden, sizeof(float)) : sets[i].x_in;
+        layer->x_in = i == 0 ? place_input(places, t * model->shape.hidden, segment) : sets[i].x_in;
     }
 }
 
@@ -130,8 +158,20 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
     }
 }
 
+static int64_t divide(const qr_checkpoint_policy *policy, int64_t n_layers, qr_activations *activations) {
+    int64_t n_recomputed = 0;
+    for (int64_t layer = 0; layer < n_layers;) {
+        qr_segment *segment = &activations->segments[activations->n_segments++];
+        *segment = (qr_segment){.first = layer, .n = segment_layers(policy, layer, n_layers),
+                                .kept = segment_is_kept(policy, layer, n_layers), .stage = -1};
+        n_recomputed += !segment->kept;
+        layer += segment->n;
+    }
+    return n_recomputed;
+}
+
 qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_policy *policy, int64_t n_tokens,
-                                   void *memory, qr_activations *activations, qr_error *err) {
+                                   void *memory, void *host, qr_activations *activations, qr_error *err) {
     const int64_t n_layers = model->shape.n_layers;
     *activations = (qr_activations){0};
     activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
@@ -142,24 +182,23 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_
         qr_activations_free(activations);
         return qr_fail_memory(err, "the table of activations", (unsigned long long)n_layers * sizeof *sets);
     }
-    qr_layout layout = {memory, 0};
+    input_places places = {.layout = {memory, 0}, .host = {host, 0}, .offload = policy->offload};
     int64_t n_sets = 0;
-    for (int64_t layer = 0; layer < n_layers;) {
-        qr_segment *segment = &activations->segments[activations->n_segments++];
-        *segment =
-            (qr_segment){layer, segment_layers(policy, layer, n_layers), segment_is_kept(policy, layer, n_layers)};
+    places.n = divide(policy, n_layers, activations);
+    for (int64_t s = 0; s < activations->n_segments; s++) {
+        qr_segment *segment = &activations->segments[s];
         if (segment->kept) {
             qr_kept_layer set = {0};
-            lay_kept(&layout, model, n_tokens, policy, segment, activations->layers, &set);
+            lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers, &set);
         } else {
-            lay_recomputed(&layout, model, n_tokens, segment, activations->layers, sets, &n_sets);
+            lay_recomputed(&places, model, n_tokens, segment, activations->layers, sets, &n_sets);
         }
-        layer += segment->n;
     }
     float *branch_normed =
-        qr_model_has_post_norms(model) ? qr_layout_take(&layout, n_tokens * model->shape.hidden, sizeof(float)) : NULL;
+        qr_model_has_post_norms(model) ? qr_layout_take(&places.layout, n_tokens * model->shape.hidden, sizeof(float)) : NULL;
     for (int64_t l = 0; l < n_layers; l++) { activations->layers[l].buffers.branch_normed = branch_normed; }
-    activations->bytes = layout.offset;
+    activations->bytes = places.layout.offset;
+    activations->host_bytes = places.host.offset;
     qr_free(sets);
     return QRUN_OK;
 }

@@ -21,6 +21,7 @@ typedef enum qr_checkpoint_kind {
 typedef struct qr_checkpoint_policy {
     qr_checkpoint_kind kind;
     int64_t n; /* EVERY: layers of a segment; AUTO: layers kept whole, once it is settled */
+    bool offload; /* the inputs of segments that are computed again lie in host memory */
 } qr_checkpoint_policy;
 
 /* "none", "full", "every:N", "attn", "mlp", "auto". */
@@ -38,18 +39,25 @@ typedef struct qr_kept_layer {
 typedef struct qr_segment {
     int64_t first, n; /* layers */
     bool kept;        /* false: its layers are computed again from layers[first].x_in */
+    int stage;        /* offload: x_in is one of two stages, 0 or 1, that segments share; else −1 */
+    float *x_host;    /* [T, D] in host memory, where x_in is kept meanwhile; NULL: it stays in its place, as it does of
+                       * the last two segments too, which nobody takes the stages from */
 } qr_segment;
 
 typedef struct qr_activations {
     qr_kept_layer *layers; /* [L] */
     qr_segment *segments;
     int64_t n_segments;
-    size_t bytes;
+    size_t bytes, host_bytes;
 } qr_activations;
 
-/* Lays the buffers of T tokens out in `memory` (NULL: only counts bytes). The plan and the layout are the same walk. */
+/* Whether the policy computes whole segments again, so that there are inputs to hold in host memory. */
+bool qr_checkpoint_policy_has_inputs(const qr_checkpoint_policy *policy);
+
+/* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). The plan and the layout are the same
+ * walk. */
 qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_policy *policy, int64_t n_tokens,
-                                   void *memory, qr_activations *activations, qr_error *err);
+                                   void *memory, void *host, qr_activations *activations, qr_error *err);
 void qr_activations_free(qr_activations *activations);
 
 #endif

@@ -31,7 +31,8 @@ static variant variant_of(const qrun_trainer *trainer) {
 
 /* The least that the policy allows: nothing is kept that need not be. */
 static void keep_least(variant *v) {
-    v->trainer.policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_AUTO, .n = 0};
+    v->trainer.policy =
+        (qr_checkpoint_policy){.kind = QR_CHECKPOINT_AUTO, .n = 0, .offload = v->trainer.policy.offload};
 }
 
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }
@@ -82,12 +83,27 @@ static void try_optimizer(search *s) {
     }
 }
 
-/* Where host memory is apart from the device's; else it would gain nothing. */
+/* Where host memory is apart from the device's; else it would gain nothing. The activations of the policy that keeps least
+ * are those that gain most. */
+static void offload_all(variant *v) {
+    v->trainer.settings.optimizer.offload = true;
+    v->trainer.policy.offload = qr_checkpoint_policy_has_inputs(&v->trainer.policy);
+}
+
+static const char *offload_option(const variant *v) {
+    return v->trainer.policy.offload ? "--offload optimizer,activations" : "--offload optimizer";
+}
+
 static void try_offload(search *s) {
-    variant v = variant_of(s->trainer);
-    v.trainer.settings.optimizer.offload = true;
-    const bool is_new = s->trainer->memory.is_separate && !s->trainer->settings.optimizer.offload;
-    if (is_new && fits(s, &v)) { add(s, &v, "--offload optimizer"); }
+    variant optimizer = variant_of(s->trainer), all = optimizer;
+    if (!s->trainer->memory.is_separate) { return; }
+    optimizer.trainer.settings.optimizer.offload = true;
+    offload_all(&all);
+    if (!s->trainer->settings.optimizer.offload && fits(s, &optimizer)) {
+        add(s, &optimizer, offload_option(&optimizer));
+    } else if (fits(s, &all)) {
+        add(s, &all, offload_option(&all));
+    }
 }
 
 /* Sets the tokens of a batch from one number: rows, tokens of a row, or tokens of a batch of grouped examples. */
@@ -181,9 +197,9 @@ static bool try_together(search *s) {
         v.trainer.settings.optimizer.kind = QRUN_OPTIMIZER_ADAMW8BIT;
         qr_buffer_append_text(&options, " --optimizer adamw8bit");
     }
-    if (s->trainer->memory.is_separate && !settings->optimizer.offload) {
-        v.trainer.settings.optimizer.offload = true;
-        qr_buffer_append_text(&options, " --offload optimizer");
+    if (s->trainer->memory.is_separate) {
+        offload_all(&v);
+        qr_buffer_append_format(&options, " %s", offload_option(&v));
     }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
         set_batch_size(&v, 1);

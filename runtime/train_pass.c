@@ -135,16 +135,39 @@ out:
     return status;
 }
 
+static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t s = 0; s < pass->activations.n_segments; s++) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        QR_TRY(qr_pass_await_input(pass, segment, err));
+        for (int64_t i = 0; i < segment->n; i++) { QR_TRY(qr_pass_run_layer(pass, segment->first + i, false, err)); }
+        if (backward) { QR_TRY(qr_pass_send_input(pass, segment, err)); }
+    }
+out:
+    return status;
+}
+
+/* The input of the segment before each is on its way while that one is led back through. */
+static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t s = pass->activations.n_segments; s-- > 0;) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        if (s > 0) { QR_TRY(qr_pass_fetch_input(pass, segment - 1, err)); }
+        QR_TRY(qr_pass_await_input(pass, segment, err));
+        QR_TRY(qr_pass_segment_backward(pass, segment, err));
+    }
+    QR_TRY(qr_pass_embed_backward(pass, err));
+out:
+    return status;
+}
+
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
     qrun_status status = QRUN_OK;
     QR_TRY(enter(pass, batch, backward, err));
-    for (int64_t l = 0; l < pass->model->shape.n_layers; l++) { QR_TRY(qr_pass_run_layer(pass, l, false, err)); }
+    QR_TRY(run_forward(pass, backward, err));
     QR_TRY(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
-    for (int64_t i = pass->activations.n_segments; backward && i-- > 0;) {
-        QR_TRY(qr_pass_segment_backward(pass, &pass->activations.segments[i], err));
-    }
-    if (backward) { QR_TRY(qr_pass_embed_backward(pass, err)); }
+    if (backward) { QR_TRY(run_backward(pass, err)); }
     QR_TRY(pass->backend->sync(pass->backend, err));
 out:
     return status;

@@ -26,7 +26,7 @@ typedef struct qr_train_limits {
 
 typedef struct qr_train_pass qr_train_pass;
 
-/* Adds what a pass takes to the plan: activations, workspace, tables, logits. */
+/* Adds what a pass takes to the plan: activations, workspace, tables, logits; and host memory, where the policy says. */
 qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
                                qr_plan *plan, qr_error *err);
 qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,

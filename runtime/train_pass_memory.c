@@ -181,10 +181,11 @@ qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameter
     qr_pass_buffers b = {0};
     qr_activations activations;
     const qrun_status status =
-        qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, &activations, err);
+        qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, NULL, &activations, err);
     if (status != QRUN_OK) { return status; }
     plan->entries[QR_PLAN_ACTIVATIONS].bytes +=
         (int64_t)(lay_gradients(model, parameters, limits, NULL, &b) + activations.bytes);
+    plan->entries[QR_PLAN_HOST].bytes += (int64_t)activations.host_bytes;
     plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, parameters, limits, NULL, &b);
     plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
     plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, parameters, limits);
@@ -192,14 +193,20 @@ qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameter
     return QRUN_OK;
 }
 
+static qr_memory_kind kind_of(int category) {
+    return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
+}
+
 static qrun_status make_memory(qr_train_pass *pass, qr_error *err) {
-    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE};
+    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE,
+                                            QR_PLAN_HOST};
     qr_plan plan;
     qr_plan_init(&plan);
     qrun_status status = qr_train_pass_plan(pass->model, pass->parameters, &pass->limits, &plan, err);
     for (size_t i = 0; i < QR_COUNT_OF(made) && status == QRUN_OK; i++) {
         const size_t n_bytes = (size_t)plan.entries[made[i]].bytes;
-        status = pass->backend->memory_create(pass->backend, QR_MEMORY_DEVICE, n_bytes, &pass->memory[made[i]], err);
+        if (n_bytes == 0) { continue; }
+        status = pass->backend->memory_create(pass->backend, kind_of(made[i]), n_bytes, &pass->memory[made[i]], err);
         if (status == QRUN_OK) { pass->memory_bytes[made[i]] = n_bytes; }
     }
     if (status != QRUN_OK) { return status; }
@@ -210,7 +217,7 @@ static qrun_status make_memory(qr_train_pass *pass, qr_error *err) {
     (void)lay_logits(model, &pass->limits, pass->memory[QR_PLAN_LOGITS], &pass->b);
     pass->workspace = pass->memory[QR_PLAN_WORKSPACE];
     return qr_activations_lay_out(model, &pass->limits.policy, pass->limits.max_tokens, activations + offset,
-                                  &pass->activations, err);
+                                  pass->memory[QR_PLAN_HOST], &pass->activations, err);
 }
 
 static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
@@ -265,7 +272,7 @@ out:
 void qr_train_pass_destroy(qr_train_pass *pass) {
     if (pass == NULL) { return; }
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        pass->backend->memory_destroy(pass->backend, QR_MEMORY_DEVICE, pass->memory[i], pass->memory_bytes[i]);
+        pass->backend->memory_destroy(pass->backend, kind_of(i), pass->memory[i], pass->memory_bytes[i]);
     }
     qr_activations_free(&pass->activations);
     qr_free(pass->host_loss);

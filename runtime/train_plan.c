@@ -65,6 +65,12 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     qrun_status status = qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err);
     if (status == QRUN_OK) { status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err); }
     if (status != QRUN_OK) { return status; }
+    trainer->policy.offload = params->offload_activations;
+    if (trainer->policy.offload && !qr_checkpoint_policy_has_inputs(&trainer->policy)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "--offload activations is for layers that are computed again; --checkpointing %s has none: take "
+                       "full, every:N or auto", given);
+    }
     const qr_train_budget budget = budget_of(trainer, params->memory_bytes);
     trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
     for (;;) {

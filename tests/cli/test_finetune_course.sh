@@ -99,6 +99,15 @@ done
 expect_true "the plan has the states in host memory" test "$(cat "$work/host-optimizer")" -gt "$(cat "$work/host-none")"
 expect_true "the adapter does not depend on it" cmp -s "$work/offload-none/adapter_model.safetensors" \
     "$work/offload-optimizer/adapter_model.safetensors"
+finetune --data "$work/train.jsonl" --max-steps 3 --offload optimizer,activations --checkpointing full --weight-decay 0.1 \
+    --out "$work/offload-both" --json
+expect_code 0
+head -1 "$work/out" | sed 's/.*"category":"host","bytes":\([0-9]*\).*/\1/' >"$work/host-both"
+expect_true "and what is computed again" test "$(cat "$work/host-both")" -gt "$(cat "$work/host-optimizer")"
+expect_true "the adapter does not depend on that either" cmp -s "$work/offload-none/adapter_model.safetensors" \
+    "$work/offload-both/adapter_model.safetensors"
+finetune --data "$work/train.jsonl" --max-steps 3 --offload activations --checkpointing none --out "$work/offload-nothing"
+expect_err "is for layers that are computed again"
 finetune --data "$work/train.jsonl" --max-steps 3 --loraplus-lr-ratio 16 --weight-decay 0.1 --out "$work/plus" --quiet
 expect_code 0
 expect_true "the rate of B matters" sh -c "! cmp -s '$work/plus/adapter_model.safetensors' '$work/offload-none/adapter_model.safetensors'"

@@ -244,6 +244,7 @@ static qrun_status try_training(int64_t memory_bytes, const qrun_train_params *p
     qrun_status status = model != NULL ? qrun_trainer_create(model, params, &trainer, error) : QRUN_ERROR_INTERNAL;
     if (status == QRUN_OK) {
         trainer_run_steps(trainer, params->max_steps, NULL);
+        CHECK(qrun_trainer_export(trainer, NULL) == QRUN_OK);
         CHECK(qrun_trainer_get_info(trainer, &info, NULL) == QRUN_OK);
         const qrun_plan_entry *plan = qrun_trainer_plan(trainer, &n);
         CHECK_INT(info.planned_bytes, total_of(plan, n));
@@ -281,6 +282,44 @@ static void test_training_is_planned_to_the_byte(void) {
     CHECK_MSG(try_training(INT64_C(2) << 30, &params, &offloaded, &error) == QRUN_OK, "%s", error.message);
     CHECK(offloaded.planned_host > resident.planned_host);
     unset_all();
+}
+
+/* What lies in host memory comes and goes beside the kernels, as late as it may: the adapter does not depend on it. */
+static void test_offloading_changes_no_bits(void) {
+    char out[4][512];
+    train_result results[4];
+    for (int way = 0; way < 4; way++) {
+        char name[32];
+        qrun_error error = QRUN_ERROR_INIT;
+        snprintf(name, sizeof name, "offload%d", way);
+        snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
+        qrun_train_params params = train_params(out[way]);
+        params.targets = "q_proj,down_proj", params.max_steps = 3;
+        params.offload_optimizer = (way & 1) != 0, params.offload_activations = (way & 2) != 0;
+        CHECK_MSG(try_training(INT64_C(1) << 30, &params, &results[way], &error) == QRUN_OK, "%s", error.message);
+    }
+    for (int way = 1; way < 4; way++) { CHECK(trainer_adapters_are_equal(out[0], out[way])); }
+    CHECK(results[2].planned < results[0].planned && results[2].planned_host > results[0].planned_host);
+    CHECK_INT(results[0].planned + results[0].planned_host, results[2].planned + results[2].planned_host);
+}
+
+/* Refusals know what host memory would make fit. */
+static void test_offloading_is_offered(void) {
+    qrun_train_params params = train_params(trainer_path("offered"));
+    qrun_error error = QRUN_ERROR_INIT;
+    train_result resident = {0}, offloaded = {0}, unused;
+    params.restart = true, params.targets = "all", params.rank = 16;
+    REQUIRE(try_training(INT64_C(1) << 30, &params, &resident, &error) == QRUN_OK);
+    params.offload_optimizer = true;
+    REQUIRE(try_training(INT64_C(1) << 30, &params, &offloaded, &error) == QRUN_OK);
+    CHECK(offloaded.planned < resident.planned);
+    params.offload_optimizer = false, params.memory_bytes = offloaded.planned;
+    CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
+    CHECK_MSG(strstr(error.message, "--offload optimizer (") != NULL, "message is \"%s\"", error.message);
+    params.memory_bytes = offloaded.planned - 1;
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
+    CHECK_MSG(strstr(error.message, "--offload optimizer,activations (") != NULL, "message is \"%s\"", error.message);
 }
 
 /* ---- A device that is lost --------------------------------------------------------------------------------------- */
@@ -363,6 +402,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_session_fits_what_is_free);
     CHECK_RUN(test_weights_that_do_not_fit_are_refused);
     CHECK_RUN(test_training_is_planned_to_the_byte);
+    CHECK_RUN(test_offloading_changes_no_bits);
+    CHECK_RUN(test_offloading_is_offered);
     CHECK_RUN(test_a_lost_device_leaves_files_whole);
     trainer_run_end();
     return check_end();

@@ -356,6 +356,55 @@ static void test_offload_changes_no_bits(void) {
     qrun_model_destroy(model);
 }
 
+/* The inputs of layers that are computed again, in host memory and on the device: the same adapter, and the plan says what
+ * moved. A run may change from one to the other on the way. */
+static void test_offloaded_activations_change_no_bits(void) {
+    static const struct {
+        const char *policy;
+        int n_sent; /* of the four layers' inputs */
+    } cases[] = {{"full", 2}, {"every:2", 0}, {"every:1", 2}, {"auto", 0}};
+    qrun_model *model = trainer_open_model();
+    REQUIRE(model != NULL);
+    char first[64] = "";
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int64_t host[2], activations[2];
+        char out[2][64];
+        for (int way = 0; way < 2; way++) {
+            char name[32];
+            snprintf(name, sizeof name, "activations%zu-%d", c, way);
+            snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
+            qrun_train_params params = trainer_params(out[way]);
+            params.checkpointing = cases[c].policy;
+            params.max_steps = 6;
+            for (int part = 0; part < 2; part++) {
+                params.offload_activations = way == 1 && part == 1;
+                qrun_trainer *trainer = trainer_create(model, &params);
+                qrun_train_info info = QRUN_TRAIN_INFO_INIT;
+                size_t held, peak;
+                REQUIRE(trainer != NULL);
+                host[way] = planned(trainer, "host");
+                activations[way] = planned(trainer, "activations");
+                model->context->backend->memory_held(model->context->backend, &held, &peak);
+                CHECK(qrun_trainer_get_info(trainer, &info, NULL) == QRUN_OK);
+                CHECK_INT(held, info.planned_bytes);
+                trainer_run_steps(trainer, part == 0 ? 3 : 6, NULL);
+                CHECK((part == 0 ? qrun_trainer_save(trainer, NULL) : qrun_trainer_export(trainer, NULL)) == QRUN_OK);
+                qrun_trainer_destroy(trainer);
+            }
+        }
+        const int64_t input_bytes = 2 * 64 * model->shape.hidden * (int64_t)sizeof(float);
+        CHECK_INT(host[1] - host[0], cases[c].n_sent * input_bytes);
+        CHECK_INT(activations[0] - activations[1], cases[c].n_sent * input_bytes);
+        CHECK(trainer_adapters_are_equal(out[0], out[1]));
+        if (c > 0) { CHECK(trainer_adapters_are_equal(out[0], first)); }
+        if (c == 0) { snprintf(first, sizeof first, "%s", out[0]); }
+    }
+    qrun_model_destroy(model);
+    qrun_train_params params = trainer_params(trainer_path("none"));
+    params.offload_activations = true, params.checkpointing = "attn";
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "is for layers that are computed again");
+}
+
 /* ---- Cancelling -------------------------------------------------------------------------------------------------- */
 
 static void *cancel_soon(void *trainer) {
@@ -479,6 +528,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_the_best_checkpoint_is_kept);
     CHECK_RUN(test_after_load_best_the_run_is_over);
     CHECK_RUN(test_offload_changes_no_bits);
+    CHECK_RUN(test_offloaded_activations_change_no_bits);
     CHECK_RUN(test_a_cancelled_step_changes_nothing);
     CHECK_RUN(test_reading_the_data_is_cancelled);
     CHECK_RUN(test_an_evaluation_is_cancelled);
