@@ -17,8 +17,7 @@
 #define PACKED_LOG2E 1.44269504088896340736F
 #define PACKED_LN2 0.69314718055994530942F
 
-/* [heads][n_tokens][dim] BF16, dim = packed_dim(head_dim), zeros from head_dim on. low is not there where high is
- * exact. */
+/* [heads][n_tokens][pair_pitch(head_dim)] BF16, zeros from head_dim on. low is not there where high is exact. */
 struct pair_planes {
     uint16_t *high, *low;
 };
@@ -32,8 +31,6 @@ struct packed_planes {
     pair_planes k, v, q, dout;
     query_stats *stats; /* [n_heads][n_tokens] */
 };
-
-static inline int32_t packed_dim(int32_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
 static inline bool packed_kv_exact(const qr_attention_packed_args &args) {
     return args.round_kv && args.dst_dtype != QR_DTYPE_F16;
@@ -71,20 +68,20 @@ template <int DIM, bool exact> struct packed_shape {
 
 /* Numbers in the tiles of `rows` rows. */
 static constexpr unsigned pair_tile_size(int rows, int dim, bool is_pair) {
-    return static_cast<unsigned>(rows * dim * (is_pair ? 2 : 1));
+    return static_cast<unsigned>(rows * pair_pitch(dim) * (is_pair ? 2 : 1));
 }
 
 template <int DIM, bool is_pair>
 static __device__ __forceinline__ pair_tile pair_tile_at(uint16_t *at, int rows) {
-    return {at, is_pair ? at + rows * DIM : at};
+    return {at, is_pair ? at + rows * pair_pitch(DIM) : at};
 }
 
 /* Rows [plane_row, plane_row + n_rows) of a plane, zeros up to ROWS. */
 template <int DIM, int ROWS, int n_threads, bool is_pair>
 static __device__ __forceinline__ void copy_pairs(const pair_tile &tile, const pair_planes &planes, int64_t plane_row,
                                                   int n_rows) {
-    copy_tile<DIM, ROWS, n_threads>(tile.high, planes.high + plane_row * DIM, n_rows);
-    if (is_pair) { copy_tile<DIM, ROWS, n_threads>(tile.low, planes.low + plane_row * DIM, n_rows); }
+    copy_tile<DIM, ROWS, n_threads>(tile.high, planes.high + plane_row * pair_pitch(DIM), n_rows);
+    if (is_pair) { copy_tile<DIM, ROWS, n_threads>(tile.low, planes.low + plane_row * pair_pitch(DIM), n_rows); }
 }
 
 /* Tiles of k and v, a pair of them for each stage, at `at` in shared memory. */
@@ -198,13 +195,15 @@ static __device__ __forceinline__ void store_gradient_rows(float *dst, int64_t s
     }
 }
 
-/* Calls function<DIM, exact>(...) by the size of a head and what K and V are. */
-#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                                                   \
-    (packed_kv_exact(args) ? (packed_dim((args).head_dim) == 64    ? function<64, true>(__VA_ARGS__)                  \
-                              : packed_dim((args).head_dim) == 128 ? function<128, true>(__VA_ARGS__)                 \
-                                                                   : function<256, true>(__VA_ARGS__))                \
-                           : (packed_dim((args).head_dim) == 64    ? function<64, false>(__VA_ARGS__)                 \
-                              : packed_dim((args).head_dim) == 128 ? function<128, false>(__VA_ARGS__)                \
-                                                                   : function<256, false>(__VA_ARGS__)))
+/* Calls function<DIM, exact>(...) by the size of a head and what K and V are. What is behind head_dim is multiplied as
+ * zeros. */
+#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                                  \
+    (packed_kv_exact(args) ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, true, __VA_ARGS__)      \
+                           : QR_PACKED_MMA_BY_DIM((args).head_dim, function, false, __VA_ARGS__))
+#define QR_PACKED_MMA_BY_DIM(head_dim, function, exact, ...) \
+    ((head_dim) <= 64    ? function<64, exact>(__VA_ARGS__)  \
+     : (head_dim) <= 96  ? function<96, exact>(__VA_ARGS__)  \
+     : (head_dim) <= 128 ? function<128, exact>(__VA_ARGS__) \
+                         : function<256, exact>(__VA_ARGS__))
 
 #endif

@@ -8,7 +8,7 @@ enum { THREADS = 256 };
 
 static size_t planes_of(pair_planes *planes, unsigned char *workspace, size_t at, int64_t n_heads,
                         const qr_attention_packed_args &args, bool is_exact) {
-    const size_t n_bytes = static_cast<size_t>(n_heads * args.n_tokens * packed_dim(args.head_dim)) * sizeof(uint16_t);
+    const size_t n_bytes = static_cast<size_t>(n_heads * args.n_tokens * pair_pitch(args.head_dim)) * sizeof(uint16_t);
     if (workspace != NULL) {
         planes->high = reinterpret_cast<uint16_t *>(workspace + at);
         planes->low = is_exact ? NULL : reinterpret_cast<uint16_t *>(workspace + at + n_bytes);
@@ -117,7 +117,7 @@ static bool is_at_16_bytes(const void *at, int64_t stride) {
 
 static qrun_status fill_qkv(qr_cuda_backend &cuda, const qr_attention_packed_args &args, const packed_planes &planes,
                             qr_error *err) {
-    const int chunk_bits = __builtin_ctz(static_cast<unsigned>(packed_dim(args.head_dim) / 8));
+    const int chunk_bits = __builtin_ctz(static_cast<unsigned>(pair_pitch(args.head_dim) / 8));
     const bool is_aligned = is_at_16_bytes(args.q, args.qkv_stride) && is_at_16_bytes(args.k, args.head_dim) &&
                             is_at_16_bytes(args.v, args.head_dim);
     dim3 grid = blocks_for(args.n_tokens << chunk_bits, THREADS);
@@ -136,7 +136,7 @@ qrun_status qr_cuda_packed_forward_planes(qr_cuda_backend &cuda, const qr_attent
 qrun_status qr_cuda_packed_backward_planes(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                            void *workspace, packed_planes *planes, qr_error *err) {
     const qr_attention_packed_args &f = args.forward;
-    const int chunk_bits = __builtin_ctz(static_cast<unsigned>(packed_dim(f.head_dim) / 8));
+    const int chunk_bits = __builtin_ctz(static_cast<unsigned>(pair_pitch(f.head_dim) / 8));
     *planes = {};
     lay_out(planes, static_cast<unsigned char *>(workspace), f, true);
     const qrun_status status = fill_qkv(cuda, f, *planes, err);

@@ -2,9 +2,9 @@
  * of x and with F32's range. A product of two pairs is high · high + low · high + high · low; what BF16 holds already
  * is a high alone, and its products have one term less. Sums are F32.
  *
- * A tile is rows of DIM numbers (a power of two from 64 on) in shared memory, highs in one place and lows in another.
- * The 16-byte chunks of a row lie at chunk ^ row % 8, so that the eight rows of a matrix that one instruction loads are
- * in different banks. */
+ * A tile is rows of DIM numbers (a multiple of 32) in shared memory, highs in one place and lows in another. Rows lie a
+ * power of two of numbers apart, their 16-byte chunks at chunk ^ row % 8, so that the eight rows of a matrix that one
+ * instruction loads are in different banks. */
 #ifndef QR_KERNELS_CUDA_PAIR_TILES_CUH
 #define QR_KERNELS_CUDA_PAIR_TILES_CUH
 
@@ -22,27 +22,32 @@ struct pair_tile {
     uint16_t *high, *low; /* low: only of pairs */
 };
 
+/* Numbers from row to row, of a tile and of the matrices that tiles are copied from. */
+static __host__ __device__ __forceinline__ constexpr int pair_pitch(int dim) {
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+}
+
 template <int DIM> __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk) {
-    return row * DIM + (chunk ^ row % 8) * TILE_CHUNK;
+    return row * pair_pitch(DIM) + (chunk ^ row % 8) * TILE_CHUNK;
 }
 
 /* The same of a lane's row and chunk, both below 16, of a matrix at (row, chunk), row a multiple of 8 and chunk one of
  * 2: what depends on the lane is computed once, and what depends on the matrix is a constant in an unrolled loop. */
 template <int DIM>
 __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk, unsigned lane_row, unsigned lane_chunk) {
-    return (tile_offset<DIM>(lane_row, lane_chunk) ^ chunk * TILE_CHUNK) + row * DIM;
+    return (tile_offset<DIM>(lane_row, lane_chunk) ^ chunk * TILE_CHUNK) + row * pair_pitch(DIM);
 }
 
-/* Rows [0, ROWS) of a tile from a matrix with rows of DIM; zeros from row n_rows on. By all n_threads of a block,
- * asynchronously: the caller commits and waits. */
+/* Rows [0, ROWS) of a tile from a matrix; zeros from row n_rows on. By all n_threads of a block, asynchronously: the
+ * caller commits and waits. */
 template <int DIM, int ROWS, int n_threads>
 __device__ __forceinline__ void copy_tile(uint16_t *tile, const uint16_t *src, int n_rows) {
-    enum { CHUNKS = DIM / TILE_CHUNK, PER_THREAD = ROWS * CHUNKS / n_threads };
-    static_assert(ROWS * CHUNKS % n_threads == 0, "every thread has as many chunks to copy");
+    enum { CHUNKS = DIM / TILE_CHUNK, N = ROWS * CHUNKS };
 #pragma unroll
-    for (unsigned i = 0; i < PER_THREAD; i++) {
-        const unsigned at = i * n_threads + threadIdx.x, row = at / CHUNKS;
-        copy_async_16(tile + tile_offset<DIM>(row, at % CHUNKS), src + at * TILE_CHUNK,
+    for (unsigned i = 0; i < N; i += n_threads) {
+        const unsigned at = i + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+        if (N % n_threads != 0 && at >= N) { break; }
+        copy_async_16(tile + tile_offset<DIM>(row, chunk), src + row * pair_pitch(DIM) + chunk * TILE_CHUNK,
                       static_cast<int>(row) < n_rows ? 16 : 0);
     }
 }

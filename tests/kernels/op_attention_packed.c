@@ -373,6 +373,10 @@ static void check_all_packed(bool backward) {
     }
     static const packed_case others[] = {
         {.n_heads = 3, .n_kv_heads = 1, .head_dim = 32, .kv_dtype = QR_DTYPE_BF16, .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 96, .softcap = 9.0F, .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = few_tokens, .gap = 4},
+        {.n_heads = 1, .n_kv_heads = 1, .head_dim = 88, .window = 30, .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens, .gap = 3},
         {.n_heads = 4, .n_kv_heads = 2, .head_dim = 48, .window = 66, .kv_dtype = QR_DTYPE_BF16,
          .seq_tokens = more_tokens, .gap = 4},
         {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .window = 40, .softcap = 3.0F, .kv_dtype = QR_DTYPE_F16,
