@@ -28,6 +28,7 @@ set(QR_CUDA_SOURCES
   linear_panel.cu
   linear_tile.cu
   lora.cu
+  lora_backward.cu
   loss.cu
   norm.cu
   norm_backward.cu

@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 
-enum { DY_GAP = 3, DX_GAP = 5, X_GAP = 2, F32_BYTES = sizeof(float) };
+enum { DY_GAP = 3, DX_GAP = 5, X_GAP = 4, F32_BYTES = sizeof(float) };
 
 /* --- linear_backward --------------------------------------------------------------------------------------------- */
 
