@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "finetune_summary.h"
 #include "messages.h"
+#include "plan_table.h"
 #include "progress.h"
 #include "training.h"
 
@@ -34,7 +35,7 @@ typedef struct finetune_options {
     const char *checkpointing;
     option_int eval_every, early_stopping, save_every, keep;
     option_number early_stopping_threshold;
-    bool load_best, restart, json, verbose, quiet;
+    bool plan, load_best, restart, json, verbose, quiet;
 } finetune_options;
 
 #define AT(field) .offset = offsetof(finetune_options, field)
@@ -161,6 +162,12 @@ static const option memory_table[] = {
      .help = "Which activations are kept for the backward pass and which are computed again: none (all are kept), full "
              "(as few as possible), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: auto, "
              "which keeps as many as --memory allows."},
+    {.name = "plan", .neutral = true, .kind = OPTION_FLAG, AT(plan),
+     .help = "Show what the run would take, by category, and end: nothing is read but the model's description, and "
+             "--data and --out need not be there."},
+    {.name = "shape", .neutral = true, .kind = OPTION_TEXT, .value_name = "CONFIG.json",
+     .offset = offsetof(finetune_options, engine.shape), .completion = COMPLETE_FILE,
+     .help = "With --plan, in place of --model: only a model's config.json."},
 };
 
 static const option course_table[] = {
@@ -221,10 +228,13 @@ static int check_full(const finetune_options *o) {
 }
 
 static int check_combination(const finetune_options *o) {
+    if (o->engine.shape != NULL && !o->plan) {
+        return complain(EXIT_USAGE, "--shape has no weights to train: it goes with --plan; give --model DIR");
+    }
     const int code = engine_require_model(&o->engine);
     if (code != EXIT_OK) { return code; }
-    if (o->data == NULL) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
-    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    if (o->data == NULL && !o->plan) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
+    if (o->out == NULL && !o->plan) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
     if (o->eval_data != NULL && o->eval_split.given) {
         return complain(EXIT_USAGE, "--eval-data and --eval-split exclude each other");
     }
@@ -313,6 +323,32 @@ static int show_masks(const finetune_options *o, const training *t) {
     return EXIT_OK;
 }
 
+static int show_plan(const finetune_options *o, const engine_options *wanted, const engine *e) {
+    qrun_error error = QRUN_ERROR_INIT;
+    text_buffer modules = {0}, out = {0};
+    const qrun_train_params params = train_params(o, &modules);
+    const qrun_model_params model_params = engine_model_params(wanted);
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
+    char *policy = NULL;
+    const qrun_status status =
+        qrun_plan_training(e->context, &model_params, &params, &entries, &n_entries, &policy, &error);
+    text_free(&modules);
+    if (status != QRUN_OK) { return complain_error(&error); }
+    if (o->json) {
+        text_format(&out, "{\"checkpointing\": \"%s\", \"plan\": ", policy);
+        plan_table_json(entries, n_entries, &out);
+        printf("%s}\n", out.data);
+    } else {
+        printf("activation checkpointing: %s\n", policy);
+        plan_table_print(entries, n_entries);
+    }
+    text_free(&out);
+    qrun_free(entries);
+    qrun_free(policy);
+    return EXIT_OK;
+}
+
 static int open_trainer(const finetune_options *o, const engine *e, training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     text_buffer modules = {0};
@@ -380,6 +416,11 @@ static int run(const void *options, const option_texts *arguments) {
     wanted.trainable = o->full;
     wanted.unread = o->init.value == 1;
     if (code == EXIT_OK) { code = engine_open_context(&e, &wanted); }
+    if (code == EXIT_OK && o->plan) {
+        code = show_plan(o, &wanted, &e);
+        engine_close(&e);
+        return code;
+    }
     if (code == EXIT_OK) { code = engine_open_model(&e, &wanted); }
     if (code == EXIT_OK) { code = open_trainer(o, &e, &t); }
     if (code == EXIT_OK) { code = o->show_mask.given ? show_masks(o, &t) : train(o, &e, &t, &given); }
@@ -410,6 +451,7 @@ const command command_finetune = {
                 "  qrun finetune --model path/to/model --data train.jsonl --show-mask 3 --out my-adapter\n"
                 "  qrun finetune --model path/to/model --data train.jsonl --eval-split 0.1 --eval-every 50 \\\n"
                 "                --epochs 3 --batch-size 4 --lr 1e-4 --warmup 0.03 --memory 6GiB --out my-adapter\n"
+                "  qrun finetune --model path/to/model --seq-len 4096 --memory 8GiB --plan\n"
                 "  qrun generate --model path/to/model --adapter my-adapter --chat --prompt \"Hello!\"\n"
                 "  qrun finetune --model path/to/model --data train.jsonl --full --lr 1e-5 --out my-model\n"
                 "\n"

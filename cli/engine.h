@@ -18,7 +18,7 @@ typedef struct engine_options {
     option_int step_tokens;
     option_int kv;
     bool no_prefix_sharing;
-    const char *shape; /* bench: a config.json in place of a model */
+    const char *shape; /* bench and plans: a config.json in place of a model */
     bool trainable;    /* finetune --full */
     bool unread;       /* finetune --init random: the folder's weights are not wanted */
 } engine_options;

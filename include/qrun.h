@@ -572,6 +572,14 @@ QRUN_API void qrun_trainer_destroy(qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error);
 QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
 
+/* What a run would take, without loading weights, reading data or making anything: data and out of params are not looked
+ * at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL *checkpointing,
+ * what "auto" came to, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where params'
+ * memory_bytes, or what is free, is too little. */
+QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
+                                        const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
+                                        char **checkpointing, qrun_error *error);
+
 /* An example as the model is trained on it, with its target tokens between «…» (qrun_free). */
 QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
                                                qrun_error *error);

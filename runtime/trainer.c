@@ -1,9 +1,12 @@
 #include "runtime/trainer.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
 #include "runtime/model_export.h"
+#include "runtime/model_open.h"
 #include "runtime/new_tokens.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -125,6 +128,57 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_train_settings_free(&trainer->settings);
     qr_free(trainer->fingerprint);
     qr_free(trainer);
+}
+
+/* ---- A plan alone ------------------------------------------------------------------------------------------------ */
+
+static qrun_status copy_plan(const qrun_trainer *trainer, qrun_plan_entry **entries, int32_t *n_entries,
+                             char **checkpointing, qr_error *err) {
+    *entries = qr_alloc(sizeof trainer->plan.entries);
+    char *name = qr_strdup(trainer->policy_name);
+    if (*entries == NULL || name == NULL) {
+        qr_free(*entries);
+        qr_free(name);
+        *entries = NULL;
+        return qr_fail_memory(err, "the plan", sizeof trainer->plan.entries);
+    }
+    memcpy(*entries, trainer->plan.entries, sizeof trainer->plan.entries);
+    *n_entries = QR_PLAN_COUNT;
+    if (checkpointing != NULL) {
+        *checkpointing = name;
+    } else {
+        qr_free(name);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
+                               const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
+                               char **checkpointing, qrun_error *error) {
+    *entries = NULL;
+    *n_entries = 0;
+    if (checkpointing != NULL) { *checkpointing = NULL; }
+    qrun_model model;
+    qr_safetensors *source = NULL;
+    qrun_train_params wanted = *params;
+    wanted.random_tokens = true; /* no data, nothing to save */
+    qrun_trainer *trainer = qr_alloc_zeroed(sizeof *trainer);
+    if (trainer == NULL) { return qr_fail_memory(error, "the plan", sizeof *trainer); }
+    trainer->model = &model;
+    trainer->out_lock = -1;
+    trainer->weights_to_come = true;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
+    QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
+    QR_TRY(describe_parameters(trainer, &wanted, error));
+    QR_TRY(qr_trainer_plan_memory(trainer, &wanted, error));
+    QR_TRY(copy_plan(trainer, entries, n_entries, checkpointing, error));
+out:
+    qrun_trainer_destroy(trainer);
+    qr_safetensors_close(source);
+    model.weight_bytes = 0; /* nothing was made */
+    qr_model_release(&model);
+    return status;
 }
 
 /* ---- What it is -------------------------------------------------------------------------------------------------- */

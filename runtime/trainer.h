@@ -46,6 +46,7 @@ struct qrun_trainer {
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token; /* as in qrun_train_info */
     qr_device_memory memory; /* as it was before the run took any */
+    bool weights_to_come;    /* the model is described and not loaded: only a plan is wanted */
     qr_plan plan;
     void *scratch; /* device, for qr_update_run */
     size_t scratch_bytes;

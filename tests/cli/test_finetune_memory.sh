@@ -35,6 +35,10 @@ check_offers() {
         planned=$(sed -n 's/.*"planned_bytes":\([0-9]*\).*/\1/p' "$work/out" | tail -1)
         peak=$(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' "$work/out" | tail -1)
         expect_true "what is planned is taken" test -n "$planned" -a "$planned" = "$peak"
+        # shellcheck disable=SC2086
+        run finetune --model "$model" --memory "$budget" --plan --json $given $offer
+        expect_code 0
+        expect_out "\"total_bytes\":$planned,"
     done <"$work/offers"
 }
 
@@ -51,6 +55,18 @@ for option in --seq-len --batch-size --checkpointing --optimizer --batch-tokens 
 done
 
 expect_true "many offers were tried ($n_offers)" test "$n_offers" -ge 10
+
+# A plan needs neither data nor weights.
+run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --seq-len 512 --checkpointing full
+expect_code 0
+expect_out "activation checkpointing: full"
+expect_out "in all"
+run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --memory 1GiB
+expect_code 4
+expect_one_error_line
+run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --data "$work/train.jsonl" --out "$work/never"
+expect_code 2
+expect_err "goes with --plan"
 
 # Options alone cannot do it.
 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/refused" --memory 5MiB

@@ -118,6 +118,7 @@ typedef struct memory_case {
 typedef struct measurement {
     bool done;
     int64_t planned, peak, activations;
+    int64_t planned_before; /* by qrun_plan_training, without the model or the data */
     int64_t anonymous; /* RssAnon at most, over that of the process before */
 } measurement;
 
@@ -128,6 +129,17 @@ static int64_t planned_activations(const qrun_trainer *trainer) {
         if (strcmp(plan[i].category, "activations") == 0) { return plan[i].bytes; }
     }
     return -1;
+}
+
+static qrun_status plan_before(qrun_context *context, const qrun_model_params *model_params,
+                               const qrun_train_params *params, int64_t *n_bytes, qrun_error *error) {
+    qrun_plan_entry *entries;
+    int32_t n;
+    const qrun_status status = qrun_plan_training(context, model_params, params, &entries, &n, NULL, error);
+    *n_bytes = 0;
+    for (int32_t i = 0; status == QRUN_OK && i < n; i++) { *n_bytes += entries[i].bytes; }
+    qrun_free(entries);
+    return status;
 }
 
 static qrun_status train(const memory_case *c, measurement *m, qrun_error *error) {
@@ -148,14 +160,16 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     model_params.path = model_path, model_params.quant = c->quant, model_params.dtype = c->dtype;
     params.data = data, params.out = out, params.cache_folder = cache, params.checkpointing = c->policy;
     params.optimizer = c->optimizer, params.seq_tokens = c->seq_tokens, params.max_steps = 2, params.restart = true;
+    int64_t planned_before = 0;
     QR_TRY(qrun_context_create(NULL, &context, error));
+    QR_TRY(plan_before(context, &model_params, &params, &planned_before, error));
     QR_TRY(qrun_model_open(context, &model_params, &model, error));
     QR_TRY(qrun_trainer_create(model, &params, &trainer, error));
     while (!done) { QR_TRY(qrun_trainer_step(trainer, &metrics, &done, error)); }
     QR_TRY(qrun_trainer_save(trainer, error));
     QR_TRY(qrun_trainer_get_info(trainer, &info, error));
     *m = (measurement){.done = true, .planned = info.planned_bytes, .peak = info.peak_bytes,
-                       .activations = planned_activations(trainer)};
+                       .planned_before = planned_before, .activations = planned_activations(trainer)};
 out:
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
@@ -203,6 +217,7 @@ static measurement check(const memory_case *c) {
     CHECK_MSG(m.done, "%s, %s: no measurement", c->policy, optimizer_names[c->optimizer]);
     CHECK_MSG(m.peak == m.planned, "%s, %s: %lld bytes held at most, %lld planned", c->policy,
               optimizer_names[c->optimizer], (long long)m.peak, (long long)m.planned);
+    CHECK_INT(m.planned_before, m.planned);
     printf("  %-8s %-10s seq %4d: planned %6.1f MB, RssAnon %6.1f MB, activations %6.1f MB\n", c->policy,
            optimizer_names[c->optimizer], (int)c->seq_tokens, (double)m.planned / 1e6, (double)m.anonymous / 1e6,
            (double)m.activations / 1e6);
