@@ -122,7 +122,7 @@ typedef struct qr_attention_packed_backward_args {
     int64_t dqkv_stride;
 } qr_attention_packed_backward_args;
 
-/* activation_backward: dx = dy · fn'(x). dx may be dy when the strides agree. */
+/* activation_backward: dx = dy · fn'(x). dx may be dy, or x, when the strides agree. */
 typedef struct qr_activation_backward_args {
     qr_act_fn fn;
     const float *x, *dy; /* [n_rows, dim] */
@@ -130,7 +130,7 @@ typedef struct qr_activation_backward_args {
     int64_t n_rows, dim, x_stride, dy_stride, dx_stride;
 } qr_activation_backward_args;
 
-/* gate_backward: of fn(g) · u: dg = dy · u · fn'(g), du = dy · fn(g). */
+/* gate_backward: of fn(g) · u: dg = dy · u · fn'(g), du = dy · fn(g). dg may be g, and du u, when the strides agree. */
 typedef struct qr_gate_backward_args {
     qr_act_fn fn;
     const float *g, *u; /* [n_rows, dim], rows gu_stride apart */

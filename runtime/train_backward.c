@@ -60,17 +60,18 @@ static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm
     return qr_pass_norm_backward(pass, post_norm, branch, pass->b.dx, pass->b.dbranch, pass->n_tokens, false, err);
 }
 
+/* The gradient of the MLP's activations takes their place: nothing reads them any more. */
 static qrun_status activation_backward(qr_train_pass *pass, const qr_kept_layer *kept, qr_error *err) {
     const qrun_model *model = pass->model;
     const int64_t m = model->shape.mlp, columns = qr_mlp_columns(model);
+    float *g = kept->buffers.mlp, *u = kept->buffers.mlp + m;
     if (qr_model_is_gated(model)) {
-        const qr_gate_backward_args args = {model->shape.activation, kept->buffers.mlp, kept->buffers.mlp + m,
-                                            pass->b.dgated, pass->b.dmlp, pass->b.dmlp + m, pass->n_tokens, m, columns,
-                                            columns};
+        const qr_gate_backward_args args = {
+            model->shape.activation, g, u, pass->b.dgated, g, u, pass->n_tokens, m, columns, columns};
         return qr_gate_backward(pass->backend, &args, pass->workspace, err);
     }
-    const qr_activation_backward_args args = {model->shape.activation, kept->buffers.mlp, pass->b.dgated, pass->b.dmlp,
-                                              pass->n_tokens, m, columns, m, columns};
+    const qr_activation_backward_args args = {
+        model->shape.activation, g, pass->b.dgated, g, pass->n_tokens, m, columns, m, columns};
     return qr_activation_backward(pass->backend, &args, pass->workspace, err);
 }
 
@@ -85,7 +86,7 @@ static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_e
     QR_TRY(activation_backward(pass, kept, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->mlp_in[i];
-        QR_TRY(linear_backward(pass, linear, kept->buffers.mlp_normed, pass->b.dmlp + linear->out_offset,
+        QR_TRY(linear_backward(pass, linear, kept->buffers.mlp_normed, kept->buffers.mlp + linear->out_offset,
                                qr_mlp_columns(model), pass->b.dnormed, i > 0, err));
     }
     QR_TRY(qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,

@@ -41,10 +41,11 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     b->dx = qr_layout_take(&layout, t * s->hidden, f32);
     b->dbranch = qr_layout_take(&layout, t * s->hidden, f32);
     b->dnormed = qr_layout_take(&layout, t * s->hidden, f32);
+    qr_layout mlp = layout; /* in the same place: a layer's MLP is done before its attention begins */
     b->dattended = qr_layout_take(&layout, t * s->n_heads * s->head_dim, f32);
     b->dqkv = qr_layout_take(&layout, t * qr_qkv_columns(s), f32);
-    b->dgated = qr_layout_take(&layout, t * s->mlp, f32);
-    b->dmlp = qr_layout_take(&layout, t * qr_mlp_columns(model), f32);
+    b->dgated = qr_layout_take(&mlp, t * s->mlp, f32);
+    layout.offset = mlp.offset > layout.offset ? mlp.offset : layout.offset;
     b->dy = qr_layout_take(&layout, t * widest_output(model), act);
     for (int k = 0; k < s->n_rope_kinds; k++) {
         b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half, f32);

@@ -14,8 +14,7 @@ typedef struct qr_pass_buffers {
     float *dnormed;       /* [T, D] of a block's normed input */
     float *dattended;     /* [T, H · HD] */
     float *dqkv;          /* [T, (H + 2 KV) · HD] */
-    float *dgated;        /* [T, M] */
-    float *dmlp;          /* [T, 2 M], or [T, M] ungated */
+    float *dgated;        /* [T, M]; where dattended and dqkv are while attention has its turn */
     void *dy;             /* [T, widest output] act: a gradient on its way into a product with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
     float *picked;        /* [R, D] rows whose next token is a target */
