@@ -95,9 +95,9 @@ void qr_device_memory_before_context(qr_device *device) {
 
 /* --- CUDA --- */
 
-/* Allocations are rounded up to pages of 2 MiB, each of the plan's some twenty; what lies between is not the plan's to
- * give away. */
-static const int64_t ROUNDING_BYTES = INT64_C(64) << 20;
+/* Not for plans to give away: allocations, some twenty, are rounded up to pages of 2 MiB, graphs take memory of the
+ * driver's, and cuBLASLt loads its kernels when they are first used. */
+static const int64_t RESERVE_BYTES = INT64_C(128) << 20;
 
 static qrun_status ask_cuda(const qr_device *device, int64_t *total_bytes, int64_t *free_bytes, qr_error *err) {
     size_t total = 0, free = 0;
@@ -129,7 +129,7 @@ out:
 qrun_status qr_device_memory_info(const qr_device *device, int64_t *total_bytes, int64_t *free_bytes,
                                   int64_t *context_bytes, qr_error *err) {
     const qrun_status status = ask_cuda(device, total_bytes, free_bytes, err);
-    *free_bytes = qr_max(*free_bytes - ROUNDING_BYTES, 0);
+    *free_bytes = qr_max(*free_bytes - RESERVE_BYTES, 0);
     *context_bytes = device->context_bytes;
     return status;
 }

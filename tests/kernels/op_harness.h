@@ -124,6 +124,7 @@ void test_weight_round_trip(void);
 void test_weight_rows_are_checked(void);
 void test_loading_quantizes_on_the_device(void);
 void test_loading_sends_codes(void);
+void test_transfers_keep_their_order(void);
 void test_memory_is_counted_and_zeroed(void);
 
 #endif

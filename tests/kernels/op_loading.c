@@ -175,6 +175,12 @@ void test_loading_quantizes_on_the_device(void) {
                 }
             }
         }
+        for (size_t f = 0; f < QR_COUNT_OF(formats); f++) { /* and where slots are larger than in tests/simt */
+            const qr_weight_desc desc = {formats[f].format, formats[f].block, 2240, 2049};
+            if (strcmp(backend->isa, "simt") != 0) {
+                check_load(backend, op_everything.threads[1], desc, types[f % QR_COUNT_OF(types)]);
+            }
+        }
         backend->loading_end(backend);
         CHECK(!backend->takes_sources);
     }

@@ -42,6 +42,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_memory_is_counted_and_zeroed);
     CHECK_RUN(test_weight_round_trip);
     CHECK_RUN(test_weight_rows_are_checked);
+    CHECK_RUN(test_transfers_keep_their_order);
 #define QR_X(name) CHECK_RUN(test_op_##name);
     QR_OPS(QR_X)
 #undef QR_X

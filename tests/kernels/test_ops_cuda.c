@@ -50,6 +50,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_weight_rows_are_checked);
     CHECK_RUN(test_loading_quantizes_on_the_device);
     CHECK_RUN(test_loading_sends_codes);
+    CHECK_RUN(test_transfers_keep_their_order);
     CHECK_RUN(test_limits_are_measured);
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)

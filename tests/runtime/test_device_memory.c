@@ -133,6 +133,11 @@ static qrun_status try_session(int64_t memory_bytes, const qrun_session_params *
         CHECK(qrun_session_get_stats(session, &stats, NULL) == QRUN_OK);
         CHECK_INT(record.n_done, 1);
         CHECK_INT(stats.peak_bytes, stats.planned_bytes);
+        qr_backend_memory held;
+        int32_t n;
+        const qrun_plan_entry *plan = qrun_session_plan(session, &n);
+        CHECK_INT(context->backend->memory_info(context->backend, &held, NULL), QRUN_OK);
+        CHECK_INT(held.host_peak_bytes, entry_of(plan, n, "host")->bytes);
     }
     qrun_session_destroy(session);
     qrun_model_destroy(model);
