@@ -1,6 +1,7 @@
 /* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the
  * 8 columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and
- * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. */
+ * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. Where the order of sums is left open,
+ * linear_panel.cu has what is faster. */
 #include "kernels/cuda/linear_panel.cuh"
 #include "kernels/cuda/weights16.cuh"
 
@@ -37,77 +38,113 @@ __global__ void linear_backward_f32_kernel(qr_linear_backward_args a, matrix w) 
 enum {
     WARPS = 4,
     THREADS = WARPS * WARP_LANES,
-    COLS = WARPS * 16,  /* of dx, in one block: a chunk */
-    DEPTH = 32,         /* outputs at a time */
-    TILE_ROWS = 8,      /* rows of dx in one product */
-    W_PITCH = COLS + 8, /* 16-bit elements: 8 more, so that rows begin in other banks */
-    DY_PITCH = DEPTH + 8,
+    COLS = WARPS * 16, /* of dx, in one block: a chunk */
+    DEPTH = 64,        /* outputs at a time: a run of 32 weights a thread */
+    STEP = 16,         /* of them in one product */
+    TILE_ROWS = 8,     /* rows of dx in one product */
+    PITCH = 64 + 8,    /* 16-bit elements: 8 more, so that the eight rows that are read together meet all banks */
 };
 
 template <int tiles> struct backward_tiles {
-    uint16_t w[DEPTH][W_PITCH];
-    uint16_t dy[tiles * TILE_ROWS][DY_PITCH];
-    float book[BOOK_FLOATS];
+    uint16_t w[DEPTH][PITCH], dy[tiles * TILE_ROWS][PITCH];
 };
 
-/* The weights of outputs [o, o + DEPTH) and the block's columns; a run of 16 columns a thread. */
+/* The weights of outputs [o, o + DEPTH) and the block's columns; two threads for an output. Of PATH_ANY everything
+ * happens in put_w. */
+template <weights_path path>
+static __device__ __forceinline__ void load_w(const matrix &w, int64_t o, int64_t first_col, run_codes<path> &run) {
+    if (path == PATH_ANY || o >= w.rows) { return; }
+    load_run<path>(w, o + threadIdx.x / 2, first_col + threadIdx.x % 2 * RUN_COLS, run);
+}
+
+/* dy behind the last output is zero, and so must weights there be: what is not a number would stay so. */
 template <typename type, weights_path path>
-static __device__ void load_w(uint16_t dst[DEPTH][W_PITCH], const matrix &w, const float *book, int64_t o,
-                              int64_t col) {
-    for (unsigned i = threadIdx.x; i < DEPTH * COLS / LANE_COLS; i += THREADS) {
-        const unsigned row = i / (COLS / LANE_COLS), run = i % (COLS / LANE_COLS);
-        uint32_t pairs[LANE_COLS / 2];
-        load_weights<type, path>(w, o + row, col + run * LANE_COLS, book, pairs);
-        uint32_t *to = reinterpret_cast<uint32_t *>(&dst[row][run * LANE_COLS]);
+static __device__ __forceinline__ void put_w(uint16_t dst[DEPTH][PITCH], const matrix &w, const nf4_book &book,
+                                             const run_codes<path> &run, int64_t o, int64_t first_col) {
+    uint4 *to = reinterpret_cast<uint4 *>(&dst[threadIdx.x / 2][threadIdx.x % 2 * RUN_COLS]);
+    const int64_t row = o + threadIdx.x / 2, col = first_col + threadIdx.x % 2 * RUN_COLS;
+    if constexpr (path == PATH_ANY) {
 #pragma unroll
-        for (int j = 0; j < LANE_COLS / 2; j++) { to[j] = pairs[j]; }
+        for (int half = 0; half < 2; half++) {
+            uint32_t pairs[LANE_COLS / 2];
+            load_any<type>(w, row, col + half * LANE_COLS, pairs);
+            to[2 * half] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            to[2 * half + 1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+        }
+    } else {
+        nf4_products products = {};
+        if (path == PATH_NF4) {
+            products = nf4_products_of<type>(book, matrix_absmax_of(w, run.absmax, w.tables->dynamic_map[1]));
+        }
+#pragma unroll
+        for (int piece = 0; piece < RUN_COLS / PIECE_COLS; piece++) {
+            to[piece] = row < w.rows ? run_piece<type, path>(run, products, piece) : make_uint4(0, 0, 0, 0);
+        }
     }
 }
 
-/* dy of the block's rows and outputs [o, o + DEPTH); INT8: times the output's factor, rounded. Zeros outside. */
-template <typename type, int tiles>
-static __device__ void load_dy(uint16_t dst[][DY_PITCH], const qr_linear_backward_args &a, const matrix &w, int64_t row,
-                               int64_t o) {
+/* dy of the block's rows and outputs [o, o + DEPTH), zeros outside. `aligned`: rows begin at 16 bytes. INT8: times the
+ * output's factor, rounded. */
+template <int tiles>
+static __device__ __forceinline__ void put_dy(uint16_t dst[][PITCH], const qr_linear_backward_args &a, const matrix &w,
+                                              int64_t row, int64_t o, bool aligned) {
     const uint16_t *dy = static_cast<const uint16_t *>(a.dy);
-    for (unsigned i = threadIdx.x; i < tiles * TILE_ROWS * DEPTH; i += THREADS) {
-        const unsigned r = i / DEPTH, d = i % DEPTH;
-        uint16_t value = 0;
-        if (row + r < a.n_rows && o + d < w.rows) {
-            value = dy[(row + r) * a.dy_stride + o + d];
-            if (w.format == QR_WEIGHT_INT8) { value = f32_to_bf16(bf16_to_f32(value) * matrix_row_factor(w, o + d)); }
+    for (unsigned i = threadIdx.x; i < tiles * TILE_ROWS * DEPTH / PIECE_COLS; i += THREADS) {
+        const unsigned r = i / (DEPTH / PIECE_COLS), d = i % (DEPTH / PIECE_COLS) * PIECE_COLS;
+        const uint16_t *src = dy + (row + r) * a.dy_stride + o + d;
+        uint4 *to = reinterpret_cast<uint4 *>(&dst[r][d]);
+        const bool inside = row + r < a.n_rows;
+        if (aligned && o + d + PIECE_COLS <= w.rows && w.format != QR_WEIGHT_INT8) {
+            *to = inside ? *reinterpret_cast<const uint4 *>(src) : make_uint4(0, 0, 0, 0);
+            continue;
         }
-        dst[r][d] = value;
+        for (unsigned j = 0; j < PIECE_COLS; j++) {
+            uint16_t value = inside && o + d + j < w.rows ? src[j] : uint16_t{0};
+            if (w.format == QR_WEIGHT_INT8 && value != 0) {
+                value = f32_to_bf16(bf16_to_f32(value) * matrix_row_factor(w, o + d + j));
+            }
+            dst[r][d + j] = value;
+        }
+    }
+}
+
+/* d += the products of a stage: a warp's 16 columns, all rows. */
+template <typename type, int tiles>
+static __device__ __forceinline__ void multiply(const backward_tiles<tiles> &shared, float d[tiles][4]) {
+    const unsigned lane = lane_index(), col = warp_index() * 16 + lane / 8 % 2 * 8;
+#pragma unroll
+    for (unsigned step = 0; step < DEPTH; step += 2 * STEP) {
+        uint32_t left[2][4];
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            load_matrices_transposed(left[i], &shared.w[step + i * STEP + lane % 8 + lane / 16 * 8][col]);
+        }
+#pragma unroll
+        for (int t = 0; t < tiles; t++) {
+            uint32_t right[4];
+            load_matrices(right, &shared.dy[t * TILE_ROWS + static_cast<int>(lane % 8)][step + lane / 8 * 8]);
+            type::mma(d[t], left[0], right);
+            type::mma(d[t], left[1], right + 2);
+        }
     }
 }
 
 template <typename type, weights_path path, int tiles>
-__global__ void linear_backward_mma_kernel(qr_linear_backward_args a, matrix w) {
-    backward_tiles<tiles> *shared = shared_memory<backward_tiles<tiles>>();
+__global__ void __launch_bounds__(THREADS, 4)
+    linear_backward_mma_kernel(qr_linear_backward_args a, matrix w, nf4_book book, bool aligned) {
+    backward_tiles<tiles> &shared = *shared_memory<backward_tiles<tiles>>();
     const int64_t first_col = static_cast<int64_t>(blockIdx.x) * COLS;
     const int64_t first_row = static_cast<int64_t>(blockIdx.y) * tiles * TILE_ROWS;
     const unsigned group = lane_index() / 4, quad = lane_index() % 4, col = warp_index() * 16 + group;
-    if (path == PATH_NF4) { fill_book(w, shared->book); }
-    __syncthreads();
+    run_codes<path> run; /* of the stage after this one */
     float d[tiles][4] = {};
+    load_w<path>(w, 0, first_col, run);
     for (int64_t o = 0; o < w.rows; o += DEPTH) {
-        load_w<type, path>(shared->w, w, shared->book, o, first_col);
-        load_dy<type, tiles>(shared->dy, a, w, first_row, o);
+        put_w<type, path>(shared.w, w, book, run, o, first_col);
+        put_dy<tiles>(shared.dy, a, w, first_row, o, aligned);
         __syncthreads();
-#pragma unroll
-        for (unsigned step = 0; step < DEPTH; step += 16) {
-            uint32_t left[4];
-            for (unsigned i = 0; i < 4; i++) {
-                const unsigned k = step + 2 * quad + i / 2 * 8, c = col + i % 2 * 8;
-                left[i] = pack16(shared->w[k][c], shared->w[k + 1][c]);
-            }
-#pragma unroll
-            for (int t = 0; t < tiles; t++) {
-                const uint16_t *dy = &shared->dy[t * TILE_ROWS + group][step + 2 * quad];
-                const uint32_t right[2] = {*reinterpret_cast<const uint32_t *>(dy),
-                                           *reinterpret_cast<const uint32_t *>(dy + 8)};
-                type::mma(d[t], left, right);
-            }
-        }
+        load_w<path>(w, o + DEPTH, first_col, run);
+        multiply<type, tiles>(shared, d);
         __syncthreads();
     }
 #pragma unroll
@@ -134,8 +171,9 @@ template <typename type, weights_path path, int tiles>
 static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_backward_args &args, const matrix &w, qr_error *err) {
     dim3 grid = blocks_for(w.cols, COLS);
     grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, tiles * TILE_ROWS));
+    const bool aligned = reinterpret_cast<uintptr_t>(args.dy) % 16 == 0 && args.dy_stride % PIECE_COLS == 0;
     return QR_LAUNCH(cuda.device, err, (linear_backward_mma_kernel<type, path, tiles>), grid, THREADS,
-                     sizeof(backward_tiles<tiles>), args, w);
+                     sizeof(backward_tiles<tiles>), args, w, nf4_book_of(), aligned);
 }
 
 template <typename type, weights_path path>

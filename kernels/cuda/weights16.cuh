@@ -12,7 +12,6 @@ extern "C" {
 enum {
     CHUNK = 64,     /* columns of whole runs and of one scale a run */
     LANE_COLS = 16, /* of a run */
-    BOOK_FLOATS = 16 * WARP_LANES,
 };
 
 /* How a run is read: codes as they lie, for the formats that decode uses, where rows begin at multiples of a chunk;
@@ -48,65 +47,6 @@ static __device__ __forceinline__ void load_any(const matrix &w, int64_t o, int6
         }
         pairs[i] = pack16(value[0], value[1]);
     }
-}
-
-/* 8 bytes of codes, the first of a byte in its high half. `book` is the code book in shared memory, [16, 32]: a copy a
- * lane, so that no two lanes want the same bank. The 16 columns lie in one block: blocks are 32 columns at least. */
-template <typename type>
-static __device__ __forceinline__ void load_nf4(const matrix &w, int64_t o, int64_t col, const float *book,
-                                uint32_t pairs[LANE_COLS / 2]) {
-    const int64_t index = o * w.cols + col;
-    const uint2 codes = *reinterpret_cast<const uint2 *>(w.codes + index / 2);
-    const float absmax = matrix_absmax(w, index >> w.block_shift);
-#pragma unroll
-    for (int i = 0; i < LANE_COLS / 2; i++) {
-        const unsigned byte = (i < 4 ? codes.x : codes.y) >> (8 * (i % 4));
-        const float first = book[(byte >> 4 & 15U) * WARP_LANES + lane_index()];
-        const float second = book[(byte & 15U) * WARP_LANES + lane_index()];
-        pairs[i] = pack16(type::round(first * absmax), type::round(second * absmax));
-    }
-}
-
-template <typename type>
-static __device__ __forceinline__ void load_int8(const matrix &w, int64_t o, int64_t col,
-                                                uint32_t pairs[LANE_COLS / 2]) {
-    const uint4 codes = *reinterpret_cast<const uint4 *>(w.codes + o * w.cols + col);
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-    for (int i = 0; i < LANE_COLS / 2; i++) {
-        const uint32_t two = words[i / 2] >> (16 * (i % 2));
-        const int8_t first = static_cast<int8_t>(two & 0xFFU), second = static_cast<int8_t>(two >> 8 & 0xFFU);
-        pairs[i] = pack16(type::round(static_cast<float>(first)), type::round(static_cast<float>(second)));
-    }
-}
-
-/* Weights that have the type of x already. */
-static __device__ __forceinline__ void load_16(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
-    const uint4 *src = reinterpret_cast<const uint4 *>(w.codes + (o * w.cols + col) * 2);
-    const uint4 first = src[0], second = src[1];
-    pairs[0] = first.x, pairs[1] = first.y, pairs[2] = first.z, pairs[3] = first.w;
-    pairs[4] = second.x, pairs[5] = second.y, pairs[6] = second.z, pairs[7] = second.w;
-}
-
-template <typename type, weights_path path>
-static __device__ __forceinline__ void load_weights(const matrix &w, int64_t o, int64_t col, const float *book,
-                                                    uint32_t pairs[LANE_COLS / 2]) {
-    if (path == PATH_ANY) {
-        load_any<type>(w, o, col, pairs);
-    } else if (o >= w.rows) {
-        for (int i = 0; i < LANE_COLS / 2; i++) { pairs[i] = 0; }
-    } else if (path == PATH_NF4) {
-        load_nf4<type>(w, o, col, book, pairs);
-    } else if (path == PATH_INT8) {
-        load_int8<type>(w, o, col, pairs);
-    } else {
-        load_16(w, o, col, pairs);
-    }
-}
-
-/* Fills the code book (NF4); the block must meet before it is read. */
-static __device__ __forceinline__ void fill_book(const matrix &w, float *book) {
-    for (unsigned i = threadIdx.x; i < BOOK_FLOATS; i += blockDim.x) { book[i] = w.tables->nf4[i / WARP_LANES]; }
 }
 
 /* Rows of the codes begin at multiples of a chunk's bytes where there are whole chunks; scales of a lane's 16 columns
