@@ -140,11 +140,13 @@ out:
 
 size_t qr_cuda_linear_backward_panel_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
-    return args.any_order && takes(cuda, desc, args.dy_dtype, args.n_rows) ? workspace_of(cuda, desc, args.dy_dtype) : 0;
+    const bool taken = args.any_order && takes(cuda, desc, args.dy_dtype, args.n_rows);
+    return taken ? workspace_of(cuda, desc, args.dy_dtype) : 0;
 }
 
 bool qr_cuda_linear_backward_panel_takes(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
-    return qr_cuda_linear_backward_panel_workspace(cuda, args) > 0 && is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
+    return qr_cuda_linear_backward_panel_workspace(cuda, args) > 0 &&
+           is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
 }
 
 qrun_status qr_cuda_linear_backward_panel(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,

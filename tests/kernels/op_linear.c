@@ -140,7 +140,8 @@ static void check_linear_many_rows(void) {
         const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
         const qr_weight_desc desc = {.format = format, .block = block, .rows = shape[0], .cols = shape[1]};
         /* x at multiples of 16 bytes, with and without accumulating. */
-        check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS, i / 2 % 2 == 0 ? 0 : ACCUMULATE);
+        check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS,
+                     i / 2 % 2 == 0 ? 0 : ACCUMULATE);
         if (format == QR_WEIGHT_F16) { check_linear(desc, QR_DTYPE_F16, MANY_ROWS, 0); }
     }
 }
