@@ -33,12 +33,12 @@ template <int DIM, int QUERIES, int n_threads> struct query_tiles {
     }
     __device__ __forceinline__ const query_stats *stats(int stage) const { return stats_at + stage * QUERIES; }
     __device__ __forceinline__ void copy(int stage, const packed_planes &planes, int64_t plane_row, int n_rows) const {
-        copy_pairs<DIM, QUERIES, n_threads, true>(q(stage), planes.q, plane_row, n_rows);
-        copy_pairs<DIM, QUERIES, n_threads, true>(dout(stage), planes.dout, plane_row, n_rows);
         const int i = static_cast<int>(threadIdx.x);
         if (i < QUERIES) {
-            stats_at[stage * QUERIES + i] = i < n_rows ? planes.stats[plane_row + i] : query_stats{0.0F, 0.0F};
+            copy_async_8(&stats_at[stage * QUERIES + i], &planes.stats[plane_row + i], i < n_rows ? 8 : 0);
         }
+        copy_pairs<DIM, QUERIES, n_threads, true>(q(stage), planes.q, plane_row, n_rows);
+        copy_pairs<DIM, QUERIES, n_threads, true>(dout(stage), planes.dout, plane_row, n_rows);
     }
 };
 

@@ -92,7 +92,7 @@ static __device__ __forceinline__ void make_weights(float (*scores)[4], running_
 }
 
 static __device__ __forceinline__ uint32_t two_of_dst(qr_dtype dtype, float first, float second) {
-    return dtype == QR_DTYPE_F16 ? pack16(f32_to_f16(first), f32_to_f16(second)) : f32_to_bf16x2(first, second);
+    return dtype == QR_DTYPE_F16 ? f32_to_f16x2(first, second) : f32_to_bf16x2(first, second);
 }
 
 template <int DIM>

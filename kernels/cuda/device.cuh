@@ -350,11 +350,21 @@ __device__ __forceinline__ float reciprocal_flushed(float x) {
 /* 16 bytes, both addresses multiples of 16; those behind n_bytes are zeros (n_bytes 0 reads nothing). */
 __device__ __forceinline__ void copy_async_16(void *shared, const void *global, unsigned n_bytes) {
 #ifdef QR_SIMT
-    simt::copy_async_16(shared, global, n_bytes);
+    simt::copy_async(shared, global, 16, n_bytes);
 #else
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes)
                  : "memory");
+#endif
+}
+
+/* The same of 8 bytes. */
+__device__ __forceinline__ void copy_async_8(void *shared, const void *global, unsigned n_bytes) {
+#ifdef QR_SIMT
+    simt::copy_async(shared, global, 8, n_bytes);
+#else
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes) : "memory");
 #endif
 }
 

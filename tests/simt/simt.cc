@@ -84,7 +84,7 @@ void prepare_context(context *at, unsigned char *stack, void (*entry)()) {
 struct pending_copy {
     void *dst;
     const void *src;
-    size_t n_bytes;
+    size_t size, n_bytes;
 };
 
 struct fiber {
@@ -423,13 +423,13 @@ void load_matrices(uint32_t r[4], const void *row, bool transposed) {
 
 /* --- Asynchronous copies --- */
 
-void copy_async_16(void *dst, const void *src, size_t n_bytes) {
+void copy_async(void *dst, const void *src, size_t size, size_t n_bytes) {
     auto &groups = the.running->groups;
-    if (reinterpret_cast<uintptr_t>(dst) % 16 != 0 || (n_bytes > 0 && reinterpret_cast<uintptr_t>(src) % 16 != 0)) {
-        fail("an asynchronous copy that is not aligned to 16 bytes");
+    if (reinterpret_cast<uintptr_t>(dst) % size != 0 || (n_bytes > 0 && reinterpret_cast<uintptr_t>(src) % size != 0)) {
+        fail("an asynchronous copy that is not aligned to its size");
     }
     if (groups.empty()) { groups.emplace_back(); }
-    groups.back().push_back({dst, src, n_bytes});
+    groups.back().push_back({dst, src, size, n_bytes});
 }
 
 void copy_async_commit() {
@@ -442,7 +442,7 @@ void copy_async_wait(unsigned n_pending) {
     auto &groups = the.running->groups; /* the last is not committed */
     while (groups.size() > size_t{n_pending} + 1) {
         for (const pending_copy &copy : groups.front()) {
-            memset(copy.dst, 0, 16);
+            memset(copy.dst, 0, copy.size);
             if (copy.n_bytes > 0) { memcpy(copy.dst, copy.src, copy.n_bytes); }
         }
         groups.erase(groups.begin());

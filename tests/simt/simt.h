@@ -126,9 +126,9 @@ void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */
 void load_matrices(uint32_t r[4], const void *row, bool transposed);
 
-/* cp.async of 16 bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete in
+/* cp.async of `size` bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete in
  * order; wait leaves the newest n_pending unfinished. */
-void copy_async_16(void *dst, const void *src, size_t n_bytes);
+void copy_async(void *dst, const void *src, size_t size, size_t n_bytes);
 void copy_async_commit();
 void copy_async_wait(unsigned n_pending);
 
