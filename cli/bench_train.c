@@ -8,9 +8,7 @@
 #include "messages.h"
 #include "progress.h"
 #include "text.h"
-
-/* By qrun_optimizer. */
-static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd", NULL};
+#include "train_choices.h"
 
 #define AT(field) .offset = offsetof(bench_train_options, field)
 
@@ -28,11 +26,14 @@ const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS] = {
      .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
     {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", AT(rank), .low = 1, .high = 512,
      .help = "Rank of the update of each layer. Default: 16."},
-    {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = optimizer_names,
+    {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = train_optimizer_names,
      .help = "Default: adamw."},
     {.name = "checkpointing", .kind = OPTION_TEXT, .value_name = "POLICY", AT(checkpointing),
      .help = "Activations that are kept for the backward pass: none (all are kept), full (as few as possible), "
              "every:N, attn, mlp, or auto. Default: full."},
+    {.name = "offload", .kind = OPTION_CHOICE, AT(offload), .choices = train_offload_names,
+     .help = "What lives in host memory and comes to the device when it is needed: the optimizer's states, the inputs "
+             "of layers that are computed again. On the CPU both are the same memory. Default: none."},
 };
 
 const char *bench_train_stray_option(const bench_train_options *o) {
@@ -43,7 +44,8 @@ const char *bench_train_stray_option(const bench_train_options *o) {
     } options[] = {{"seq-len", o->seq_len.given},     {"batch-size", o->batch_size.given},
                    {"grad-accum", o->grad_accum.given}, {"lora-targets", o->targets != NULL},
                    {"rank", o->rank.given},           {"optimizer", o->optimizer.given},
-                   {"checkpointing", o->checkpointing != NULL}};
+                   {"checkpointing", o->checkpointing != NULL},
+                   {"offload", o->offload.given}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (options[i].given) { return options[i].name; }
     }
@@ -65,6 +67,7 @@ static qrun_train_params train_params(const bench_train_options *o, int64_t memo
     p.rank = (int32_t)o->rank.value;
     p.optimizer = (qrun_optimizer)o->optimizer.value;
     p.checkpointing = o->checkpointing != NULL ? o->checkpointing : "full";
+    train_set_offload(&p, o->offload.value);
     p.memory_bytes = memory_bytes;
     return p;
 }

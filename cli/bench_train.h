@@ -8,11 +8,11 @@
 
 typedef struct bench_train_options {
     bool train;
-    option_int seq_len, batch_size, grad_accum, rank, optimizer;
+    option_int seq_len, batch_size, grad_accum, rank, optimizer, offload;
     const char *targets, *checkpointing;
 } bench_train_options;
 
-enum { N_BENCH_TRAIN_OPTIONS = 8 };
+enum { N_BENCH_TRAIN_OPTIONS = 9 };
 extern const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS];
 
 /* The name of an option that was given although --train was not; NULL: none. */

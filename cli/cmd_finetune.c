@@ -8,6 +8,7 @@
 #include "messages.h"
 #include "plan_table.h"
 #include "progress.h"
+#include "train_choices.h"
 #include "training.h"
 
 typedef struct finetune_options {
@@ -40,12 +41,8 @@ typedef struct finetune_options {
 
 #define AT(field) .offset = offsetof(finetune_options, field)
 
-static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd", NULL}; /* by qrun_optimizer */
 static const char *const init_names[] = {"model", "random", NULL};
 static const char *const schedule_names[] = {"linear", "cosine", "constant", NULL};            /* by qrun_schedule */
-
-/* By what is set: 1 the optimiser, 2 activations, 3 both. */
-static const char *const offload_names[] = {"none", "optimizer", "activations", "optimizer,activations", NULL};
 static const char *const batching_names[] = {"pack", "group", NULL};                           /* by qrun_batching */
 
 static const option data_table[] = {
@@ -131,7 +128,7 @@ static const option training_table[] = {
 };
 
 static const option optimizer_table[] = {
-    {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = optimizer_names,
+    {.name = "optimizer", .kind = OPTION_CHOICE, AT(optimizer), .choices = train_optimizer_names,
      .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
     {.name = "lr", .kind = OPTION_NUMBER, .value_name = "X", AT(lr), .low = 1e-12, .high = 100,
      .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},
@@ -153,7 +150,7 @@ static const option memory_table[] = {
      .offset = offsetof(finetune_options, engine.memory),
      .help = "Budget for everything: 6GiB, 500MB … Default: what the machine has free. What cannot fit is refused "
              "before it starts."},
-    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, AT(offload), .choices = offload_names,
+    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, AT(offload), .choices = train_offload_names,
      .help = "optimizer: hold its states in host memory and bring them to the device piece by piece in the update. "
              "activations: hold the inputs of layers that are computed again (see --checkpointing) there, from the "
              "forward to the backward pass. Copies run beside computing. Results do not depend on it. On the CPU both "
@@ -289,8 +286,7 @@ static qrun_train_params train_params(const finetune_options *o, text_buffer *mo
     p.weight_decay = o->weight_decay.value;
     p.decay_all = o->decay_all;
     p.loraplus_lr_ratio = o->loraplus_lr_ratio.value;
-    p.offload_optimizer = (o->offload.value & 1) != 0;
-    p.offload_activations = (o->offload.value & 2) != 0;
+    train_set_offload(&p, o->offload.value);
     p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
     p.seq_tokens = (int32_t)o->seq_len.value;
     p.batching = (qrun_batching)o->batching.value;

@@ -53,6 +53,7 @@ step "goldens of fine-tuning" "$tests/runtime/test_training"
 step "fine-tuning goes on to the bit" "$tests/runtime/test_trainer"
 step "decode steps replayed as they are issued" "$tests/runtime/test_decode"
 step "a request alone and among others" "$tests/runtime/test_session_bits"
+step "quantised on the device, read as planned" "$tests/runtime/test_device_loading"
 
 # Anything that it finds is exit code 99; not ending in its time is 124, and said.
 sanitize() {
@@ -65,21 +66,71 @@ else
     echo "compute-sanitizer is not here; its checks were left out"
 fi
 
+# Its JSON goes to NAME.json; every speed in it is a median with the share of the limit measured in the same run.
 bench() {
     name=$1
     shift
-    step "bench: $name" "$qrun" bench --device cuda --shape "$shape" --json "$work/$name.json" "$@"
-    cat "$work/log"
+    step "bench: $name" timeout 90 "$qrun" bench --device cuda --shape "$shape" --quant nf4-dq --quant-head int8 \
+        --repeat 3 --json "$work/$name.json" "$@"
+    [ -s "$work/$name.json" ] || rm -f "$work/$name.json"
 }
-bench generate --quant nf4-dq --quant-head int8 --prompt-tokens 512 --decode-tokens 64 --batch 1,8,32
-bench train --train --quant nf4-dq --rank 16 --seq-len 4096 --batch-size 1
+training="--train --rank 16 --seq-len 4096 --batch-size 1 --grad-accum 2"
+bench generate --prompt-tokens 512 --decode-tokens 64 --batch 1,8,32
+bench prefill --prompt-tokens 4096 --step-tokens 4096 --decode-tokens 1 --batch 1
+# shellcheck disable=SC2086
+bench train $training
+# shellcheck disable=SC2086
+bench train_offload $training --offload activations
+
+# number FILE KEY N: the N-th value of a key in what qrun bench wrote.
+number() { grep -o "\"$2\":[-+.0-9e]*" "$work/$1.json" | sed -n "$3s/.*://p"; }
+# row NAME SPEED READ_SHARE MATRIX_SHARE GOAL; shares as fractions or empty
+row() {
+    awk -v name="$1" -v speed="$2" -v reading="$3" -v matrix="$4" -v goal="$5" 'BEGIN {
+        printf "%-32s %12.1f %11s %11s   %s\n", name, speed, reading == "" ? "" : sprintf("%.1f%%", 100 * reading),
+               matrix == "" ? "" : sprintf("%.1f%%", 100 * matrix), goal }'
+}
+train_rows() {
+    [ -e "$work/$1.json" ] || return 0
+    row "training, 2 x 4096 tokens$2" "$(number "$1" tokens_per_second 1)" "" \
+        "$(number "$1" matrix_share_computed 1)" ">= 9000"
+    awk -v name="  its memory$2" -v bytes="$(number "$1" peak_bytes 1)" \
+        'BEGIN { printf "%-32s %9.2f GB %23s   <= 9 GB\n", name, bytes / 1e9, "" }'
+}
+table() {
+    any=generate
+    [ -e "$work/$any.json" ] || any=train
+    [ -e "$work/$any.json" ] || return 0
+    awk -v reads="$(number $any read_bytes_per_second 1)" -v flops="$(number $any bf16_flops 1)" -v gpu="$gpu" \
+        'BEGIN { printf "\n%s, measured: reads %.0f GB/s, multiplies %.0f TFLOP/s in BF16\n", gpu, reads / 1e9, flops / 1e12 }'
+    printf '%-32s %12s %11s %11s   %s\n' "$(basename "$shape" .json), NF4 + INT8 head" tokens/s "of reading" \
+        "of matrix" "goal (H100)"
+    if [ -e "$work/generate.json" ]; then
+        row "prefill, 512 tokens" "$(number generate tokens_per_second 1)" "" "$(number generate matrix_share 1)" ""
+    fi
+    if [ -e "$work/prefill.json" ]; then
+        row "prefill, 4096 tokens" "$(number prefill tokens_per_second 1)" "" "$(number prefill matrix_share 1)" \
+            ">= 55% of matrix"
+    fi
+    if [ -e "$work/generate.json" ]; then
+        i=1
+        for decode in "batch 1:>= 60% of reading" "batch 8:" "batch 32:>= 8000"; do
+            i=$((i + 1))
+            row "decode, ${decode%%:*}" "$(number generate tokens_per_second $i)" \
+                "$(number generate read_share $((i - 1)))" "$(number generate matrix_share $i)" "${decode#*:}"
+        done
+    fi
+    train_rows train ""
+    train_rows train_offload ", offload"
+}
+table
 
 name=$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 result=bench/results/$name-$(date +%F).json
 {
     printf '{"gpu":"%s","date":"%s","commit":"%s","failed_steps":%d' "$gpu" "$(date -u +%FT%TZ)" \
         "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$n_failed"
-    for part in generate train; do
+    for part in generate prefill train train_offload; do
         [ ! -s "$work/$part.json" ] || printf ',\n"%s":%s' "$part" "$(cat "$work/$part.json")"
     done
     printf '}\n'

@@ -26,6 +26,12 @@ run bench --shape "$model/config.json" --train --seq-len 16 --repeat 1 --checkpo
 expect_code 0
 expect_jsonl "$work/out" 1
 expect_out '"checkpointing":"none"'
+run bench --shape "$model/config.json" --train --seq-len 16 --repeat 1 --offload optimizer,activations --json -
+expect_code 0
+expect_jsonl "$work/out" 1
+run bench --model "$model" --offload optimizer
+expect_code 2
+expect_one_error_line
 run bench --model "$model" --rank 4
 expect_code 2
 expect_one_error_line

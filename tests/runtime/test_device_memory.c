@@ -289,6 +289,33 @@ static void test_training_is_planned_to_the_byte(void) {
     unset_all();
 }
 
+/* The goal for one GPU: an 8B model of the Llama-3.1 shape, LoRA of rank 16 on all linear layers, two rows of 4,096
+ * tokens a step, within 9 GB with all that the driver takes. Nothing of it is read but the shape. */
+static void test_training_of_8b_is_planned_within_9_gb(void) {
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_plan_entry *plan = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    int32_t n = 0;
+    model_params.path = QRUN_SOURCE_DIR "/bench/shapes/llama-3.1-8b.json", model_params.random_weights = true;
+    model_params.quant = QRUN_QUANT_NF4_DQ, model_params.quant_head_int8 = true;
+    params.random_tokens = true, params.rank = 16, params.seq_tokens = 4096, params.grad_accum = 2;
+    params.checkpointing = "full", params.offload_activations = true;
+    set_number("QRUN_SIMT_CONTEXT", 600 * (int64_t)MIB);
+    qrun_context *context = open_device(80000 * (int64_t)MIB);
+    REQUIRE(context != NULL);
+    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, &error) == QRUN_OK, "%s",
+              error.message);
+    const int64_t total = total_of(plan, n);
+    CHECK_MSG(total <= INT64_C(9000000000), "%lld bytes", (long long)total);
+    CHECK_INT(entry_of(plan, n, "context")->bytes, 600 * (int64_t)MIB);
+    CHECK_MSG(entry_of(plan, n, "weights")->bytes > INT64_C(4500000000), "weights of less than the model's");
+    CHECK_MSG(entry_of(plan, n, "host")->bytes >= 30 * (int64_t)(64 * MIB), "the inputs of layers are not in host memory");
+    qrun_free(plan);
+    qrun_context_destroy(context);
+    unset_all();
+}
+
 /* What lies in host memory comes and goes beside the kernels, as late as it may: the adapter does not depend on it. */
 static void test_offloading_changes_no_bits(void) {
     char out[4][512];
@@ -407,6 +434,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_session_fits_what_is_free);
     CHECK_RUN(test_weights_that_do_not_fit_are_refused);
     CHECK_RUN(test_training_is_planned_to_the_byte);
+    CHECK_RUN(test_training_of_8b_is_planned_within_9_gb);
     CHECK_RUN(test_offloading_changes_no_bits);
     CHECK_RUN(test_offloading_is_offered);
     CHECK_RUN(test_a_lost_device_leaves_files_whole);
