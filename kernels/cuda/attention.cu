@@ -45,6 +45,8 @@ static size_t attention_workspace(const qr_attention_args &args) {
 
 /* A block for one row: joins what the splits left behind, in order. grid: tokens, or sequences; heads. */
 __global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, float weight_scale) {
+    await_previous();
+    admit_next();
     int32_t token = static_cast<int32_t>(blockIdx.x), seq = token;
     if (plan.part == PART_SINGLE_TOKENS) {
         if (a.q_start[seq + 1] - a.q_start[seq] != 1) { return; }
@@ -98,8 +100,8 @@ static qrun_status launch_splits(qr_cuda_backend &cuda, const qr_attention_args 
     if (status != QRUN_OK) { return status; }
     const int64_t n_tokens = plan.part == PART_SINGLE_TOKENS ? args.n_seqs : args.n_tokens;
     const dim3 grid(static_cast<unsigned>(n_tokens), static_cast<unsigned>(args.n_heads));
-    return QR_LAUNCH(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, plan,
-                     args.layout.format == QR_KV_F16 ? F16_WEIGHT_SCALE : 1.0F);
+    return QR_LAUNCH_EARLY(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, plan,
+                           args.layout.format == QR_KV_F16 ? F16_WEIGHT_SCALE : 1.0F);
 }
 
 static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args &args, void *workspace, qr_error *err) {

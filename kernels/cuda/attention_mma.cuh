@@ -136,6 +136,8 @@ static __device__ __forceinline__ void walk_keys(attention_warp<shape> &warp, co
 template <typename shape>
 __global__ void __launch_bounds__(shape::THREADS)
     attention_mma_kernel(qr_attention_args a, kv_offsets offsets, attention_plan plan) {
+    await_previous();
+    admit_next();
     row_tile tile;
     if (!find_tile<shape::ROWS>(a, plan, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), tile)) { return; }
     const query_row front = row_at(plan, tile, tile.first), back = row_at(plan, tile, tile.end - 1);
@@ -175,8 +177,8 @@ static qrun_status launch_shape(qr_cuda_backend &cuda, const qr_attention_args &
                     static_cast<unsigned>(args.layout.n_kv_heads),
                     plan.sums != NULL ? static_cast<unsigned>(plan.n_slots) : 1);
     const size_t shared_bytes = plan.sums != NULL ? shape::SPLIT_BYTES : shape::WALK_BYTES;
-    return QR_LAUNCH(cuda.device, err, attention_mma_kernel<shape>, grid, shape::THREADS, shared_bytes, args,
-                     kv_offsets_of(&args.layout), plan);
+    return QR_LAUNCH_EARLY(cuda.device, err, attention_mma_kernel<shape>, grid, shape::THREADS, shared_bytes, args,
+                           kv_offsets_of(&args.layout), plan);
 }
 
 /* Large tiles where there are chunks, and a thread can hold 16 rows of sums. */

@@ -34,7 +34,22 @@ enum { WARP_LANES = 32 };
 
 /* Starts kernel on a grid of blocks of n_threads (a multiple of 32) with shared_bytes of shared memory each. */
 #define QR_LAUNCH(device, err, kernel, grid, n_threads, shared_bytes, ...) \
-    qr_launch(device, #kernel, kernel, grid, n_threads, shared_bytes, err, __VA_ARGS__)
+    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, false}, err, __VA_ARGS__)
+
+/* The same for a kernel that may begin while the one before it still runs, where the GPU can do that (programmatic
+ * dependent launch, sm_90). What such a kernel does before await_previous() runs beside the end of those before it, back
+ * to the last one that was launched the plain way, and may touch nothing that they write. Every thread calls
+ * await_previous(), once, before it returns: then all that was launched before is done and seen, and so it is for
+ * whoever comes after this kernel. */
+#define QR_LAUNCH_EARLY(device, err, kernel, grid, n_threads, shared_bytes, ...) \
+    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, true}, err, __VA_ARGS__)
+
+struct qr_launch_shape {
+    dim3 grid;
+    unsigned n_threads;
+    size_t shared_bytes;
+    bool early;
+};
 
 #ifdef QR_SIMT
 
@@ -43,36 +58,62 @@ bool qr_device_is_recording(const qr_device *device);
 void qr_device_keep(qr_device *device, std::function<qrun_status(qr_error *err)> call); /* of a recording */
 
 template <typename... P, typename... A>
-qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
-                      size_t shared_bytes, qr_error *err, const A &...args) {
+qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), const qr_launch_shape &shape,
+                      qr_error *err, const A &...args) {
     if (qr_device_is_recording(device)) {
-        qr_device_keep(device, [=](qr_error *why) {
-            return qr_launch(device, name, kernel, grid, n_threads, shared_bytes, why, args...);
-        });
+        qr_device_keep(device, [=](qr_error *why) { return qr_launch(device, name, kernel, shape, why, args...); });
         return QRUN_OK;
     }
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK) { return status; }
-    simt::launch(name, grid, dim3(n_threads), shared_bytes, [&] { kernel(args...); });
+    simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, [&] { kernel(args...); });
     return QRUN_OK;
 }
+
+inline void await_previous() { simt::await_previous(); }
+inline void admit_next() {}
 
 template <typename T> T *shared_memory() { return reinterpret_cast<T *>(simt::now.shared); }
 
 #else
 
 qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err);
-qrun_status qr_device_launch_check(const qr_device *device, const char *kernel, qr_error *err);
+qrun_status qr_device_launch_check(const qr_device *device, cudaError_t result, const char *kernel, qr_error *err);
+bool qr_device_launches_early(const qr_device *device);
 cudaStream_t qr_device_stream(const qr_device *device);
 
 template <typename... P, typename... A>
-qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), dim3 grid, unsigned n_threads,
-                      size_t shared_bytes, qr_error *err, const A &...args) {
+qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), const qr_launch_shape &shape,
+                      qr_error *err, const A &...args) {
     const qrun_status status =
-        qr_device_launch_prepare(device, reinterpret_cast<const void *>(kernel), shared_bytes, err);
+        qr_device_launch_prepare(device, reinterpret_cast<const void *>(kernel), shape.shared_bytes, err);
     if (status != QRUN_OK) { return status; }
-    kernel<<<grid, n_threads, shared_bytes, qr_device_stream(device)>>>(args...);
-    return qr_device_launch_check(device, name, err);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = dim3(shape.n_threads);
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = qr_device_stream(device);
+    config.attrs = &early;
+    config.numAttrs = shape.early && qr_device_launches_early(device) ? 1 : 0;
+    return qr_device_launch_check(device, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), name, err);
+}
+
+/* In a kernel that is launched early: see there. In any other: nothing. */
+__device__ __forceinline__ void await_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The kernel behind this one, if it is launched early, may begin once every block has come here or has ended. Nothing
+ * that is computed changes by it. */
+__device__ __forceinline__ void admit_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 
 template <typename T> __device__ __forceinline__ T *shared_memory() {

@@ -29,8 +29,12 @@ qrun_status qr_device_enter(const qr_device *device, qr_error *err) {
                              : qr_device_check(device, cudaSetDevice(device->index), "selecting the GPU", err);
 }
 
-static qrun_status check_driver(const qr_device *device, qr_error *err) {
-    int driver = 0, runtime = 0;
+/* What a launch that begins early takes, in graphs too. */
+enum { EARLY_MAJOR = 9, EARLY_DRIVER = 12030 };
+
+static qrun_status check_driver(qr_device *device, qr_error *err) {
+    int runtime = 0;
+    int &driver = device->driver;
     if (cudaDriverGetVersion(&driver) != cudaSuccess) { driver = 0; }
     const qrun_status status =
         qr_device_check(device, cudaRuntimeGetVersion(&runtime), "asking for the runtime's version", err);
@@ -50,6 +54,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
         device->index = i;
     }
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
+    device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER;
     const qrun_status status = qr_device_check_capability(major, minor, err);
     if (status != QRUN_OK) { return status; }
     return qr_device_check(
@@ -196,6 +201,9 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
                            "asking for shared memory", err);
 }
 
-qrun_status qr_device_launch_check(const qr_device *device, const char *kernel, qr_error *err) {
-    return qr_device_check(device, cudaGetLastError(), kernel, err);
+qrun_status qr_device_launch_check(const qr_device *device, cudaError_t result, const char *kernel, qr_error *err) {
+    const cudaError_t behind = cudaGetLastError();
+    return qr_device_check(device, result != cudaSuccess ? result : behind, kernel, err);
 }
+
+bool qr_device_launches_early(const qr_device *device) { return device->launches_early; }

@@ -15,6 +15,8 @@ enum { QR_DEVICE_TICKETS = 16 };
 struct qr_device {
     int index;
     int multiprocessors;
+    int driver;          /* CUDA's version of it: 12030 is 12.3 */
+    bool launches_early; /* QR_LAUNCH_EARLY */
     char isa[16];
     cudaStream_t stream;
     cudaStream_t record_stream; /* of captures; NULL until the first */

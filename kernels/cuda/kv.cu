@@ -39,6 +39,8 @@ static __device__ void store_int8(unsigned char *dst, float *scale, const float 
 }
 
 __global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) {
+    await_previous();
+    admit_next();
     const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
     const int64_t head = index / 2 % a.layout.n_kv_heads, token = index / 2 / a.layout.n_kv_heads;
     const bool is_v = index % 2 != 0;
@@ -62,8 +64,9 @@ __global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) 
 static qrun_status run_kv_write(qr_cuda_backend &cuda, const qr_kv_write_args &args, void *, qr_error *err) {
     const bool aligned = args.layout.head_dim % FOUR == 0 && fours_aligned(args.k, args.k_stride) &&
                          fours_aligned(args.v, args.v_stride) && fours_aligned(args.pages, 0);
-    return QR_LAUNCH(cuda.device, err, kv_write_kernel, blocks_for(args.n_tokens * args.layout.n_kv_heads * 2, WARPS),
-                     THREADS, 0, args, kv_offsets_of(&args.layout), aligned);
+    return QR_LAUNCH_EARLY(cuda.device, err, kv_write_kernel,
+                           blocks_for(args.n_tokens * args.layout.n_kv_heads * 2, WARPS), THREADS, 0, args,
+                           kv_offsets_of(&args.layout), aligned);
 }
 
 QR_CUDA_OP(kv_write, no_workspace<qr_kv_write_args>, run_kv_write)

@@ -19,7 +19,8 @@
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  *     of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by): hence the tiles of
  *     32 and 64 outputs, where there are enough of them for all multiprocessors.
- * Blocks stay and take tile after tile, so that the table is made once, and load for the next before they add up. */
+ * Blocks stay and take tile after tile, so that the table is made once, and load for the next before they add up. The
+ * kernel is launched early: its first loads run beside the short kernels that decode has between two linears. */
 #include "kernels/cuda/linear.cuh"
 
 enum {
@@ -278,11 +279,14 @@ __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::A
     segment_sum<type, path, m_tiles, n_tiles> segment(a, w, *shared, begin,
                                                       begin + per_segment < n_chunks ? begin + per_segment : n_chunks);
     const unsigned n = static_cast<unsigned>((w.rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
+    /* Beside the end of what makes x: weights are on their way and the table is filled when it comes. */
     segment.start(blockIdx.x);
+    admit_next();
     if (path == PATH_NF4) {
         fill_tables(w, book, shared->pairs, shared->map);
         __syncthreads();
     }
+    await_previous();
     for (unsigned tile = blockIdx.x; tile < n; tile += gridDim.x) {
         segment.run();
         if (tile + gridDim.x < n) { segment.start(tile + gridDim.x); }
@@ -301,8 +305,8 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, con
     grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, n_tiles * TILE_ROWS));
     const int at_once = qr_device_multiprocessors(cuda.device) * mma_blocks<path, m_tiles, n_tiles>::AT_ONCE;
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
-    return QR_LAUNCH(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
-                     (sizeof(mma_memory<path, m_tiles>)), args, w, nf4_book_of());
+    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
+                           (sizeof(mma_memory<path, m_tiles>)), args, w, nf4_book_of());
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */

@@ -3,6 +3,8 @@
 #include "kernels/cuda/fours.cuh"
 
 template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, bool aligned) {
+    await_previous();
+    admit_next();
     const row_team<is_block> team = {shared_memory<float>()};
     const int64_t group = team.row();
     if (group >= a.n_rows * a.n_groups) { return; }
@@ -23,6 +25,8 @@ template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, boo
 }
 
 template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a, bool aligned) {
+    await_previous();
+    admit_next();
     const row_team<is_block> team = {shared_memory<float>()};
     const int64_t row = team.row();
     if (row >= a.n_rows) { return; }
@@ -55,9 +59,9 @@ static qrun_status launch_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args
     const bool aligned = args.dim % FOUR == 0 && fours_aligned(args.src, args.src_stride) &&
                          fours_aligned(args.weight, 0) &&
                          fours_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH(cuda.device, err, rms_norm_kernel<is_block>,
-                     row_team<is_block>::grid(args.n_rows * args.n_groups), FOURS_THREADS,
-                     row_team<is_block>::shared_bytes(), args, aligned);
+    return QR_LAUNCH_EARLY(cuda.device, err, rms_norm_kernel<is_block>,
+                           row_team<is_block>::grid(args.n_rows * args.n_groups), FOURS_THREADS,
+                           row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, void *, qr_error *err) {
@@ -70,8 +74,8 @@ static qrun_status launch_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_
     const bool aligned = fours_aligned(args.src, args.dim) && fours_aligned(args.weight, 0) &&
                          fours_aligned(args.bias, 0) &&
                          fours_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH(cuda.device, err, layer_norm_kernel<is_block>, row_team<is_block>::grid(args.n_rows),
-                     FOURS_THREADS, row_team<is_block>::shared_bytes(), args, aligned);
+    return QR_LAUNCH_EARLY(cuda.device, err, layer_norm_kernel<is_block>, row_team<is_block>::grid(args.n_rows),
+                           FOURS_THREADS, row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_args &args, void *, qr_error *err) {

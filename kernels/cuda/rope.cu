@@ -43,6 +43,8 @@ static __device__ __forceinline__ void rotate_fours(float *x, int64_t x_stride, 
 }
 
 __global__ void rope_kernel(qr_rope_args a, bool aligned) {
+    await_previous();
+    admit_next();
     rotate_fours(a.x, a.x_stride, a.n_tokens, a.n_heads, a.head_dim, a.half, a.cos_table, a.sin_table, aligned, 1.0F);
 }
 
@@ -73,9 +75,9 @@ static qrun_status run_rope_backward(qr_cuda_backend &cuda, const qr_rope_backwa
 }
 
 static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
-                     rope_threads(args.n_heads, args.half), 0, args,
-                     rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
+    return QR_LAUNCH_EARLY(cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
+                           rope_threads(args.n_heads, args.half), 0, args,
+                           rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
 }
 
 static qrun_status run_rope_table(qr_cuda_backend &cuda, const qr_rope_table_args &args, void *, qr_error *err) {

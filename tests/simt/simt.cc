@@ -105,7 +105,7 @@ struct warp {
 struct machine {
     fiber fibers[MAX_THREADS];
     warp warps[MAX_THREADS / WARP];
-    unsigned n_threads, n_warps, n_at_barrier, n_finished;
+    unsigned n_threads, n_warps, n_at_barrier, n_finished, n_awaited;
     fiber *running;
     context outside;
     void *outside_fake_stack;
@@ -265,7 +265,10 @@ bool was_launched(const char *kernel, size_t length) {
     return the.launched.count(std::string(kernel, length)) > 0;
 }
 
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body) {
+void await_previous() { the.n_awaited++; }
+
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
+            const std::function<void()> &body) {
     std::lock_guard<std::mutex> guard(the.lock);
     the.kernel = name;
     remember_launch(name);
@@ -287,7 +290,12 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, const 
                      static_cast<unsigned>(at / grid.x / grid.y)};
         memset(now.shared, 0xFF, shared_bytes);
         prepare_threads(block);
+        the.n_awaited = 0;
         run_block();
+        if (the.n_awaited != (early ? the.n_threads : 0)) {
+            fail(early ? "launched early, but not every thread awaits the kernel before it"
+                       : "awaits the kernel before it, but is not launched early");
+        }
     }
     free(now.shared);
     now.shared = nullptr;

@@ -78,8 +78,11 @@ struct state {
 
 extern state now;
 
-/* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below. */
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+/* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below. Every
+ * thread of one that is launched early calls await_previous() once, and none of any other does. */
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
+            const std::function<void()> &body);
+void await_previous();
 
 /* The order of blocks, warps and lanes follows from this. */
 void set_seed(uint64_t seed);
