@@ -8,12 +8,15 @@
 #include "plan_table.h"
 
 typedef struct inspect_options {
+    const char *model;
     bool json, tensors;
 } inspect_options;
 
 #define AT(field) .offset = offsetof(inspect_options, field)
 
 static const option inspect_table[] = {
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model),
+     .completion = COMPLETE_FOLDER, .help = "The folder, as the other commands take it."},
     {.name = "tensors", .kind = OPTION_FLAG, AT(tensors), .help = "List every tensor: name, type, shape, size."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
 };
@@ -60,10 +63,15 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
 }
 
 static int run(const void *options, const option_texts *arguments) {
+    const inspect_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
+    if ((o->model != NULL) == (arguments->count > 0)) {
+        return complain(EXIT_USAGE, o->model != NULL ? "give one folder: DIR or --model DIR"
+                                                     : "no model: give a folder, as in 'qrun inspect DIR'");
+    }
     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) { return complain_error(&error); }
-    const int code = inspect(options, context, arguments->values[0]);
+    const int code = inspect(o, context, o->model != NULL ? o->model : arguments->values[0]);
     qrun_context_destroy(context);
     return code;
 }
@@ -80,7 +88,6 @@ const command command_inspect = {
     .groups = groups,
     .n_groups = N_GROUPS(groups),
     .options_bytes = sizeof(inspect_options),
-    .min_arguments = 1,
     .max_arguments = 1,
     .run = run,
 };

@@ -46,6 +46,9 @@ static int run(const void *options, const option_texts *arguments) {
     if (o->engine.model == NULL && o->engine.shape == NULL) {
         return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
     }
+    if (o->engine.model != NULL && o->engine.shape != NULL) {
+        return complain(EXIT_USAGE, "--model and --shape exclude each other");
+    }
     int code = engine_open_context(&e, &o->engine);
     if (code == EXIT_OK) {
         qrun_error error = QRUN_ERROR_INIT;

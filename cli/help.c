@@ -25,7 +25,8 @@ static void print_wrapped(const char *words, int column, int indent) {
     bool line_begins = true;
     while (*words != '\0') {
         const size_t length = strcspn(words, " \n");
-        if (!line_begins && column + 1 + (int)length > width) {
+        const int columns = text_columns(words, length);
+        if (!line_begins && column + 1 + columns > width) {
             printf("\n%*s", indent, "");
             column = indent;
         } else if (!line_begins && length > 0) {
@@ -33,7 +34,7 @@ static void print_wrapped(const char *words, int column, int indent) {
             column++;
         }
         printf("%.*s", (int)length, words);
-        column += (int)length;
+        column += columns;
         line_begins = false;
         words += length;
         if (words[0] == '\n' && words[1] == '\n') {
@@ -61,12 +62,12 @@ static void write_synopsis(const option *o, text_buffer *out) {
 }
 
 static void print_entry(const char *synopsis, const char *explanation) {
-    const int length = (int)strlen(synopsis);
+    const int columns = text_columns(synopsis, strlen(synopsis));
     printf("%s", synopsis);
-    if (length + 2 > OPTION_COLUMN) {
+    if (columns + 2 > OPTION_COLUMN) {
         printf("\n%*s", OPTION_COLUMN, "");
     } else {
-        printf("%*s", OPTION_COLUMN - length, "");
+        printf("%*s", OPTION_COLUMN - columns, "");
     }
     print_wrapped(explanation, OPTION_COLUMN, OPTION_COLUMN);
 }

@@ -11,6 +11,8 @@
 #include "nearest.h"
 #include "text.h"
 
+enum { NUMBER_TEXT_BYTES = 32 };
+
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 static bool parse_whole(const char *text, int64_t *value) {
@@ -59,7 +61,7 @@ bool parse_bytes(const char *text, int64_t *bytes) {
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (strcmp(text + digits, units[i].unit) != 0) { continue; }
         const double product = value * units[i].factor;
-        if (product >= 0x1p62) { return false; }
+        if (product < 1 || product >= 0x1p62) { return false; }
         *bytes = (int64_t)product;
         return true;
     }
@@ -68,11 +70,27 @@ bool parse_bytes(const char *text, int64_t *bytes) {
 
 /* ---- Storing one option ------------------------------------------------------------------------------------------ */
 
+/* "1000000000000000", not "1e+15"; "1e-06" where it is no whole number. */
+static const char *number_text(double value, char out[NUMBER_TEXT_BYTES]) {
+    const bool is_whole = fabs(value) < 0x1p53 && value == floor(value);
+    (void)snprintf(out, NUMBER_TEXT_BYTES, is_whole ? "%.0f" : "%.15g", value);
+    return out;
+}
+
 static int complain_range(const option *o, const char *kind, const char *text) {
+    char low[NUMBER_TEXT_BYTES], high[NUMBER_TEXT_BYTES];
     if (o->low <= -1e18 || o->high >= 1e18) {
         return complain(EXIT_USAGE, "--%s takes %s, not '%s'", o->name, kind, text);
     }
-    return complain(EXIT_USAGE, "--%s takes %s from %.15g to %.15g, not '%s'", o->name, kind, o->low, o->high, text);
+    return complain(EXIT_USAGE, "--%s takes %s from %s to %s, not '%s'", o->name, kind, number_text(o->low, low),
+                    number_text(o->high, high), text);
+}
+
+/* An empty path is an unset variable of a script more often than not; taken as it is, it would name odd places. */
+static int check_path(const option *o, const char *text) {
+    if (o->completion == COMPLETE_NOTHING || text[0] != '\0') { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--%s takes the path of a %s, and this one is empty", o->name,
+                    o->completion == COMPLETE_FILE ? "file" : "folder");
 }
 
 static int store_choice(const option *o, const char *text, option_int *target) {
@@ -133,6 +151,7 @@ static int store_number(const option *o, const char *text, option_number *target
 }
 
 static int store_value(const option *o, const char *text, void *target) {
+    if ((o->kind == OPTION_TEXT || o->kind == OPTION_TEXTS) && check_path(o, text) != EXIT_OK) { return EXIT_USAGE; }
     switch (o->kind) {
         case OPTION_FLAG: *(bool *)target = true; return EXIT_OK;
         case OPTION_TEXT: *(const char **)target = text; return EXIT_OK;
@@ -304,7 +323,7 @@ static void describe_value(const option *o, const void *value, text_buffer *out)
             return;
         case OPTION_NUMBER:
             if (((const option_number *)value)->given) {
-                text_format(out, "%.17g", ((const option_number *)value)->value);
+                text_json_double(out, ((const option_number *)value)->value);
             }
             return;
         case OPTION_INTS:

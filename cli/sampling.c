@@ -35,7 +35,7 @@ const option sampling_option_table[N_SAMPLING_OPTIONS] = {
 };
 
 const option sample_shape_option_table[N_SAMPLE_SHAPE_OPTIONS] = {
-    {.name = "n", .kind = OPTION_INT, .value_name = "N", AT(n), .low = 1, .high = 1024,
+    {.name = "n", .kind = OPTION_INT, .value_name = "N", AT(n), .low = 1, .high = 256,
      .help = "Answers per prompt. Default: 1."},
     {.name = "logprobs", .kind = OPTION_INT, .value_name = "K", AT(logprobs), .low = 0, .high = 20,
      .help = "Report the log-probability of every token and of the K likeliest in its place (JSON output only)."},

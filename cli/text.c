@@ -131,6 +131,12 @@ uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes) {
     return hash;
 }
 
+int text_columns(const char *bytes, size_t n_bytes) {
+    int n = 0;
+    for (size_t i = 0; i < n_bytes; i++) { n += ((unsigned char)bytes[i] & 0xC0U) != 0x80U; }
+    return n;
+}
+
 const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;

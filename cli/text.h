@@ -33,6 +33,9 @@ bool text_read_file(text_buffer *t, const char *path);
 #define HASH_START 0xcbf29ce484222325ULL
 uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes);
 
+/* Columns of UTF-8 text in a terminal, where a character takes one. */
+int text_columns(const char *bytes, size_t n_bytes);
+
 /* "1.2 GiB", "640 KiB": into out, which is returned. */
 enum { SIZE_TEXT_BYTES = 32 };
 const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]);

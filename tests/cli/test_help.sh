@@ -31,6 +31,8 @@ for command in $commands; do
     expect_true "no line of the help of $command is wider than 100 columns" \
         test "$(awk '{ if (length($0) > widest) widest = length($0) } END { print widest }' "$work/out")" -le 100
     expect_true "no escape sequences without a terminal" sh -c "! grep -q '$(printf '\033')' '$work/out'"
+    expect_true "explanations in the help of $command begin in one column" sh -c "sed 's/…/x/g' '$work/out' |
+        awk '/^  (-[a-z],|   ) --/ && match(\$0, /[^ ]  +[^ ]/) && RSTART + RLENGTH != 30 { exit 1 }'"
     cp "$work/out" "$work/help"
     run "$command" --help
     expect_code 0

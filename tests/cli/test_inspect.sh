@@ -30,4 +30,9 @@ expect_out "weights"
 run plan --model "$model" --memory 10KB
 expect_code 4
 expect_one_error_line
+run inspect "$model" --json
+cp "$work/out" "$work/inspected"
+run inspect --model "$model" --json
+expect_code 0
+expect_true "--model is the same" cmp -s "$work/out" "$work/inspected"
 finish

@@ -35,7 +35,8 @@ wrong "--out DIR" quantize --model x
 wrong "either --model DIR or --shape" bench
 wrong "either --model DIR or --shape" bench --model x --shape y
 wrong "no model" plan
-wrong "needs more" inspect
+wrong "no model" inspect
+wrong "one folder" inspect a --model b
 wrong "does not know what to do with 'b'" inspect a b
 wrong "needs more" completion
 wrong "bash, zsh and fish" completion tcsh
@@ -50,8 +51,18 @@ wrong "number" generate --temperature inf
 wrong "number" generate --temperature 0x1p3
 wrong "number" generate --temperature " 1"
 wrong "number from 0 to 100" generate --temperature -1
+wrong "from 1 to 1000000000000000, not '0'" finetune --max-steps 0
+wrong "from 1 to 256, not '257'" generate --n 257
 wrong "2^64" generate --seed -1
+wrong "the path of a folder, and this one is empty" generate --model "" --prompt x
+wrong "the path of a folder, and this one is empty" generate --model x --adapter "" --prompt x
+wrong "the path of a file, and this one is empty" generate --model x --prompt x --output ""
+wrong "the path of a file, and this one is empty" finetune --model x --data ""
+wrong "the path of a folder, and this one is empty" finetune --model x --data y --out ""
+wrong "exclude each other" plan --model x --shape y
 wrong "2^64" generate --seed 18446744073709551616
+wrong "such as 6GiB" generate --memory 0
+wrong "such as 6GiB" quantize --model x --out y --shard-size 0
 wrong "such as 6GiB" generate --memory 6Gb
 wrong "such as 6GiB" generate --memory -1
 wrong "such as 6GiB" generate --memory 99999999999T
