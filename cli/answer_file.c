@@ -147,7 +147,7 @@ static int check_same_job(const answer_file *file, const text_buffer *job) {
 
 static int write_job(const answer_file *file, const text_buffer *job) {
     FILE *stream = fopen(file->job_path.data, "wb");
-    if (stream == NULL) { return complain_io("create", file->job_path.data); }
+    if (stream == NULL) { return complain_io("create", file->path); }
     const bool written = fwrite(job->data, 1, job->size, stream) == job->size;
     if (fclose(stream) == 0 && written) { return EXIT_OK; }
     return complain_io("write", file->job_path.data);
@@ -168,7 +168,7 @@ static int complain_left_over(const answer_file *file) {
 static int open_stream(answer_file *file, int flags) {
     const int descriptor = open(file->partial_path.data, flags | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno == EEXIST) { return complain_left_over(file); }
-    if (descriptor < 0) { return complain_io("create", file->partial_path.data); }
+    if (descriptor < 0) { return complain_io("create", file->path); }
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(descriptor);
         return complain(EXIT_FILE, "another qrun is writing '%s'", file->partial_path.data);
@@ -198,7 +198,10 @@ int answer_file_open(answer_file *file, const char *path, bool resume, const tex
     *already_whole = false;
     file->path = path;
     file->stream = stdout;
-    if (path == NULL) { return EXIT_OK; }
+    if (path == NULL || strcmp(path, "-") == 0) {
+        file->path = NULL;
+        return EXIT_OK;
+    }
     struct stat target, partial;
     const bool target_exists = stat(path, &target) == 0;
     if (target_exists && S_ISDIR(target.st_mode)) { return complain(EXIT_FILE, "--output '%s' is a folder", path); }
@@ -225,7 +228,10 @@ int answer_file_write(answer_file *file, const text_buffer *lines) {
     if (fwrite(lines->data, 1, lines->size, file->stream) == lines->size && fflush(file->stream) == 0) {
         return EXIT_OK;
     }
-    return file->path != NULL ? complain_io("write answers to", file->path) : complain_stdout(errno);
+    if (file->path == NULL) { return complain_stdout(errno); }
+    if (!file->aside) { return complain_io("write answers to", file->path); }
+    return complain(EXIT_FILE, "cannot write answers to '%s': %s; to go on from those in '%s', repeat the command with "
+                    "--resume", file->path, strerror(errno), file->partial_path.data);
 }
 
 /* So that the rename itself outlives a crash; a folder that cannot be synced is no reason to fail. */

@@ -51,7 +51,7 @@ static const option prompt_table[] = {
 static const option output_table[] = {
     {.name = "output", .letter = 'o', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(output), .neutral = true,
      .completion = COMPLETE_FILE,
-     .help = "Write one JSON object per answer, in the order in which they finish: index (of the request, from 0), "
+     .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the request, from 0), "
              "sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
              "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
              "replaces one that is there); until then it is FILE.jsonl.partial, beside a small "
@@ -106,7 +106,7 @@ static int check_combination(const generate_options *o) {
     if (o->sampling.logprobs.given && !writes_json(o)) {
         return complain(EXIT_USAGE, "--logprobs needs JSON output: add --json, or --output FILE.jsonl");
     }
-    if (o->resume && o->output == NULL) { return complain(EXIT_USAGE, "--resume needs --output FILE.jsonl"); }
+    if (o->resume && (o->output == NULL || strcmp(o->output, "-") == 0)) { return complain(EXIT_USAGE, "--resume needs --output FILE.jsonl"); }
     if (o->resume && o->prompts != NULL && strcmp(o->prompts, "-") == 0) {
         return complain(EXIT_USAGE, "--resume needs the prompts in a file, not on stdin");
     }
@@ -206,6 +206,7 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
                                .seconds = clock_seconds() - j->begin_seconds};
     const int64_t n_failed = j->n_failed + j->output->n_done_failed;
     if (code == EXIT_INTERRUPTED) { tell_interrupted(o, j); }
+    if (code == EXIT_OK && j->n_answered + j->n_resumed == 0) { notify("note: '%s' has no requests", o->prompts); }
     if (code == EXIT_OK) {
         code = answer_file_finish(j->output);
     } else {
@@ -220,51 +221,56 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 
-static int run_job(const generate_options *o, const engine *e, const request_texts *texts, request_file *requests,
-                   const qrun_request_params *request, job *j) {
+/* Before the model is loaded, which can take long: a file that cannot be written, or is whole, is told at once. */
+static int open_output(const generate_options *o, const request_texts *texts, const request_file *requests,
+                       answer_file *output, bool *already_whole) {
     text_buffer identity = {0};
-    bool already_whole;
+    identify_job(o, texts, requests, &identity);
+    const int code = answer_file_open(output, o->output, o->resume, &identity, already_whole);
+    text_free(&identity);
+    if (*already_whole) { notify("'%s' is whole; there is nothing to resume", o->output); }
+    return code;
+}
+
+static int run_job(const generate_options *o, const engine *e, const qrun_request_params *request, job *j) {
     enum { IN_FLIGHT_MIN = 256 };
     j->engine = e;
-    j->requests = o->prompts != NULL ? requests : NULL;
     j->defaults = *request;
     j->chat = o->chat;
     j->system = o->system;
     j->max_in_flight = 2 * o->engine.max_batch.value > IN_FLIGHT_MIN ? 2 * o->engine.max_batch.value : IN_FLIGHT_MIN;
-    identify_job(o, texts, requests, &identity);
-    int code = answer_file_open(j->output, o->output, o->resume, &identity, &already_whole);
-    text_free(&identity);
-    if (code != EXIT_OK) {
-        answer_file_abandon(j->output);
-    } else if (already_whole) {
-        answer_file_abandon(j->output);
-        notify("'%s' is whole; there is nothing to resume", o->output);
-    } else {
-        code = end_job(o, e, j, job_run(j));
+    return end_job(o, e, j, job_run(j));
+}
+
+static int answer_all(const generate_options *o, const request_texts *texts, request_file *requests,
+                      answer_file *output) {
+    engine e = {0};
+    job j = {.output = output, .requests = o->prompts != NULL ? requests : NULL};
+    qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+    int code = engine_open(&e, &o->engine);
+    if (code == EXIT_OK) { code = make_request(o, &e, texts, &request); }
+    if (code == EXIT_OK) {
+        code = writes_json(o) ? run_job(o, &e, &request, &j) : run_text(o, &e, &request);
     }
+    engine_close(&e);
+    job_free(&j);
     return code;
 }
 
 static int run(const void *options, const option_texts *arguments) {
     const generate_options *o = options;
-    engine e = {0};
     request_texts texts = {0};
     request_file requests = {.n_requests = -1};
     answer_file output = {0};
-    job j = {.output = &output};
-    qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+    bool already_whole = false;
     (void)arguments;
     if (o->quiet) { progress_silence(); }
     int code = check_combination(o);
     if (code == EXIT_OK) { code = read_texts(o, &texts); }
     if (code == EXIT_OK && o->prompts != NULL) { code = request_file_open(&requests, o->prompts); }
-    if (code == EXIT_OK) { code = engine_open(&e, &o->engine); }
-    if (code == EXIT_OK) { code = make_request(o, &e, &texts, &request); }
-    if (code == EXIT_OK) {
-        code = writes_json(o) ? run_job(o, &e, &texts, &requests, &request, &j) : run_text(o, &e, &request);
-    }
-    engine_close(&e);
-    job_free(&j);
+    if (code == EXIT_OK && writes_json(o)) { code = open_output(o, &texts, &requests, &output, &already_whole); }
+    if (code == EXIT_OK && !already_whole) { code = answer_all(o, &texts, &requests, &output); }
+    answer_file_abandon(&output); /* does nothing to one that was finished */
     request_file_close(&requests);
     free_texts(&texts);
     return code;

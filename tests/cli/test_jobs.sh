@@ -50,7 +50,9 @@ expect_code 2
 expect_err "--resume"
 run "$@" --output killed.jsonl --resume --temperature 0.5
 expect_code 2
-expect_err "--temperature was not given and is"
+expect_err '--temperature was not given and is "0.5" now'
+run "$@" --output killed.jsonl --resume --temperature 0.3
+expect_err 'is "0.3" now'
 cp requests.jsonl same.jsonl
 echo '{"prompt": "one more"}' >>requests.jsonl
 run "$@" --output killed.jsonl --resume
@@ -123,6 +125,28 @@ printf '{"prompt": "fine", "max_tokens": 2}\nbad\n' >bad.jsonl
 run generate --model "$model" --prompts bad.jsonl --output bad.out.jsonl
 expect_code 1
 expect_jsonl bad.out.jsonl 2
+
+# "-" is stdout, as it is stdin for --prompts; what never was a file cannot be resumed.
+run "$@" --output -
+expect_code 0
+expect_jsonl "$work/out" 60
+expect_true "no file of that name" test ! -e ./- -a ! -e ./-.partial
+run "$@" --output - --resume
+expect_code 2
+expect_err "--resume needs --output FILE.jsonl"
+
+# A file without requests is answered by a file without answers, and by a word.
+: >none.jsonl
+run generate --model "$model" --prompts none.jsonl --output none.out.jsonl
+expect_code 0
+expect_err "'none.jsonl' has no requests"
+expect_jsonl none.out.jsonl 0
+
+# A model that cannot be opened leaves nothing behind.
+run generate --model "$work" --prompts requests.jsonl --output early.jsonl
+expect_code 3
+expect_one_error_line
+expect_true "nothing is left of it" test ! -e early.jsonl.partial -a ! -e early.jsonl.partial.job
 
 # A full disk: one clear line, an exit code, nothing under the final name.
 if [ -w /dev/full ]; then
