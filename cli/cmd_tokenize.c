@@ -22,7 +22,8 @@ typedef struct tokenize_options {
 
 static const option tokenize_table[] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model), .completion = COMPLETE_FOLDER,
-     .help = "The model's folder, or its id in the Hugging Face cache. Only its tokenizer is read."},
+     .help = "The model's folder, or its id in the Hugging Face cache. Only its tokenizer is read, and nothing else "
+             "need be there."},
     {.name = "ids", .kind = OPTION_FLAG, AT(ids), .help = "Print the ids alone, on one line."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print {\"ids\": [...], \"tokens\": [...]}."},
     {.name = "decode", .letter = 'd', .kind = OPTION_FLAG, AT(decode),

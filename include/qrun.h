@@ -198,7 +198,7 @@ QRUN_API qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_inf
 
 typedef struct qrun_tokenizer qrun_tokenizer;
 
-/* Opens a folder's tokenizer.json and chat template, without its weights. */
+/* Opens a folder's tokenizer.json and chat template; nothing else of a model need be there. */
 QRUN_API qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
                                          qrun_error *error);
 QRUN_API void qrun_tokenizer_destroy(qrun_tokenizer *tokenizer);

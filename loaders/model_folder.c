@@ -1,8 +1,10 @@
 #include "loaders/model_folder.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
@@ -66,6 +68,10 @@ static qrun_status explain_missing_config(const char *folder, qr_error *err) {
                        folder);
     }
     if (status != QRUN_OK) { return status; }
+    if (access(folder, R_OK | X_OK) != 0) {
+        return qr_fail(err, QRUN_ERROR_IO, "%s: cannot read the folder: %s; check its permissions", folder,
+                       strerror(errno));
+    }
     if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
     return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: has no config.json, so it is not a Hugging Face model folder",
                    folder);
@@ -217,6 +223,10 @@ qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_
     } else if (qr_file_exists(name_or_path)) {
         status = qr_fail(err, QRUN_ERROR_ARGUMENT,
                          "%s: is a file; give the folder that holds config.json and the weights", name_or_path);
+    } else if (name_or_path[0] == '\0') {
+        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "the model's path is empty; give a folder or the id of a cached model");
+    } else if (qr_ends_with(name_or_path, ".json")) {
+        status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: there is no such file; check the path", name_or_path);
     } else if (is_hub_id(name_or_path)) {
         status = resolve_cached(name_or_path, folder, err);
     } else {

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "loaders/chat_template.h"
 #include "loaders/json.h"
 #include "loaders/model_folder.h"
@@ -25,13 +26,24 @@ out:
     return status;
 }
 
+/* A folder with a tokenizer and nothing else is enough here. *found is false for any other path. */
+static qrun_status find_bare_tokenizer(const char *path, bool *found, qr_error *err) {
+    char *file = qr_path_join(path, "tokenizer.json");
+    if (file == NULL) { return qr_fail_memory(err, path, strlen(path)); }
+    *found = qr_file_is_folder(path) && qr_file_exists(file);
+    qr_free(file);
+    return QRUN_OK;
+}
+
 qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
                                 qrun_error *error) {
     (void)context;
     char *folder = NULL;
+    bool is_bare = false;
     *tokenizer = NULL;
-    qrun_status status = qr_model_folder_resolve(path, &folder, error);
-    if (status == QRUN_OK) { status = qr_text_tools_open(folder, tokenizer, error); }
+    qrun_status status = find_bare_tokenizer(path, &is_bare, error);
+    if (status == QRUN_OK && !is_bare) { status = qr_model_folder_resolve(path, &folder, error); }
+    if (status == QRUN_OK) { status = qr_text_tools_open(is_bare ? path : folder, tokenizer, error); }
     qr_free(folder);
     return status;
 }

@@ -20,6 +20,10 @@ for command in "generate --prompt x --model" "chat --model" "plan --model" "insp
 done
 expect_true "nothing was written" test ! -e "$work/quantised"
 
+wrong "there is no such file" plan --shape none.json
+wrong "there is no such file" bench --shape none.json
+wrong "there is no such file" finetune --plan --shape none.json
+wrong "cannot create '$work/none/out.jsonl'" generate --model "$model" --prompt x --output "$work/none/out.jsonl"
 wrong "$work/none.jsonl" generate --model "$model" --prompts "$work/none.jsonl"
 wrong "is a folder" generate --model "$model" --prompts "$work"
 wrong "is a folder" generate --model "$model" --prompt x --output "$work"

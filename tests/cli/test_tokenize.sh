@@ -27,4 +27,11 @@ run tokenize --model "$model" --chat --system "Be kind." "Hello"
 expect_code 0
 expect_out "Be kind."
 expect_out "Hello"
+
+# A folder with a tokenizer and nothing else.
+mkdir "$work/bare"
+cp "$model/tokenizer.json" "$work/bare"
+run tokenize --model "$work/bare" --ids "$text"
+expect_code 0
+expect_out "$ids"
 finish

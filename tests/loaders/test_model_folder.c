@@ -61,7 +61,8 @@ static void test_folders(void) {
     check_refused(temporary_path(&base, "m/x.gguf"), QRUN_ERROR_UNSUPPORTED, "GGUF");
     check_refused(temporary_path(&base, "absent"), QRUN_ERROR_NOT_FOUND, "there is no such folder");
     check_refused("a/b/c", QRUN_ERROR_NOT_FOUND, "there is no such folder");
-    check_refused("", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("", QRUN_ERROR_ARGUMENT, "path is empty");
+    check_refused("no-such-config.json", QRUN_ERROR_NOT_FOUND, "there is no such file");
     check_refused("../qrun-absent-name", QRUN_ERROR_NOT_FOUND, "there is no such folder");
     temporary_remove(&base);
 }
