@@ -15,14 +15,7 @@
 
 #include "base/half.h"
 #include "base/sizes.h"
-
-/* QR_CPU_ISA (avx512, avx2, c) is what a source is being compiled for; its symbols carry it. */
-#ifndef QR_CPU_ISA
-#error "compile with QR_CPU_ISA defined"
-#endif
-#define QR_ISA_JOIN2(name, isa) name##_##isa
-#define QR_ISA_JOIN(name, isa) QR_ISA_JOIN2(name, isa)
-#define QR_ISA(name) QR_ISA_JOIN(name, QR_CPU_ISA)
+#include "kernels/cpu/isa_name.h"
 
 /* For loops over register tiles, whose bounds must be constants after inlining. */
 #define QR_INLINE static inline __attribute__((always_inline))
