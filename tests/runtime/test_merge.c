@@ -2,15 +2,11 @@
  * and whole or not there at all. */
 #include "check.h"
 
-#include <dirent.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "folder_writing.h"
 #include "golden_index.h"
 #include "loaders/adapter_writer.h"
 #include "loaders/safetensors.h"
@@ -19,20 +15,11 @@
 
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
 
-enum { PATH_BYTES = 512, N_GOLDEN_ROWS = 4 };
+enum { PATH_BYTES = SCRATCH_PATH_BYTES, N_GOLDEN_ROWS = 4 };
 
 static qrun_context *context;
-static char scratch[] = "/tmp/qrun-merge-XXXXXX"; /* a folder of this run's own */
 
 /* ---- Folders ----------------------------------------------------------------------------------------------------- */
-
-static const char *in_scratch(const char *name) {
-    static char paths[16][PATH_BYTES];
-    static int next;
-    char *path = paths[next++ % 16];
-    snprintf(path, PATH_BYTES, "%s/%s", scratch, name);
-    return path;
-}
 
 static const char *fixture(const char *name) {
     static char paths[16][PATH_BYTES];
@@ -40,15 +27,6 @@ static const char *fixture(const char *name) {
     char *path = paths[next++ % 16];
     snprintf(path, PATH_BYTES, FIXTURES "%s", name);
     return path;
-}
-
-static int count_entries(const char *path) {
-    DIR *folder = opendir(path);
-    if (folder == NULL) { return -1; }
-    int n = -2;
-    while (readdir(folder) != NULL) { n++; }
-    closedir(folder);
-    return n;
 }
 
 static qrun_merge_params params_for(const char *model, const char *adapter, const char *out) {
@@ -448,48 +426,16 @@ static void test_progress_and_cancelling(void) {
     }
 }
 
-/* A limit on the size of files stands in for a full disk: write fails in the middle. */
-static void test_writing_fails(void) {
-    struct rlimit old, small;
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
-    signal(SIGXFSZ, SIG_IGN);
-    small = old;
-    static const rlim_t limits[] = {0, 100, 100000};
-    for (size_t i = 0; i < QR_COUNT_OF(limits); i++) {
-        small.rlim_cur = limits[i];
-        REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-        qrun_error error = QRUN_ERROR_INIT;
-        const qrun_status status =
-            merge(fixture("models/llama"), fixture("adapters/llama-lora"), in_scratch("full"), &error);
-        setrlimit(RLIMIT_FSIZE, &old);
-        CHECK_INT(status, QRUN_ERROR_IO);
-        CHECK_MSG(strstr(error.message, "cannot write") != NULL, "%s", error.message);
-        CHECK_INT(count_entries(scratch), 0);
-    }
-    signal(SIGXFSZ, SIG_DFL);
+static qrun_status merge_llama(const char *out, qrun_error *error) {
+    return merge(fixture("models/llama"), fixture("adapters/llama-lora"), out, error);
 }
 
-static void test_every_allocation_may_fail(void) {
-    qr_alloc_stats before, after;
-    int64_t n = 1;
-    for (bool done = false; !done; n++) {
-        qrun_error error = QRUN_ERROR_INIT;
-        qr_alloc_get_stats(&before);
-        qr_alloc_fail_at(n);
-        const qrun_status status =
-            merge(fixture("models/gpt2-nf4"), fixture("adapters/gpt2-lora"), in_scratch("short"), &error);
-        qr_alloc_fail_at(0);
-        qr_alloc_get_stats(&after);
-        CHECK_INT(after.n_held, before.n_held);
-        done = status == QRUN_OK;
-        if (done) { break; }
-        CHECK_MSG(status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
-        CHECK_INT(count_entries(scratch), 0);
-        REQUIRE(check_state.n_failures_in_case == 0);
-    }
-    CHECK(n > 100);
-    CHECK(qr_folder_remove_flat(in_scratch("short"), NULL) == QRUN_OK);
+static qrun_status merge_gpt2(const char *out, qrun_error *error) {
+    return merge(fixture("models/gpt2-nf4"), fixture("adapters/gpt2-lora"), out, error);
 }
+
+static void test_writing_fails(void) { check_full_disk(merge_llama); }
+static void test_every_allocation_may_fail(void) { check_failing_allocations(merge_gpt2); }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -547,7 +493,7 @@ static void test_memory_is_that_of_a_tensor(void) {
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qrun_error error = QRUN_ERROR_INIT;
-    if (mkdtemp(scratch) == NULL || qrun_context_create(NULL, &context, &error) != QRUN_OK) {
+    if (!scratch_begin() || qrun_context_create(NULL, &context, &error) != QRUN_OK) {
         printf("cannot begin: %s\n", error.message);
         return 1;
     }
@@ -564,6 +510,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_every_allocation_may_fail);
     CHECK_RUN(test_memory_is_that_of_a_tensor);
     qrun_context_destroy(context);
-    rmdir(scratch);
+    scratch_end();
     return check_end();
 }

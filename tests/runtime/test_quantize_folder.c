@@ -2,14 +2,10 @@
  * read back, and whole or not there at all. */
 #include "check.h"
 
-#include <dirent.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "folder_writing.h"
 #include "loaders/bnb_tensors.h"
 #include "loaders/json.h"
 #include "loaders/quantized_config.h"
@@ -20,38 +16,9 @@
 #define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
 
-enum { PATH_BYTES = 512 };
-
 static qrun_context *context;
-static char scratch[] = "/tmp/qrun-quantize-XXXXXX"; /* a folder of this run's own */
 
 /* ---- Folders ----------------------------------------------------------------------------------------------------- */
-
-static const char *in_scratch(const char *name) {
-    static char paths[16][PATH_BYTES];
-    static int next;
-    char *path = paths[next++ % 16];
-    snprintf(path, PATH_BYTES, "%s/%s", scratch, name);
-    return path;
-}
-
-/* Entries of a folder, "." and ".." left out; −1 when it cannot be opened. */
-static int count_entries(const char *path) {
-    DIR *folder = opendir(path);
-    if (folder == NULL) { return -1; }
-    int n = -2;
-    while (readdir(folder) != NULL) { n++; }
-    closedir(folder);
-    return n;
-}
-
-static void remove_folder(const char *path) {
-    DIR *folder = opendir(path);
-    if (folder == NULL) { return; }
-    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) { unlinkat(dirfd(folder), entry->d_name, 0); }
-    closedir(folder);
-    rmdir(path);
-}
 
 static bool same_file(const char *folder_a, const char *folder_b, const char *name) {
     char *paths[2] = {qr_path_join(folder_a, name), qr_path_join(folder_b, name)};
@@ -149,7 +116,7 @@ static void test_as_bitsandbytes_writes_them(void) {
         compare_configs(fixtures[i].folder, out);
         CHECK(same_file(fixtures[i].base, out, "generation_config.json"));
         CHECK_INT(count_entries(out), 3);
-        remove_folder(out);
+        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
     }
 }
 
@@ -280,7 +247,7 @@ static void check_read_back(const char *base, qrun_quant quant, int64_t max_shar
     }
     qrun_model_destroy(on_load);
     qrun_model_destroy(stored);
-    remove_folder(out);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
 }
 
 static void test_reads_back_as_quantised_on_load(void) {
@@ -301,7 +268,7 @@ static void test_shards(void) {
     compare_tensors(&fixtures[1], out);
     CHECK(qr_file_exists(in_scratch("shards/model.safetensors.index.json")));
     CHECK(!qr_file_exists(in_scratch("shards/model.safetensors")));
-    remove_folder(out);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
 }
 
 static void test_files_beside_the_weights(void) {
@@ -312,7 +279,7 @@ static void test_files_beside_the_weights(void) {
     CHECK(same_file(EXAMPLE, out, "tokenizer_config.json"));
     CHECK(same_file(EXAMPLE, out, "generation_config.json"));
     CHECK(!qr_file_exists(in_scratch("files/README.md")));
-    remove_folder(out);
+    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
 }
 
 /* ---- Refusals and failures --------------------------------------------------------------------------------------- */
@@ -354,7 +321,7 @@ static void test_progress_and_cancelling(void) {
     CHECK(qrun_quantize_folder(context, &params, NULL) == QRUN_OK);
     CHECK(whole.n_calls > 10);
     CHECK_INT(whole.last, whole.total);
-    remove_folder(params.out);
+    CHECK(qr_folder_remove_flat(params.out, NULL) == QRUN_OK);
     for (int at = 1; at <= whole.n_calls; at++) {
         progress stopped = {.stop_after = at};
         qrun_error error = QRUN_ERROR_INIT;
@@ -364,25 +331,16 @@ static void test_progress_and_cancelling(void) {
     }
 }
 
-/* A limit on the size of files stands in for a full disk: write fails in the middle. */
-static void test_writing_fails(void) {
-    struct rlimit old, small;
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
-    signal(SIGXFSZ, SIG_IGN);
-    small = old;
-    static const rlim_t limits[] = {0, 100, 100000};
-    for (size_t i = 0; i < QR_COUNT_OF(limits); i++) {
-        small.rlim_cur = limits[i];
-        REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-        qrun_error error = QRUN_ERROR_INIT;
-        const qrun_status status = quantize(MODELS "llama", in_scratch("full"), QRUN_QUANT_NF4_DQ, 0, &error);
-        setrlimit(RLIMIT_FSIZE, &old);
-        CHECK_INT(status, QRUN_ERROR_IO);
-        CHECK_MSG(strstr(error.message, "cannot write") != NULL, "%s", error.message);
-        CHECK_INT(count_entries(scratch), 0);
-    }
-    signal(SIGXFSZ, SIG_DFL);
+static qrun_status quantize_llama(const char *out, qrun_error *error) {
+    return quantize(MODELS "llama", out, QRUN_QUANT_NF4_DQ, 0, error);
 }
+
+static qrun_status quantize_gpt2(const char *out, qrun_error *error) {
+    return quantize(MODELS "gpt2", out, QRUN_QUANT_NF4_DQ, 60000, error);
+}
+
+static void test_writing_fails(void) { check_full_disk(quantize_llama); }
+static void test_every_allocation_may_fail(void) { check_failing_allocations(quantize_gpt2); }
 
 static void test_infinite_weights_are_refused(void) {
     const char *name = "model.layers.1.mlp.up_proj.weight", *folder = in_scratch("damaged");
@@ -409,37 +367,16 @@ static void test_infinite_weights_are_refused(void) {
         CHECK_INT(quantize(folder, in_scratch("out"), quants[i], 0, &error), QRUN_ERROR_INPUT);
         CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
     }
-    remove_folder(folder);
+    CHECK(qr_folder_remove_flat(folder, NULL) == QRUN_OK);
     CHECK_INT(count_entries(scratch), 0);
     qr_free(text);
     qr_free(weights);
 }
 
-static void test_every_allocation_may_fail(void) {
-    qr_alloc_stats before, after;
-    int64_t n = 1;
-    for (bool done = false; !done; n++) {
-        qrun_error error = QRUN_ERROR_INIT;
-        qr_alloc_get_stats(&before);
-        qr_alloc_fail_at(n);
-        const qrun_status status = quantize(MODELS "gpt2", in_scratch("short"), QRUN_QUANT_NF4_DQ, 60000, &error);
-        qr_alloc_fail_at(0);
-        qr_alloc_get_stats(&after);
-        CHECK_INT(after.n_held, before.n_held);
-        done = status == QRUN_OK;
-        if (done) { break; }
-        CHECK_MSG(status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
-        CHECK_INT(count_entries(scratch), 0);
-        REQUIRE(check_state.n_failures_in_case == 0);
-    }
-    CHECK(n > 100);
-    remove_folder(in_scratch("short"));
-}
-
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qrun_error error = QRUN_ERROR_INIT;
-    if (mkdtemp(scratch) == NULL || qrun_context_create(NULL, &context, &error) != QRUN_OK) {
+    if (!scratch_begin() || qrun_context_create(NULL, &context, &error) != QRUN_OK) {
         printf("cannot begin: %s\n", error.message);
         return 1;
     }
@@ -455,6 +392,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_infinite_weights_are_refused);
     CHECK_RUN(test_every_allocation_may_fail);
     qrun_context_destroy(context);
-    rmdir(scratch);
+    scratch_end();
     return check_end();
 }
