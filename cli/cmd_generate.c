@@ -51,8 +51,8 @@ static const option prompt_table[] = {
 static const option output_table[] = {
     {.name = "output", .letter = 'o', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(output), .neutral = true,
      .completion = COMPLETE_FILE,
-     .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the request, from 0), "
-             "sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
+     .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
+             "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
              "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
              "replaces one that is there); until then it is FILE.jsonl.partial, beside a small "
              "FILE.jsonl.partial.job."},
@@ -106,7 +106,9 @@ static int check_combination(const generate_options *o) {
     if (o->sampling.logprobs.given && !writes_json(o)) {
         return complain(EXIT_USAGE, "--logprobs needs JSON output: add --json, or --output FILE.jsonl");
     }
-    if (o->resume && (o->output == NULL || strcmp(o->output, "-") == 0)) { return complain(EXIT_USAGE, "--resume needs --output FILE.jsonl"); }
+    if (o->resume && (o->output == NULL || strcmp(o->output, "-") == 0)) {
+        return complain(EXIT_USAGE, "--resume needs --output FILE.jsonl");
+    }
     if (o->resume && o->prompts != NULL && strcmp(o->prompts, "-") == 0) {
         return complain(EXIT_USAGE, "--resume needs the prompts in a file, not on stdin");
     }

@@ -60,7 +60,7 @@ const option session_option_table[N_SESSION_OPTIONS] = {
      .help = "Longest sequence in tokens, prompt and answer together. Default: the model's own, as far as memory "
              "allows."},
     {.name = "max-batch", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(max_batch), .low = 1,
-     .high = 65536,
+     .high = 4096,
      .help = "Sequences that run at once. Default: 64."},
     {.name = "step-tokens", .neutral = true, .kind = OPTION_INT, .value_name = "N", AT(step_tokens), .low = 1,
      .high = 1 << 20,

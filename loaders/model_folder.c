@@ -224,7 +224,8 @@ qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_
         status = qr_fail(err, QRUN_ERROR_ARGUMENT,
                          "%s: is a file; give the folder that holds config.json and the weights", name_or_path);
     } else if (name_or_path[0] == '\0') {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "the model's path is empty; give a folder or the id of a cached model");
+        status = qr_fail(err, QRUN_ERROR_ARGUMENT,
+                         "the model's path is empty; give a folder, or the id of a cached model");
     } else if (qr_ends_with(name_or_path, ".json")) {
         status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: there is no such file; check the path", name_or_path);
     } else if (is_hub_id(name_or_path)) {

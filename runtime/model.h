@@ -124,6 +124,13 @@ struct qrun_tokenizer {
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
                                        const qr_family **family, qr_error *err);
 
+/* The program's options that would hold this model's weights smaller than it is held: "--quant nf4-dq, --quant-head
+ * int8"; empty where there are none. */
+typedef struct qr_options_text {
+    char text[48];
+} qr_options_text;
+qr_options_text qr_model_smaller_options(const qrun_model *model);
+
 struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */
     qr_weight_format table_format;  /* of embedding and head where no file says so */

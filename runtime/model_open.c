@@ -259,11 +259,16 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         owner = "the GPU has free";
     }
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "%s: its weights need %s as %s, and %s %s; give more memory or hold them smaller (--quant nf4-dq, "
-                   "--quant-head int8)",
-                   model->folder, qr_format_bytes((int64_t)model->weight_bytes).text,
-                   qr_weight_format_name(model->linear_format), owner, qr_format_bytes(qr_max(limit, 0)).text);
+    char advice[96] = "give more memory";
+    const qr_options_text smaller = qr_model_smaller_options(model);
+    if (params->trainable) {
+        (void)snprintf(advice, sizeof advice, "give more memory, or train an adapter instead of all weights");
+    } else if (smaller.text[0] != '\0') {
+        (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
+    }
+    return qr_fail(err, QRUN_ERROR_MEMORY, "%s: its weights need %s as %s, and %s %s; %s", model->folder,
+                   qr_format_bytes((int64_t)model->weight_bytes).text, qr_weight_format_name(model->linear_format),
+                   owner, qr_format_bytes(qr_max(limit, 0)).text, advice);
 }
 
 enum { SAMPLE_BYTES = 256 };

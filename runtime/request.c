@@ -109,12 +109,17 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
 }
 
 /* How long prompt and answer may become together. */
-static qrun_status fit(const qr_request_limits *limits, const qrun_request_params *params, int64_t n_prompt,
-                       int64_t *capacity, qr_error *err) {
+static qrun_status fit(const qrun_model *model, const qr_request_limits *limits, const qrun_request_params *params,
+                       int64_t n_prompt, int64_t *capacity, qr_error *err) {
+    if (n_prompt >= model->shape.context_tokens) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "the prompt has %lld tokens and this model's context is %lld; shorten it", (long long)n_prompt,
+                       (long long)model->shape.context_tokens);
+    }
     if (n_prompt >= limits->context_tokens) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "the prompt has %lld tokens and the context is %lld; shorten it%s", (long long)n_prompt,
-                       (long long)limits->context_tokens, ", or raise --context where the model allows");
+                       "the prompt has %lld tokens and the context is %lld; shorten it, or raise --context (up to %lld)",
+                       (long long)n_prompt, (long long)limits->context_tokens, (long long)model->shape.context_tokens);
     }
     const bool open_ended = params->max_tokens == 0;
     *capacity = open_ended ? limits->context_tokens : qr_min(limits->context_tokens, n_prompt + params->max_tokens);
@@ -122,9 +127,9 @@ static qrun_status fit(const qr_request_limits *limits, const qrun_request_param
     if (*capacity <= limits->pool_tokens) { return QRUN_OK; }
     return qr_fail(
         err, QRUN_ERROR_MEMORY,
-        "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more --memory, a smaller "
-        "--max-tokens, or --kv int8",
-        (long long)*capacity, (long long)limits->pool_tokens);
+        "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more --memory%s",
+        (long long)*capacity, (long long)limits->pool_tokens,
+        limits->kv_is_smallest ? " or a smaller --max-tokens" : ", a smaller --max-tokens, or --kv int8");
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -204,7 +209,7 @@ qrun_status qr_request_create(const qrun_model *model, qr_kv_cache *cache, const
     if (made == NULL) { QR_TRY(qr_fail_memory(err, "a request", sizeof *made)); }
     copy_options(params, &prompt, made);
     made->n_prompt = (int64_t)prompt.n;
-    QR_TRY(fit(limits, params, made->n_prompt, &made->capacity, err));
+    QR_TRY(fit(model, limits, params, made->n_prompt, &made->capacity, err));
     made->rope_tokens = made->capacity;
     QR_TRY(copy_stops(params, made, err));
     made->sequences = qr_alloc_array_zeroed((size_t)made->n_samples, sizeof *made->sequences);

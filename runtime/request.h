@@ -64,6 +64,7 @@ struct qr_request {
 typedef struct qr_request_limits {
     int64_t context_tokens; /* longest sequence by the model or the session's parameters */
     int64_t pool_tokens;    /* longest sequence that the page pool can hold */
+    bool kv_is_smallest;    /* no smaller type of K/V could be asked for */
 } qr_request_limits;
 
 /* Checks, tokenises and copies. QRUN_ERROR_ARGUMENT for values out of range, QRUN_ERROR_MEMORY for a request that can

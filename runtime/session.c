@@ -98,8 +98,40 @@ static session_budget budget_of(const qrun_session_params *params, const qr_devi
     return budget;
 }
 
-static qrun_status refuse_budget(const qr_plan *plan, const session_budget *budget, const qr_device_memory *memory,
-                                 int64_t least, qr_error *err) {
+typedef struct advice {
+    char text[224];
+} advice;
+
+/* What would make this session fit: only what is not done already. */
+static advice advise(const qrun_model *model, const qr_forward_limits *limits, bool can_have_more) {
+    char smaller[80] = "";
+    const char *parts[3];
+    int n_parts = 0;
+    const qr_options_text options = qr_model_smaller_options(model);
+    if (can_have_more) { parts[n_parts++] = "give more --memory"; }
+    if (options.text[0] != '\0') {
+        (void)snprintf(smaller, sizeof smaller, "hold the weights smaller (%s)", options.text);
+        parts[n_parts++] = smaller;
+    }
+    if (limits->max_tokens > limits->max_sequences) {
+        parts[n_parts++] = limits->max_sequences > 1 ? "take smaller --step-tokens and --max-batch"
+                                                     : "take smaller --step-tokens";
+    } else if (limits->max_sequences > 1) {
+        parts[n_parts++] = "take a smaller --max-batch";
+    }
+    advice made = {"a smaller model is needed"};
+    size_t used = 0;
+    for (int i = 0; i < n_parts; i++) {
+        const char *joint = i == 0 ? "" : i + 1 == n_parts ? ", or " : ", ";
+        const int n = snprintf(made.text + used, sizeof made.text - used, "%s%s", joint, parts[i]);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    return made;
+}
+
+static qrun_status refuse_budget(const qrun_model *model, const qr_forward_limits *limits, const qr_plan *plan,
+                                 const session_budget *budget, const qr_device_memory *memory, int64_t least,
+                                 qr_error *err) {
     const int64_t weights = plan->entries[QR_PLAN_WEIGHTS].bytes, all = qr_plan_total(plan);
     const int64_t context = qr_device_memory_context(memory);
     const int64_t bytes = qr_min(budget->bytes, budget->wanted);
@@ -113,13 +145,11 @@ static qrun_status refuse_budget(const qr_plan *plan, const session_budget *budg
     if (context > 0) {
         (void)snprintf(driver, sizeof driver, "the GPU's context %s, ", qr_format_bytes(context).text);
     }
-    return qr_fail(
-        err, QRUN_ERROR_MEMORY,
-        "%s: weights %s, %sbuffers %s and the smallest K/V pool %s make %s; %shold the weights smaller (--quant, "
-        "--quant-head int8), or take a smaller --max-batch",
-        limit, qr_format_bytes(weights).text, driver, qr_format_bytes(all - weights - context).text,
-        qr_format_bytes(least).text, qr_format_bytes(all + least).text,
-        budget->by_device ? "" : "give more --memory, ");
+    return qr_fail(err, QRUN_ERROR_MEMORY,
+                   "%s: weights %s, %sbuffers %s and the smallest K/V pool %s make %s; %s", limit,
+                   qr_format_bytes(weights).text, driver, qr_format_bytes(all - weights - context).text,
+                   qr_format_bytes(least).text, qr_format_bytes(all + least).text,
+                   advise(model, limits, !budget->by_device).text);
 }
 
 /* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */
@@ -148,7 +178,7 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
     }
     if (sizes->n_pages < least || others > budget.bytes - sizes->n_pages * page_bytes) {
         const int64_t smallest = qr_max(least, params->kv_tokens > 0 ? sizes->n_pages : 0) * page_bytes;
-        return refuse_budget(plan, &budget, memory, smallest, err);
+        return refuse_budget(model, &sizes->forward, plan, &budget, memory, smallest, err);
     }
     sizes->pool_tokens = longest_sequence(model, sizes->n_pages, context, step);
     return QRUN_OK;
@@ -343,7 +373,8 @@ static void notify(const qrun_session *session) {
 
 qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
                                 qrun_error *error) {
-    const qr_request_limits limits = {session->sizes.context_tokens, session->sizes.pool_tokens};
+    const qr_request_limits limits = {session->sizes.context_tokens, session->sizes.pool_tokens,
+                                      session->sizes.forward.kv_format == QR_KV_INT8};
     qr_request *made;
     qrun_status status = qr_adapter_check_owner(session->model, params->adapter, error);
     if (status == QRUN_OK) {

@@ -30,6 +30,23 @@ expect_out "weights"
 run plan --model "$model" --memory 10KB
 expect_code 4
 expect_one_error_line
+expect_err "give more --memory, hold the weights smaller (--quant-head int8), or take smaller --step-tokens and --max-batch"
+
+# A refusal names what would help, and nothing that is done already.
+run plan --model "$model" --memory 10KB --quant int8 --quant-head int8 --step-tokens 1 --max-batch 1
+expect_code 4
+expect_err "give more --memory, or hold the weights smaller (--quant nf4-dq)"
+run plan --model "$model" --memory 10KB --quant nf4-dq --quant-head int8 --max-batch 1
+expect_err "; give more --memory, or take smaller --step-tokens"
+run generate --model "$model" --prompt x --memory 10KB --quant nf4-dq --quant-head int8
+expect_code 4
+expect_one_error_line
+expect_true "the advice ends with more memory" grep -q '; give more memory$' "$work/err"
+run generate --model "$model" --prompt x --memory 10KB --quant f32
+expect_err "(--quant nf4-dq, --quant-head int8)"
+run finetune --model "$model" --full --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/full" --memory 1MiB
+expect_code 4
+expect_err "or train an adapter instead"
 run inspect "$model" --json
 cp "$work/out" "$work/inspected"
 run inspect --model "$model" --json
