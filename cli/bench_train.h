@@ -25,8 +25,11 @@ typedef struct bench_train_result {
     int64_t step_tokens;
     measure_result speed;        /* tokens per second */
     double step_seconds, first_step_seconds;
-    int64_t peak_rss_bytes;      /* of the process, all it ever held */
+    int64_t peak_rss_bytes;      /* of the process, since bench_train_forget_peak */
 } bench_train_result;
+
+/* The most that the process held so far does not count: measuring the machine takes memory that training does not. */
+void bench_train_forget_peak(void);
 
 /* The model must be open. 0 or an exit code, after telling the user. */
 int bench_train_measure(const engine *e, const bench_train_options *options, int64_t memory_bytes, int32_t n_repeat,

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bench_train.h"
 #include "command.h"
@@ -10,6 +12,7 @@
 #include "measure.h"
 #include "messages.h"
 #include "progress.h"
+#include "replace_file.h"
 #include "text.h"
 
 typedef struct bench_options {
@@ -64,8 +67,17 @@ typedef struct bench {
 
 /* ---- What the numbers mean --------------------------------------------------------------------------------------- */
 
+/* Of the products that the type of computation is made of. */
 static double matrix_peak(const bench *b) {
-    return strcmp(b->engine.info.dtype, "bf16") == 0 ? b->limits.bf16_flops : b->limits.f32_flops;
+    const char *dtype = b->engine.info.dtype;
+    return strcmp(dtype, "bf16") == 0  ? b->limits.bf16_flops
+           : strcmp(dtype, "f16") == 0 ? b->limits.f16_flops
+                                       : b->limits.f32_flops;
+}
+
+/* On a processor F16 is widened to F32 and computed there. */
+static bool computes_f16_as_f32(const bench *b) {
+    return strcmp(b->engine.info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
 }
 
 /* A multiplication and an addition for each parameter of the linear layers and each token. */
@@ -89,7 +101,7 @@ static void print_start(const bench *b) {
            size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
-           m->dtype);
+           computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
     if (b->device.note != NULL) { printf("no GPU     %s\n", b->device.note); }
 }
 
@@ -126,9 +138,9 @@ static void write_start_json(const bench *b, text_buffer *out) {
                 (long long)m->n_linear_parameters, (long long)m->weight_bytes, (long long)m->step_weight_bytes,
                 m->load_seconds);
     text_format(out, "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"read_bytes_per_second\":%.6g,"
-                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g},",
+                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g},",
                 b->device.backend, b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second,
-                b->limits.bf16_flops, b->limits.f32_flops);
+                b->limits.bf16_flops, b->limits.f32_flops, b->limits.f16_flops);
 }
 
 static void write_speeds_json(const bench *b, text_buffer *out) {
@@ -168,19 +180,22 @@ static int report(const bench *b, const char *json_path) {
     } else {
         write_speeds_json(b, &out);
     }
-    FILE *stream = json_only ? stdout : fopen(json_path, "wb");
-    bool written = stream != NULL && fwrite(out.data, 1, out.size, stream) == out.size;
-    if (stream != NULL && stream != stdout) { written = fclose(stream) == 0 && written; }
+    int code = EXIT_OK;
+    if (json_only) {
+        (void)fwrite(out.data, 1, out.size, stdout); /* finish_stdout tells of a failure */
+    } else {
+        code = replace_file(json_path, &out);
+    }
     text_free(&out);
-    return written ? EXIT_OK : complain(EXIT_FILE, "cannot write '%s': %s", json_path, strerror(errno));
+    return code;
 }
 
 /* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
-static int64_t largest_batch(const bench *b) {
+static int64_t largest_batch(const option_ints *batches) {
     int64_t largest = 1;
-    for (int i = 0; i < b->batches.count; i++) {
-        if (b->batches.values[i] > largest) { largest = b->batches.values[i]; }
+    for (int i = 0; i < batches->count; i++) {
+        if (batches->values[i] > largest) { largest = batches->values[i]; }
     }
     return largest;
 }
@@ -192,9 +207,9 @@ static qrun_session_params session_params(const bench *b, const engine_options *
     const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->decode_tokens + 1;
     const int64_t prompt_length = (int64_t)b->prompt_tokens + 1;
     const int64_t longest = decode_length > prompt_length ? decode_length : prompt_length;
-    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(b);
+    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(&b->batches);
     if (params.context_tokens == 0) { params.context_tokens = (int32_t)longest; }
-    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_batch(b); }
+    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_batch(&b->batches); }
     params.kv_tokens = all_decoding > longest ? all_decoding : longest + PAGE_SLACK_TOKENS;
     params.no_prefix_sharing = true;
     return params;
@@ -211,6 +226,7 @@ static int open_model(bench *b, const engine_options *options) {
         qrun_context_measure_limits(b->engine.context, 2.0, &b->limits, &error) != QRUN_OK) {
         return complain_error(&error);
     }
+    bench_train_forget_peak();
     return engine_open_model(&b->engine, options);
 }
 
@@ -240,6 +256,36 @@ static int measure(bench *b, const engine_options *options) {
 
 static int32_t or_default(option_int given, int32_t standard) { return given.given ? (int32_t)given.value : standard; }
 
+/* Told before anything is measured, which takes long. */
+static int check_json_path(const char *path) {
+    if (path == NULL || strcmp(path, "-") == 0) { return EXIT_OK; }
+    const char *slash = strrchr(path, '/');
+    struct stat target;
+    text_buffer folder = {0};
+    text_append(&folder, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    int code = EXIT_OK;
+    if (access(folder.data, W_OK | X_OK) != 0) {
+        code = complain(EXIT_FILE, "cannot write '%s': %s", path, strerror(errno));
+    } else if (stat(path, &target) == 0 && !S_ISREG(target.st_mode)) {
+        code = complain(EXIT_FILE, "--json '%s' is no regular file; \"-\" is stdout", path);
+    }
+    text_free(&folder);
+    return code;
+}
+
+/* More sequences at once than the session takes would be measured in turns, and be no such number. */
+static int choose_batches(const bench_options *o, option_ints *batches) {
+    static const option_ints standard = {{1, 8, 16, 32}, 4};
+    *batches = o->batches.count > 0 ? o->batches : standard;
+    const int64_t most = o->engine.max_batch.given ? o->engine.max_batch.value : INT64_MAX;
+    if (o->batches.count == 0) {
+        while (batches->count > 1 && batches->values[batches->count - 1] > most) { batches->count--; }
+    }
+    if (largest_batch(batches) <= most) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--batch %lld needs a --max-batch as large, not %lld", (long long)largest_batch(batches),
+                    (long long)most);
+}
+
 /* Options of the one measurement say nothing about the other. */
 static int check_modes(const bench_options *o) {
     const char *stray = bench_train_stray_option(&o->training);
@@ -252,22 +298,24 @@ static int check_modes(const bench_options *o) {
 
 static int run(const void *options, const option_texts *arguments) {
     const bench_options *o = options;
-    static const option_ints standard_batches = {{1, 8, 16, 32}, 4};
+    option_ints batches;
     (void)arguments;
     if ((o->engine.model == NULL) == (o->engine.shape == NULL)) {
         return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
     }
-    const int code_of_modes = check_modes(o);
-    if (code_of_modes != EXIT_OK) { return code_of_modes; }
+    int code = check_modes(o);
+    if (code == EXIT_OK) { code = check_json_path(o->json); }
+    if (code == EXIT_OK) { code = choose_batches(o, &batches); }
+    if (code != EXIT_OK) { return code; }
     bench *b = allocate(sizeof *b);
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
     b->prompt_tokens = (int32_t)o->prompt_tokens.value; /* 0: not given, decided when the model is known */
     b->decode_tokens = or_default(o->decode_tokens, DECODE_TOKENS);
     b->n_repeat = or_default(o->repeat, REPEAT);
-    b->batches = o->batches.count > 0 ? o->batches : standard_batches;
+    b->batches = batches;
     b->train = o->training.train;
-    int code = open_model(b, &o->engine);
+    code = open_model(b, &o->engine);
     if (code == EXIT_OK) {
         code = b->train ? bench_train_measure(&b->engine, &o->training, o->engine.memory.value, b->n_repeat,
                                               &b->training)

@@ -128,8 +128,9 @@ typedef struct qrun_limits {
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
+    double f16_flops;             /* of what F16 is computed by: the F32 kernels on processors, tensor cores on GPUs */
 } qrun_limits;
-#define QRUN_LIMITS_INIT {sizeof(qrun_limits), 0, 0, 0}
+#define QRUN_LIMITS_INIT {sizeof(qrun_limits), 0, 0, 0, 0}
 QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
                                                  qrun_error *error);
 

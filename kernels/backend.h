@@ -28,6 +28,7 @@ typedef struct qr_backend_limits {
     double read_bytes_per_second; /* streaming reads of device memory */
     double bf16_flops;            /* BF16 products with F32 sums, from registers; a multiply-add is two */
     double f32_flops;
+    double f16_flops;             /* 0: as BF16 */
 } qr_backend_limits;
 
 /* One op of one backend. */

@@ -18,5 +18,6 @@ qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, q
     limits->read_bytes_per_second = measured.read_bytes_per_second;
     limits->bf16_flops = measured.bf16_flops;
     limits->f32_flops = measured.f32_flops;
+    limits->f16_flops = measured.f16_flops > 0 ? measured.f16_flops : measured.bf16_flops;
     return status;
 }

@@ -95,6 +95,7 @@ qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backen
     QR_TRY(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &limits->read_bytes_per_second, err));
     QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &limits->bf16_flops, err));
     QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &limits->f32_flops, err));
+    limits->f16_flops = limits->f32_flops; /* by the same kernels */
 out:
     return status;
 }

@@ -80,5 +80,6 @@ qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backen
     }
     limits->bf16_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(bf16_pass, bf16, seconds / 4);
     limits->f32_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(f32_pass, f32, seconds / 4);
+    limits->f16_flops = limits->bf16_flops;
     return QRUN_OK;
 }

@@ -44,4 +44,30 @@ expect_one_error_line
 run bench --model "$model" --prompt-tokens 4096
 expect_true "a prompt longer than the context is refused" test "$code" -ne 0
 expect_one_error_line
+
+# F16 is held against the peak of what it is computed in.
+run bench --model "$model" --dtype f16 --prompt-tokens 16 --decode-tokens 2 --batch 1 --repeat 1 --device cpu
+expect_code 0
+expect_out "TFLOP/s in f32, which f16 is computed in here"
+
+# A batch that the session would take in turns is no such batch; what cannot be written is told before measuring.
+run bench --model "$model" --batch 1,8 --max-batch 4
+expect_code 2
+expect_err "--batch 8 needs a --max-batch as large, not 4"
+expect_one_error_line
+run bench --model "$model" --max-batch 4 --prompt-tokens 16 --decode-tokens 2 --repeat 1
+expect_code 0
+expect_true "only batches that fit" sh -c "grep -c 'decode, batch' '$work/out' | grep -qx 1"
+run bench --model "$model" --json "$work/none/result.json"
+expect_code 3
+expect_one_error_line
+run bench --model "$model" --json "$work"
+expect_code 3
+expect_one_error_line
+
+# The memory that the machine was measured with is none of training's.
+if [ -w /proc/self/clear_refs ]; then
+    expect_true "the peak of the process is that of training" sh -c \
+        "sed 's/.*\"peak_rss_bytes\":\([0-9]*\),.*/test \1 -lt 500000000/' '$work/training.json' | sh"
+fi
 finish

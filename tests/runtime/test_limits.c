@@ -17,6 +17,9 @@ static void test_of_a_context(void) {
     check_plausible("bandwidth", limits.read_bytes_per_second);
     check_plausible("BF16", limits.bf16_flops);
     check_plausible("F32", limits.f32_flops);
+    const bool on_processor = limits.f16_flops == limits.f32_flops, on_gpu = limits.f16_flops == limits.bf16_flops;
+    CHECK_MSG(on_processor || on_gpu, "F16 is computed at %g, BF16 at %g, F32 at %g", limits.f16_flops,
+              limits.bf16_flops, limits.f32_flops);
     CHECK(limits.struct_size == sizeof limits);
 
     const double unfit[] = {-1.0, NAN, INFINITY, 1e9};
