@@ -8,6 +8,7 @@
 #include "messages.h"
 #include "plan_table.h"
 #include "progress.h"
+#include "scratch_folder.h"
 #include "train_choices.h"
 #include "training.h"
 
@@ -61,7 +62,7 @@ static const option data_table[] = {
     {.name = "show-mask", .kind = OPTION_INT, .value_name = "N", AT(show_mask), .low = 1, .high = 1000000,
      .neutral = true,
      .help = "Print the first N examples as the model is trained on them, the tokens that count in the loss between "
-             "«…», and exit."},
+             "«…», and exit. Needs no --out, and leaves nothing there."},
 };
 
 static const option adapter_table[] = {
@@ -231,7 +232,7 @@ static int check_combination(const finetune_options *o) {
     const int code = engine_require_model(&o->engine);
     if (code != EXIT_OK) { return code; }
     if (o->data == NULL && !o->plan) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
-    if (o->out == NULL && !o->plan) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    if (o->out == NULL && !o->plan && !o->show_mask.given) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
     if (o->eval_data != NULL && o->eval_split.given) {
         return complain(EXIT_USAGE, "--eval-data and --eval-split exclude each other");
     }
@@ -345,11 +346,11 @@ static int show_plan(const finetune_options *o, const engine_options *wanted, co
     return EXIT_OK;
 }
 
-static int open_trainer(const finetune_options *o, const engine *e, training *t) {
+static int open_trainer(const finetune_options *o, const engine *e, const char *out, training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     text_buffer modules = {0};
     qrun_train_params params = train_params(o, &modules);
-    params.restart = o->restart || o->show_mask.given; /* examples are shown whatever a checkpoint belongs to */
+    params.out = out;
     params.progress = training_show_progress;
     params.progress_user = t;
     progress_draw(0, 0, "reading the data");
@@ -400,6 +401,19 @@ static int train(const finetune_options *o, const engine *e, training *t, text_b
     return EXIT_OK;
 }
 
+/* From a folder of their own: neither what belongs to --out nor its place matters to them. */
+static int show_data(const finetune_options *o, const engine *e, training *t) {
+    text_buffer folder = {0};
+    int code = scratch_folder_make(&folder);
+    if (code == EXIT_OK) {
+        code = open_trainer(o, e, folder.data, t);
+        if (code == EXIT_OK) { code = show_masks(o, t); }
+        scratch_folder_remove(folder.data);
+    }
+    text_free(&folder);
+    return code;
+}
+
 static int run(const void *options, const option_texts *arguments) {
     const finetune_options *o = options;
     engine_options wanted = o->engine;
@@ -418,8 +432,12 @@ static int run(const void *options, const option_texts *arguments) {
         return code;
     }
     if (code == EXIT_OK) { code = engine_open_model(&e, &wanted); }
-    if (code == EXIT_OK) { code = open_trainer(o, &e, &t); }
-    if (code == EXIT_OK) { code = o->show_mask.given ? show_masks(o, &t) : train(o, &e, &t, &given); }
+    if (code == EXIT_OK && o->show_mask.given) {
+        code = show_data(o, &e, &t);
+    } else if (code == EXIT_OK) {
+        code = open_trainer(o, &e, o->out, &t);
+        if (code == EXIT_OK) { code = train(o, &e, &t, &given); }
+    }
     qrun_trainer_destroy(t.trainer);
     training_free(&t);
     text_free(&given);
@@ -444,7 +462,7 @@ const command command_finetune = {
         "The output folder has metrics.jsonl (a line a step), trainer_state.json (as the Hugging Face Trainer writes "
         "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
     .examples = "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
-                "  qrun finetune --model path/to/model --data train.jsonl --show-mask 3 --out my-adapter\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --show-mask 3\n"
                 "  qrun finetune --model path/to/model --data train.jsonl --eval-split 0.1 --eval-every 50 \\\n"
                 "                --epochs 3 --batch-size 4 --lr 1e-4 --warmup 0.03 --memory 6GiB --out my-adapter\n"
                 "  qrun finetune --model path/to/model --seq-len 4096 --memory 8GiB --plan\n"

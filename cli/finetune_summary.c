@@ -14,7 +14,9 @@ static void print_data(const training *t) {
     printf("data        %s: %s, %lld examples\n", t->facts.data, info->data_format, (long long)info->n_examples);
     printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
            (long long)info->n_target_tokens);
-    if (info->n_dropped > 0) { printf("dropped     %lld examples\n", (long long)info->n_dropped); }
+    if (info->n_dropped > 0) {
+        printf("dropped     %lld examples without a token that counts in the loss\n", (long long)info->n_dropped);
+    }
     if (info->n_truncated > 0) {
         printf("truncated   %lld examples longer than --seq-len\n", (long long)info->n_truncated);
     }

@@ -38,6 +38,14 @@ static const char *name_binary(const qr_file_map *map) {
     return "is no text: it holds zero bytes; JSON Lines or a JSON array in UTF-8 is wanted";
 }
 
+/* A line with nothing but "{": JSON as it is printed for people, or a file that is no data set at all. */
+static bool begins_over_several_lines(const qr_dataset_source *source) {
+    size_t at = source->at;
+    if (source->map.data[at++] != '{') { return false; }
+    while (at < source->map.size && strchr(" \t\r", source->map.data[at]) != NULL && source->map.data[at] != '\0') { at++; }
+    return at < source->map.size && source->map.data[at] == '\n';
+}
+
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err) {
     enum { PROBE_BYTES = 1 << 16 };
     *source = (qr_dataset_source){.path = path, .line = 1};
@@ -51,6 +59,10 @@ qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, 
     skip_space(source);
     if (source->at == map->size) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: is empty; one example per line is wanted", path);
+    }
+    if (begins_over_several_lines(source)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s:%lld: is a JSON object over several lines; one example per line is "
+                       "wanted (jq -c . makes it so), or one JSON array of them", path, (long long)source->line);
     }
     source->is_array = map->data[source->at] == '[';
     if (source->is_array) { source->at++; }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -311,6 +312,7 @@ qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
     if (qr_file_is_same(out, trainer->model->folder)) {
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: is the model's own folder; give another one to write to (--out)", out));
     }
+    trainer->made_out = !qr_file_is_folder(out);
     QR_TRY(qr_folder_create(out, err));
     QR_TRY(qr_folder_lock(out, &trainer->out_lock, err));
     QR_TRY(qr_folder_remove_partials(out, err));
@@ -320,6 +322,14 @@ qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
 out:
     qr_free(tokens);
     return status;
+}
+
+void qr_trainer_leave_folder(qrun_trainer *trainer) {
+    if (!trainer->made_out) { return; }
+    char *tokens = qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
+    if (tokens != NULL) { (void)rmdir(tokens); }
+    (void)rmdir(trainer->settings.out);
+    qr_free(tokens);
 }
 
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {

@@ -103,6 +103,7 @@ out:
     if (status == QRUN_OK) {
         *trainer = made;
     } else {
+        qr_trainer_leave_folder(made);
         qrun_trainer_destroy(made);
     }
     return status;
@@ -183,6 +184,23 @@ out:
 
 /* ---- What it is -------------------------------------------------------------------------------------------------- */
 
+typedef struct epoch_tokens {
+    int64_t n_tokens, n_targets;
+} epoch_tokens;
+
+/* Of the examples that are trained on, those set aside for evaluation left out. */
+static epoch_tokens count_epoch(const qr_dataset_view *view) {
+    const qr_dataset_info *all = qr_dataset_get_info(view->dataset);
+    if (view->n == all->n_examples) { return (epoch_tokens){all->n_tokens, all->n_targets}; }
+    epoch_tokens epoch = {0};
+    for (int64_t k = 0; k < view->n; k++) {
+        const qr_example example = qr_dataset_get(view->dataset, qr_dataset_view_index(view, k));
+        epoch.n_tokens += example.n_tokens;
+        epoch.n_targets += example.n_targets;
+    }
+    return epoch;
+}
+
 qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error) {
     if (info->struct_size != sizeof *info) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
@@ -190,6 +208,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
     }
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
     const qr_backend *backend = trainer->model->context->backend;
+    const epoch_tokens epoch = count_epoch(&trainer->view);
     *info = (qrun_train_info){
         .struct_size = sizeof *info,
         .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
@@ -199,8 +218,8 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .n_truncated = data->n_truncated,
         .n_bad_lines = data->n_bad,
         .first_bad = data->first_bad,
-        .n_tokens = data->n_tokens,
-        .n_target_tokens = data->n_targets,
+        .n_tokens = epoch.n_tokens,
+        .n_target_tokens = epoch.n_targets,
         .n_trainable = qr_parameters_count(&trainer->parameters),
         .best_step = trainer->state.best_step,
         .best_loss = trainer->state.best_loss,

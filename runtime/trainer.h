@@ -52,6 +52,7 @@ struct qrun_trainer {
     size_t scratch_bytes;
     int64_t total_steps, warmup_steps, first_step;
     char *fingerprint; /* JSON of everything that must be equal to go on from a checkpoint */
+    bool made_out;        /* settings.out was not there before */
     int out_lock;         /* descriptor that holds settings.out against other runs; −1: none */
     bool counted_session; /* model->n_sessions counts this trainer */
     atomic_bool cancelled;
@@ -129,6 +130,8 @@ qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train
 /* Makes settings.out, holds it against other runs while the trainer lives, and removes what killed ones left half
  * written. */
 qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err);
+/* After a run that could not begin: removes the folder that it made, if nothing is in it. */
+void qr_trainer_leave_folder(qrun_trainer *trainer);
 
 /* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);

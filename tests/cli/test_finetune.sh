@@ -125,7 +125,27 @@ expect_silent_err
 expect_out "«Ahoy, matey!"
 expect_true "two examples" test "$(grep -c '^--- example' "$work/out")" -eq 2
 expect_true "questions are no targets" sh -c "! grep -q '«Hello' '$work/out'"
-expect_true "nothing is trained" test ! -e "$work/mask/metrics.jsonl"
+expect_true "nothing is written" test ! -e "$work/mask"
+mkdir "$work/tmp"
+cp "$work/out" "$work/shown"
+export TMPDIR="$work/tmp"
+finetune --data "$work/train.jsonl" --show-mask 2
+expect_code 0
+expect_true "--out is not needed" cmp -s "$work/out" "$work/shown"
+expect_true "and nothing is left" test -z "$(ls -A "$work/tmp")"
+export TMPDIR="$work/none"
+finetune --data "$work/train.jsonl" --show-mask 2
+expect_code 3
+expect_one_error_line
+expect_err "TMPDIR"
+unset TMPDIR
+
+# What is set aside for evaluation is none of an epoch's tokens.
+finetune --data "$work/train.jsonl" --max-steps 1 --out "$work/all" --json
+whole=$(sed -n 's/.*"tokens":\([0-9]*\),"target_tokens".*/\1/p' "$work/out" | head -1)
+finetune --data "$work/train.jsonl" --max-steps 1 --out "$work/split" --eval-split 0.25 --json
+part=$(sed -n 's/.*"tokens":\([0-9]*\),"target_tokens".*/\1/p' "$work/out" | head -1)
+expect_true "$part tokens are fewer than $whole" test "$part" -gt 0 -a "$part" -lt "$whole"
 
 # ---- A run ----
 

@@ -157,11 +157,14 @@ refused() {
     expect_one_error_line
     expect_err "data.jsonl"
     expect_err "$1"
+    expect_true "no folder is left" test ! -e "$work/refused"
 }
 data ""
 refused "is empty; one example per line is wanted"
 data "[]"
 refused "holds no examples"
+data "\n{\n  'text': 'a b c'\n}\n"
+refused "data.jsonl:2: is a JSON object over several lines; one example per line is wanted"
 data "{'text': 'a b c'}\n{'text': 'd'}\n{'text': 'e\n{'text': 'f'}\n"
 refused "data.jsonl:3:10: this string has no closing quote; --skip-bad leaves such examples out"
 data "{'txt': 'a b c'}\n"
