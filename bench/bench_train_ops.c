@@ -128,6 +128,7 @@ static void bench_attention(const bench *b) {
         .max_seq_tokens = (int32_t)length,
         .scale = 0.125F,
         .round_kv = true,
+        .bf16_products = true,
     };
     const qr_attention_packed_backward_args backward = {
         .forward = forward,

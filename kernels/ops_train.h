@@ -97,7 +97,14 @@ typedef struct qr_rope_backward_args {
  * gradients of the scores too, as sums of two BF16 numbers each: 16 bits of mantissa and F32's range, so that no small
  * gradient becomes zero (what k and v are rounded to, if at all, is exact in that). Products of two low parts may be
  * left out; sums and the softmax are F32. Each number is then within 2^-17 of itself, and a sum of products of two of
- * them errs by 2^-15 of the sum of the absolute products more. With dst F32 all of it is F32. */
+ * them errs by 2^-15 of the sum of the absolute products more. With dst F32 all of it is F32.
+ *
+ * bf16_products, of a dst of BF16, permits what flash attention in BF16 does: every operand of a product (q, k, v, the
+ * softmax weights; backward dout and the gradients of the scores too) may be rounded to BF16, to nearest. Sums, the
+ * softmax, lse and delta stay F32; delta may be of dout as rounded. Each operand is then within 2^-8 of itself, and
+ * nothing else errs by more than without: a score by scale · Σ |Δq · k + q · Δk|, a weight by e^(2E) − 1 of itself
+ * where E is the largest error of a score, a result by 2^-8 of Σ |p · v| beside; backward dp by Σ |Δdout · v| and
+ * delta by Σ |Δdout · out|, and dq, dk and dv by 2^-8 of the sums of their terms' absolute values for each operand. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */
@@ -110,6 +117,7 @@ typedef struct qr_attention_packed_args {
     float scale, softcap;
     int32_t window;
     bool round_kv;
+    bool bf16_products;     /* above */
 } qr_attention_packed_args;
 
 /* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads ·

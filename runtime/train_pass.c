@@ -35,6 +35,8 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
         .softcap = s->attn_softcap,
         .window = layer->window,
         .round_kv = pass->model->act_dtype != QR_DTYPE_F32,
+        /* In F16, where the scaled loss is to lose nothing below, attention is the more exact. */
+        .bf16_products = pass->model->act_dtype == QR_DTYPE_BF16,
     };
 }
 

@@ -1,19 +1,22 @@
-/* attention_packed on the tensor cores: a block takes 64 queries of one head, 16 a warp, over the tiles of keys that
- * any of them sees, with a running softmax in registers. Scores are in units of log 2, so that a weight is one 2^x. */
+/* attention_packed on the tensor cores: a block takes 64 queries of one head (128 in BF16, where a head is not larger
+ * than that) over the tiles of keys that any of them sees, with a running softmax in registers. Scores are in units of
+ * log 2, so that a weight is one 2^x. */
 #include "kernels/cuda/attention_packed_mma.cuh"
 
-template <int DIM, bool exact> struct forward_shape : packed_shape<DIM, exact> {
-    using shape = packed_shape<DIM, exact>;
+template <int DIM, packed_operands operands> struct forward_shape : packed_shape<DIM, operands> {
+    using shape = packed_shape<DIM, operands>;
     enum {
         THREADS = shape::FORWARD_WARPS * WARP_LANES,
-        QUERIES = shape::FORWARD_WARPS * 16,
-        KEYS = shape::KEYS_AT_ONCE,
-        Q_SIZE = pair_tile_size(QUERIES, DIM, true),
-        KV_SIZE = shape::STAGES * 2 * pair_tile_size(KEYS, DIM, !exact),
-        KV_OFFSET = shape::Q_IN_REGISTERS ? 0 : Q_SIZE, /* q is lent the place of k and v on its way to registers */
-        SHARED_BYTES = (KV_OFFSET + KV_SIZE) * sizeof(uint16_t),
+        SIXTEENS = shape::FORWARD_SIXTEENS,
+        QUERIES = shape::FORWARD_WARPS * SIXTEENS * 16,
+        KEYS = shape::FORWARD_KEYS,
+        Q_SIZE = pair_tile_size(QUERIES, DIM, shape::PAIRS),
+        KV_SIZE = pair_tile_size(KEYS, DIM, shape::KV_PAIRS), /* of k, and of v */
+        /* q that goes on to registers is lent the place of k and v. */
+        KV_OFFSET = shape::FORWARD_KEEPS_Q ? 0 : Q_SIZE,
+        SIZE = shape::FORWARD_KEEPS_Q && Q_SIZE > 2 * KV_SIZE ? Q_SIZE : KV_OFFSET + 2 * KV_SIZE,
+        SHARED_BYTES = SIZE * sizeof(uint16_t),
     };
-    static_assert(!shape::Q_IN_REGISTERS || KV_SIZE >= Q_SIZE, "q has room there");
 };
 
 /* The running softmax of a lane's two rows: largest score, and the lane's part of the sum of weights. */
@@ -91,6 +94,14 @@ static __device__ __forceinline__ void make_weights(float (*scores)[4], running_
     }
 }
 
+template <int M, int N> static __device__ __forceinline__ void set_zero(float (&scores)[M][N][4]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) { scores[m][n][0] = scores[m][n][1] = scores[m][n][2] = scores[m][n][3] = 0.0F; }
+    }
+}
+
 static __device__ __forceinline__ uint32_t two_of_dst(qr_dtype dtype, float first, float second) {
     return dtype == QR_DTYPE_F16 ? f32_to_f16x2(first, second) : f32_to_bf16x2(first, second);
 }
@@ -122,57 +133,72 @@ static __device__ __forceinline__ void store_results(const qr_attention_packed_a
     }
 }
 
-/* Shared memory: q where it is not in registers, then k and v. */
-template <int DIM, bool exact>
-__global__ void __launch_bounds__(forward_shape<DIM, exact>::THREADS, forward_shape<DIM, exact>::BLOCKS)
+/* Shared memory: q where it is not in registers, then k, v. While scores are made v comes, and while values are summed
+ * the next k. */
+template <int DIM, packed_operands operands>
+__global__ void __launch_bounds__(forward_shape<DIM, operands>::THREADS, forward_shape<DIM, operands>::FORWARD_BLOCKS)
     attention_packed_mma_kernel(qr_attention_packed_args a, packed_planes planes) {
-    using shape = forward_shape<DIM, exact>;
-    enum { KEYS = shape::KEYS, QUERIES = shape::QUERIES, THREADS = shape::THREADS };
+    using shape = forward_shape<DIM, operands>;
+    constexpr bool pairs = shape::PAIRS, kv_pairs = shape::KV_PAIRS;
+    enum { KEYS = shape::KEYS, QUERIES = shape::QUERIES, THREADS = shape::THREADS, M = shape::SIXTEENS };
     const query_block block = query_block_of<QUERIES>(a);
     const packed_tile &tile = block.tile;
     if (tile.first >= tile.end) { return; }
-    const int first_query = tile.first + static_cast<int>(warp_index()) * 16;
+    const int first_query = tile.first + static_cast<int>(warp_index()) * 16 * M;
     uint16_t *shared = shared_memory<uint16_t>();
-    left_rows<DIM, true, shape::Q_IN_REGISTERS> q;
-    q.tile = pair_tile_at<DIM, true>(shared, QUERIES);
-    q.row = warp_index() * 16;
-    copy_pairs<DIM, QUERIES, THREADS, true>(q.tile, planes.q, block.head * a.n_tokens + tile.first,
-                                            tile.end - tile.first);
+    left_rows<DIM, pairs, shape::FORWARD_KEEPS_Q, M> q;
+    q.tile = pair_tile_at<DIM, pairs>(shared, QUERIES);
+    q.row = warp_index() * 16 * M;
+    copy_pairs<DIM, QUERIES, THREADS, pairs>(q.tile, planes.q, block.head * a.n_tokens + tile.first,
+                                             tile.end - tile.first);
     copy_async_commit();
-    if (shape::Q_IN_REGISTERS) {
+    if (shape::FORWARD_KEEPS_Q) {
         copy_async_wait<0>();
         __syncthreads();
         q.keep();
         __syncthreads();
     }
-    const key_tiles<DIM, KEYS, THREADS, exact> tiles = {shared + shape::KV_OFFSET};
+    const pair_tile k = pair_tile_at<DIM, kv_pairs>(shared + shape::KV_OFFSET, KEYS);
+    const pair_tile v = pair_tile_at<DIM, kv_pairs>(shared + shape::KV_OFFSET + shape::KV_SIZE, KEYS);
     const key_range keys = keys_seen<QUERIES, KEYS>(a, tile);
-    float sums[DIM / 8][4] = {};
-    running_softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
-    through_tiles<shape::STAGES>(
-        keys.n_tiles,
-        [&](int i, int stage) {
-            const int key = keys.first + i * KEYS;
-            tiles.copy(stage, planes, block.kv_head * a.n_tokens + key, tile.end - key);
+    const auto copy = [&](const pair_tile &dst, const pair_planes &src, int i) {
+        const int key = keys.first + i * KEYS;
+        copy_pairs<DIM, KEYS, THREADS, kv_pairs>(dst, src, block.kv_head * a.n_tokens + key, tile.end - key);
+    };
+    const auto sees_any = [&](int i) {
+        return first_query < tile.end && any_seen(a, first_query, 16 * M, keys.first + i * KEYS, KEYS);
+    };
+    float sums[M][DIM / 8][4] = {}, scores[M][KEYS / 8][4];
+    running_softmax softmax[M];
+#pragma unroll
+    for (int m = 0; m < M; m++) { softmax[m] = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}}; }
+    through_two_tiles(
+        keys.n_tiles, [&](int i) { copy(k, planes.k, i); }, [&](int i) { copy(v, planes.v, i); },
+        [&](int i) {
+            if (!sees_any(i)) { return; }
+            set_zero(scores);
+            add_dots<kv_pairs>(scores, q, k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                make_scores<KEYS / 8>(a, first_query + 16 * m, keys.first + i * KEYS, scores[m]);
+                make_weights<KEYS / 8, DIM>(scores[m], softmax[m], sums[m]);
+            }
         },
-        [&](int i, int stage) {
-            const int key = keys.first + i * KEYS;
-            if (first_query >= tile.end || !any_seen(a, first_query, 16, key, KEYS)) { return; }
-            float scores[KEYS / 8][4] = {};
-            add_dots<DIM, KEYS, true, !exact>(scores, q, tiles.k(stage));
-            make_scores<KEYS / 8>(a, first_query, key, scores);
-            make_weights<KEYS / 8, DIM>(scores, softmax, sums);
-            add_weighted_rows<DIM, KEYS, !exact>(sums, scores, tiles.v(stage));
+        [&](int i) {
+            if (sees_any(i)) { add_weighted_rows<pairs, kv_pairs>(sums, scores, v); }
         });
-    store_results<DIM>(a, tile, block.head, first_query, softmax, sums);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        store_results<DIM>(a, tile, block.head, first_query + 16 * m, softmax[m], sums[m]);
+    }
 }
 
-template <int DIM, bool exact>
+template <int DIM, packed_operands operands>
 static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args &args, const packed_planes &planes,
                           qr_error *err) {
-    using shape = forward_shape<DIM, exact>;
+    using shape = forward_shape<DIM, operands>;
     const dim3 grid(packed_tiles(args, shape::QUERIES) * static_cast<unsigned>(args.n_heads));
-    return QR_LAUNCH(cuda.device, err, (attention_packed_mma_kernel<DIM, exact>), grid, shape::THREADS,
+    return QR_LAUNCH(cuda.device, err, (attention_packed_mma_kernel<DIM, operands>), grid, shape::THREADS,
                      shape::SHARED_BYTES, args, planes);
 }
 

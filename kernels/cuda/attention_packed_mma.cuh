@@ -1,6 +1,7 @@
 /* attention_packed and its gradient on the tensor cores, for dst of 16 bits: flash attention (Dao, "FlashAttention-2",
- * 2023) with 16 rows a warp. Operands are pairs (pair_tiles.cuh), so that results are as near to those of F32 sums as
- * 2^-15 of their terms; K and V that are rounded to BF16 are exact in one number (`exact`).
+ * 2023) with 16 rows a warp or twice 16. Operands are pairs (pair_tiles.cuh), so that results are as near to those of
+ * F32 sums as 2^-15 of their terms; K and V that are rounded to BF16 are exact in one number, and where bf16_products
+ * permits it, everything is one.
  *
  * First, K and V (and for the gradient q and dout) become planes of BF16 in the workspace: each is read as often as
  * there are tiles of the other side, and then as it is needed, 16 bytes at a time and without a register between.
@@ -17,7 +18,7 @@
 #define PACKED_LOG2E 1.44269504088896340736F
 #define PACKED_LN2 0.69314718055994530942F
 
-/* [heads][n_tokens][pair_pitch(head_dim)] BF16, zeros from head_dim on. low is not there where high is exact. */
+/* [heads][n_tokens][pair_pitch(head_dim)] BF16, zeros from head_dim on. low is there only of pairs. */
 struct pair_planes {
     uint16_t *high, *low;
 };
@@ -32,8 +33,16 @@ struct packed_planes {
     query_stats *stats; /* [n_heads][n_tokens] */
 };
 
-static inline bool packed_kv_exact(const qr_attention_packed_args &args) {
-    return args.round_kv && args.dst_dtype != QR_DTYPE_F16;
+/* What the operands of the products are. */
+enum packed_operands {
+    PACKED_PAIRS,    /* pairs */
+    PACKED_EXACT_KV, /* pairs, but k and v are in BF16 already: one number */
+    PACKED_BF16,     /* k and v are in BF16 already, and everything else is rounded to it */
+};
+
+static inline packed_operands packed_operands_of(const qr_attention_packed_args &args) {
+    if (!args.round_kv || args.dst_dtype == QR_DTYPE_F16) { return PACKED_PAIRS; }
+    return args.bf16_products ? PACKED_BF16 : PACKED_EXACT_KV;
 }
 
 /* attention_packed_planes.cu: the workspace, and filling it. */
@@ -51,18 +60,43 @@ qrun_status qr_cuda_packed_dq(qr_cuda_backend &cuda, const qr_attention_packed_b
 qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                const packed_planes &planes, qr_error *err);
 
-/* What a block works on: warps of 16 rows (queries; for dk and dv keys), and some keys or queries at a time in one or
- * two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89 allow 99) and no thread
- * spills registers, of which there are enough for BLOCKS blocks on a multiprocessor. */
-template <int DIM, bool exact> struct packed_shape {
+/* What a block works on: warps of 16 rows (queries; for dk and dv keys) or twice 16, and some keys or queries at a
+ * time, backward in one or two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89
+ * allow 99) and no thread spills registers, of which there are enough for …_BLOCKS blocks on a multiprocessor. */
+template <int DIM, packed_operands operands> struct packed_shape {
+    static constexpr bool KV_PAIRS = operands == PACKED_PAIRS; /* what k and v are */
+    static constexpr bool PAIRS = true;                        /* what everything else is */
     enum {
         FORWARD_WARPS = 4,
+        FORWARD_SIXTEENS = 1, /* of rows, a warp */
+        FORWARD_KEYS = DIM <= 128 ? 32 : 16,
+        FORWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        FORWARD_KEEPS_Q = DIM <= 128, /* in registers */
         BACKWARD_WARPS = DIM <= 128 ? 4 : 2,
-        KEYS_AT_ONCE = DIM <= 128 ? 32 : 16,
-        QUERIES_AT_ONCE = DIM <= 64 || (DIM <= 128 && exact) ? 32 : 16,
-        STAGES = DIM <= 128 || exact ? 2 : 1,
-        Q_IN_REGISTERS = DIM <= 128, /* of the kernels by queries */
-        BLOCKS = DIM <= 64 ? 3 : 2,  /* a multiprocessor, by registers */
+        BACKWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        STAGES = DIM <= 128 || !KV_PAIRS ? 2 : 1,
+        DQ_KEYS = DIM <= 128 ? 32 : 16,
+        DQ_KEEPS_Q = DIM <= 128,
+        DKV_QUERIES = DIM <= 64 || (DIM <= 128 && !KV_PAIRS) ? 32 : 16,
+    };
+};
+
+/* One product to a fragment of 16 rows takes no longer than loading the fragment: of k and v each is for 32 queries
+ * forward, and q is read again in place of taking the registers of the second sixteen's sums. */
+template <int DIM> struct packed_shape<DIM, PACKED_BF16> {
+    static constexpr bool KV_PAIRS = false, PAIRS = false;
+    enum {
+        FORWARD_WARPS = 4,
+        FORWARD_SIXTEENS = DIM <= 128 ? 2 : 1,
+        FORWARD_KEYS = DIM <= 64 ? 64 : 32,
+        FORWARD_BLOCKS = 2,
+        FORWARD_KEEPS_Q = false,
+        BACKWARD_WARPS = 4,
+        BACKWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        STAGES = 2,
+        DQ_KEYS = DIM <= 128 ? 32 : 16,
+        DQ_KEEPS_Q = DIM <= 128,
+        DKV_QUERIES = DIM <= 128 ? 32 : 16,
     };
 };
 
@@ -85,19 +119,19 @@ static __device__ __forceinline__ void copy_pairs(const pair_tile &tile, const p
 }
 
 /* Tiles of k and v, a pair of them for each stage, at `at` in shared memory. */
-template <int DIM, int KEYS, int n_threads, bool exact> struct key_tiles {
-    enum { SIZE = pair_tile_size(KEYS, DIM, !exact) };
+template <int DIM, int KEYS, int n_threads, bool is_pair> struct key_tiles {
+    enum { SIZE = pair_tile_size(KEYS, DIM, is_pair) };
     uint16_t *at;
 
     __device__ __forceinline__ pair_tile k(int stage) const {
-        return pair_tile_at<DIM, !exact>(at + stage * 2 * SIZE, KEYS);
+        return pair_tile_at<DIM, is_pair>(at + stage * 2 * SIZE, KEYS);
     }
     __device__ __forceinline__ pair_tile v(int stage) const {
-        return pair_tile_at<DIM, !exact>(at + (stage * 2 + 1) * SIZE, KEYS);
+        return pair_tile_at<DIM, is_pair>(at + (stage * 2 + 1) * SIZE, KEYS);
     }
     __device__ __forceinline__ void copy(int stage, const packed_planes &planes, int64_t plane_row, int n_rows) const {
-        copy_pairs<DIM, KEYS, n_threads, !exact>(k(stage), planes.k, plane_row, n_rows);
-        copy_pairs<DIM, KEYS, n_threads, !exact>(v(stage), planes.v, plane_row, n_rows);
+        copy_pairs<DIM, KEYS, n_threads, is_pair>(k(stage), planes.k, plane_row, n_rows);
+        copy_pairs<DIM, KEYS, n_threads, is_pair>(v(stage), planes.v, plane_row, n_rows);
     }
 };
 
@@ -195,15 +229,18 @@ static __device__ __forceinline__ void store_gradient_rows(float *dst, int64_t s
     }
 }
 
-/* Calls function<DIM, exact>(...) by the size of a head and what K and V are. What is behind head_dim is multiplied as
- * zeros. */
-#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                                  \
-    (packed_kv_exact(args) ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, true, __VA_ARGS__)      \
-                           : QR_PACKED_MMA_BY_DIM((args).head_dim, function, false, __VA_ARGS__))
-#define QR_PACKED_MMA_BY_DIM(head_dim, function, exact, ...) \
-    ((head_dim) <= 64    ? function<64, exact>(__VA_ARGS__)  \
-     : (head_dim) <= 96  ? function<96, exact>(__VA_ARGS__)  \
-     : (head_dim) <= 128 ? function<128, exact>(__VA_ARGS__) \
-                         : function<256, exact>(__VA_ARGS__))
+/* Calls function<DIM, operands>(...) by the size of a head and what the operands are. What is behind head_dim is
+ * multiplied as zeros. */
+#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                            \
+    (packed_operands_of(args) == PACKED_PAIRS                                                  \
+         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_PAIRS, __VA_ARGS__)          \
+     : packed_operands_of(args) == PACKED_EXACT_KV                                             \
+         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_EXACT_KV, __VA_ARGS__)       \
+         : QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_BF16, __VA_ARGS__))
+#define QR_PACKED_MMA_BY_DIM(head_dim, function, operands, ...) \
+    ((head_dim) <= 64    ? function<64, operands>(__VA_ARGS__)  \
+     : (head_dim) <= 96  ? function<96, operands>(__VA_ARGS__)  \
+     : (head_dim) <= 128 ? function<128, operands>(__VA_ARGS__) \
+                         : function<256, operands>(__VA_ARGS__))
 
 #endif

@@ -7,24 +7,25 @@ enum { THREADS = 256 };
 /* --- The workspace --- */
 
 static size_t planes_of(pair_planes *planes, unsigned char *workspace, size_t at, int64_t n_heads,
-                        const qr_attention_packed_args &args, bool is_exact) {
+                        const qr_attention_packed_args &args, bool is_pair) {
     const size_t n_bytes = static_cast<size_t>(n_heads * args.n_tokens * pair_pitch(args.head_dim)) * sizeof(uint16_t);
     if (workspace != NULL) {
         planes->high = reinterpret_cast<uint16_t *>(workspace + at);
-        planes->low = is_exact ? NULL : reinterpret_cast<uint16_t *>(workspace + at + n_bytes);
+        planes->low = is_pair ? reinterpret_cast<uint16_t *>(workspace + at + n_bytes) : NULL;
     }
-    return at + (is_exact ? 1 : 2) * n_bytes;
+    return at + (is_pair ? 2 : 1) * n_bytes;
 }
 
 /* Bytes of the workspace; without one, nothing else. */
 static size_t lay_out(packed_planes *planes, unsigned char *workspace, const qr_attention_packed_args &args,
                       bool is_backward) {
-    const bool is_exact = packed_kv_exact(args);
-    size_t at = planes_of(&planes->k, workspace, 0, args.n_kv_heads, args, is_exact);
-    at = planes_of(&planes->v, workspace, at, args.n_kv_heads, args, is_exact);
-    at = planes_of(&planes->q, workspace, at, args.n_heads, args, false);
+    const packed_operands operands = packed_operands_of(args);
+    const bool kv_pairs = operands == PACKED_PAIRS, pairs = operands != PACKED_BF16;
+    size_t at = planes_of(&planes->k, workspace, 0, args.n_kv_heads, args, kv_pairs);
+    at = planes_of(&planes->v, workspace, at, args.n_kv_heads, args, kv_pairs);
+    at = planes_of(&planes->q, workspace, at, args.n_heads, args, pairs);
     if (!is_backward) { return at; }
-    at = planes_of(&planes->dout, workspace, at, args.n_heads, args, false);
+    at = planes_of(&planes->dout, workspace, at, args.n_heads, args, pairs);
     if (workspace != NULL) { planes->stats = reinterpret_cast<query_stats *>(workspace + at); }
     return at + static_cast<size_t>(args.n_tokens * args.n_heads) * sizeof(query_stats);
 }
@@ -89,7 +90,8 @@ __global__ void attention_qkv_planes_kernel(qr_attention_packed_args a, packed_p
     store_eight(dst, ((head * a.n_tokens + place.token) << (chunk_bits + 3)) + place.j, x);
 }
 
-/* dout, and the stats of its queries: the threads of a row, which are of one warp, add their parts of delta up. */
+/* dout, and the stats of its queries: the threads of a row, which are of one warp, add their parts of delta up. delta
+ * is of dout as it is multiplied with v: the sum over the keys of p · (dp − delta), which is zero, stays so. */
 __global__ void attention_dout_planes_kernel(qr_attention_packed_backward_args a, packed_planes planes, int chunk_bits,
                                              bool is_aligned) {
     const qr_attention_packed_args &f = a.forward;
@@ -101,6 +103,7 @@ __global__ void attention_dout_planes_kernel(qr_attention_packed_backward_args a
     float delta = 0.0F;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
+        if (planes.dout.low == NULL) { x[i] = bf16_to_f32(f32_to_bf16(x[i])); }
         if (place.j + i >= f.head_dim) { continue; }
         delta = fmaf(x[i], load_as_f32(f.dst, f.dst_dtype, index * f.head_dim + place.j + i), delta);
     }

@@ -107,57 +107,100 @@ __device__ __forceinline__ void mma_pairs(float (*d)[4], const pair_a &a, const 
     for (int n = 0; n < N && b_is_pair; n++) { mma_bf16(d[n], a.high, b[n].low); }
 }
 
-/* Sixteen rows of a tile as the left operand of many products, in registers where these suffice. */
-template <int DIM, bool is_pair, bool in_registers> struct left_rows {
+/* 16 · M rows of a tile as the left operands of many products, in registers where these suffice. */
+template <int DIM, bool is_pair, bool in_registers, int M = 1> struct left_rows {
     pair_tile tile;
     unsigned row;
-    pair_a kept[in_registers ? DIM / 16 : 1];
+    pair_a kept[M][in_registers ? DIM / 16 : 1];
 
     /* With in_registers: once, when the tile is there. */
     __device__ __forceinline__ void keep() {
 #pragma unroll
-        for (unsigned step = 0; step < DIM / 16 && in_registers; step++) {
-            kept[in_registers ? step : 0] = load_left<DIM, is_pair>(tile, row, step);
+        for (unsigned i = 0; i < M * DIM / 16 && in_registers; i++) {
+            const unsigned step = i % (DIM / 16);
+            kept[i / (DIM / 16)][in_registers ? step : 0] =
+                load_left<DIM, is_pair>(tile, row + i / (DIM / 16) * 16, step);
         }
     }
-    __device__ __forceinline__ pair_a operator()(unsigned step) const {
-        return in_registers ? kept[in_registers ? step : 0] : load_left<DIM, is_pair>(tile, row, step);
+    __device__ __forceinline__ pair_a operator()(unsigned m, unsigned step) const {
+        return in_registers ? kept[m][in_registers ? step : 0] : load_left<DIM, is_pair>(tile, row + 16 * m, step);
     }
 };
 
-/* dots [16, ROWS] += left [16, DIM] · tileᵀ, of the first ROWS rows of the tile. */
-template <int DIM, int ROWS, bool a_is_pair, bool b_is_pair, bool in_registers>
-__device__ __forceinline__ void add_dots(float (*dots)[4], const left_rows<DIM, a_is_pair, in_registers> &left,
+/* dots [M][16, 8 · N] += left [M][16, DIM] · tileᵀ, of the first 8 · N rows of the tile. */
+template <bool b_is_pair, int M, int N, int DIM, bool a_is_pair, bool in_registers>
+__device__ __forceinline__ void add_dots(float (&dots)[M][N][4],
+                                         const left_rows<DIM, a_is_pair, in_registers, M> &left,
                                          const pair_tile &tile) {
 #pragma unroll
     for (unsigned step = 0; step < DIM / 16; step++) {
-        const pair_a a = left(step);
-        pair_b right[ROWS / 8];
+        pair_a a[M];
+        pair_b right[N];
 #pragma unroll
-        for (unsigned n = 0; n < ROWS / 8; n += 2) { load_rows<DIM, b_is_pair>(right + n, tile, 8 * n, step); }
-        mma_pairs<a_is_pair, b_is_pair, ROWS / 8>(dots, a, right);
+        for (unsigned m = 0; m < M; m++) { a[m] = left(m, step); }
+#pragma unroll
+        for (unsigned n = 0; n < N; n += 2) { load_rows<DIM, b_is_pair>(right + n, tile, 8 * n, step); }
+#pragma unroll
+        for (unsigned m = 0; m < M; m++) { mma_pairs<a_is_pair, b_is_pair, N>(dots[m], a[m], right); }
     }
 }
 
-/* sums [16, DIM] += weights [16, ROWS] · tile; the weights are sums of products themselves, and taken as pairs. */
-template <int DIM, int ROWS, bool b_is_pair>
-__device__ __forceinline__ void add_weighted_rows(float (*sums)[4], const float (*weights)[4], const pair_tile &tile) {
-    enum { N = 4 }; /* operands at a time */
+/* Weights of rows [16 · step, 16 · step + 16) of a tile as a left operand, a pair or rounded. */
+template <bool is_pair> __device__ __forceinline__ pair_a left_of_weights(const float (*weights)[4], unsigned step) {
+    pair_a left = {};
 #pragma unroll
-    for (unsigned step = 0; step < ROWS / 16; step++) {
-        pair_a left;
-#pragma unroll
-        for (unsigned i = 0; i < 4; i++) {
-            const float *two = weights[2 * step + i / 2] + i % 2 * 2;
+    for (unsigned i = 0; i < 4; i++) {
+        const float *two = weights[2 * step + i / 2] + i % 2 * 2;
+        if (is_pair) {
             split_two(two[0], two[1], left.high[i], left.low[i]);
+        } else {
+            left.high[i] = f32_to_bf16x2(two[0], two[1]);
         }
+    }
+    return left;
+}
+
+/* sums [M][16, 8 · C] += weights [M][16, 8 · N] · tile. */
+template <bool a_is_pair, bool b_is_pair, int M, int C, int N>
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[M][C][4], const float (&weights)[M][N][4],
+                                                  const pair_tile &tile) {
+    enum { DIM = 8 * C, AT_ONCE = 4 /* right operands */ };
 #pragma unroll
-        for (unsigned n = 0; n < DIM / 8; n += N) {
-            pair_b right[N];
-            load_columns<DIM, b_is_pair>(right, tile, 16 * step, n);
-            load_columns<DIM, b_is_pair>(right + 2, tile, 16 * step, n + 2);
-            mma_pairs<true, b_is_pair, N>(sums + n, left, right);
+    for (unsigned step = 0; step < N / 2; step++) {
+        pair_a left[M];
+#pragma unroll
+        for (unsigned m = 0; m < M; m++) { left[m] = left_of_weights<a_is_pair>(weights[m], step); }
+#pragma unroll
+        for (unsigned c = 0; c < C; c += AT_ONCE) {
+            pair_b right[AT_ONCE];
+            load_columns<DIM, b_is_pair>(right, tile, 16 * step, c);
+            load_columns<DIM, b_is_pair>(right + 2, tile, 16 * step, c + 2);
+#pragma unroll
+            for (unsigned m = 0; m < M; m++) {
+                mma_pairs<a_is_pair, b_is_pair, AT_ONCE>(sums[m] + c, left[m], right);
+            }
         }
+    }
+}
+
+/* For i of [0, n_tiles): first(i) and second(i), on tiles that load_first(i) and load_second(i) start the copies of,
+ * each into a place of its own. The copies of one run beside the work on the other. All threads of a block. */
+template <typename LF, typename LS, typename F, typename S>
+__device__ __forceinline__ void through_two_tiles(int n_tiles, const LF &load_first, const LS &load_second,
+                                                  const F &first, const S &second) {
+    if (n_tiles > 0) { load_first(0); }
+    copy_async_commit();
+    for (int i = 0; i < n_tiles; i++) {
+        copy_async_wait<0>();
+        __syncthreads(); /* first's tile is there, and nobody is at second's before it any more */
+        load_second(i);
+        copy_async_commit();
+        first(i);
+        copy_async_wait<0>();
+        __syncthreads(); /* second's is there, and nobody at first's */
+        if (i + 1 < n_tiles) { load_first(i + 1); }
+        copy_async_commit();
+        second(i);
     }
 }
 

@@ -20,6 +20,7 @@ typedef struct packed_case {
     qr_dtype kv_dtype; /* what k and v are rounded to */
     const int32_t *seq_tokens; /* [N_SEQS] */
     int64_t gap;               /* elements between the rows of q, k and v and of their gradients */
+    bool bf16_products;
     int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
     const float *qkv;          /* [n_tokens, qkv_row + gap] */
     const float *qkv_rounded;  /* the same, with k and v rounded */
@@ -57,6 +58,7 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
         .softcap = c->softcap,
         .window = c->window,
         .round_kv = c->kv_dtype != QR_DTYPE_F32,
+        .bf16_products = c->bf16_products,
     };
 }
 
@@ -113,11 +115,26 @@ static double pairs_error(double n, qr_dtype dst_dtype) {
     return dst_dtype == QR_DTYPE_F32 ? 0.0 : 0x1p-15 + 2.0 * n * OP_U;
 }
 
+/* With bf16_products the operands may instead be rounded to BF16, all of them. What that does to a number that the test
+ * knows is counted as it is; a number that comes out of the op is within 2^-8 of itself. */
+static bool rounds_products(const packed_case *c, qr_dtype dst_dtype) {
+    return c->bf16_products && dst_dtype == QR_DTYPE_BF16;
+}
+
+static double rounding_error(const packed_case *c, qr_dtype dst_dtype) {
+    return rounds_products(c, dst_dtype) ? 0x1p-8 : 0.0;
+}
+
+static double as_operand(double x, bool rounds) {
+    return rounds ? (double)qr_bf16_to_f32(qr_f32_to_bf16((float)x)) : x;
+}
+
 /* One query head of one token and everything it sees. */
 typedef struct pairs {
     int64_t first, n; /* rows [first, first + n) */
     double score[MAX_TOKENS], error[MAX_TOKENS]; /* after the soft-cap; F32 error of each */
     double raw_error[MAX_TOKENS];                /* before it */
+    double moved[MAX_TOKENS];                    /* how far rounding q and k moves a score, at most */
     double lse;
 } pairs;
 
@@ -133,16 +150,19 @@ static double q_at(const packed_case *c, int64_t token, int64_t head, int64_t j)
 /* A score errs by (d + 4) u |scale| Σ|q||k| and pairs_error, under a soft-cap also by 4 u · cap and 4 u of itself. */
 static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h, qr_dtype dst_dtype) {
     const double relative = (double)(c->head_dim + 4) * OP_U + pairs_error((double)c->head_dim, dst_dtype);
+    const bool rounds = rounds_products(c, dst_dtype);
     pairs all = {.first = c->window > 0 ? qr_max(c->start[s], t - c->window + 1) : c->start[s]};
     double largest = -INFINITY, total = 0.0;
     all.n = t - all.first + 1;
     for (int64_t i = 0; i < all.n; i++) {
-        double sum = 0.0, sum_abs = 0.0;
+        double sum = 0.0, sum_abs = 0.0, rounded = 0.0;
         for (int64_t j = 0; j < c->head_dim; j++) {
-            const double product = q_at(c, t, h, j) * kv_at(c, all.first + i, h, j, false) * (double)c->scale;
-            sum += product;
-            sum_abs += fabs(product);
+            const double q = q_at(c, t, h, j), k = kv_at(c, all.first + i, h, j, false);
+            sum += q * k * (double)c->scale;
+            sum_abs += fabs(q * k * (double)c->scale);
+            rounded += as_operand(q, rounds) * as_operand(k, rounds) * (double)c->scale;
         }
+        all.moved[i] = fabs(rounded - sum);
         const bool capped = c->softcap > 0.0F;
         all.score[i] = capped ? (double)c->softcap * tanh(sum / (double)c->softcap) : sum;
         all.raw_error[i] = relative * sum_abs;
@@ -156,25 +176,29 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h, qr_dtyp
 
 /* As op_attention.c derives it: with E the largest error of a score, a softmax weight errs by 4 E of itself, and by 3 n
  * u through the sums and changes of the running maximum. The lse errs by E, by n u through its sum, and by its
- * rounding. */
+ * rounding. Where rounding moves no score by more than M, it moves a weight by e^2M − 1 of itself at most, and the lse
+ * by M; then the weight is rounded, and v. */
 static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, qr_dtype dst_dtype, double *out,
                           double *lse) {
     const pairs all = pairs_of(c, s, t, h, dst_dtype);
-    double error = 0.0, magnitude = 0.0;
+    const bool rounds = rounds_products(c, dst_dtype);
+    double error = 0.0, magnitude = 0.0, moved = 0.0;
     for (int64_t i = 0; i < all.n; i++) {
+        moved = fmax(moved, all.moved[i]);
         error = fmax(error, all.error[i]);
         magnitude = fmax(magnitude, fabs(all.score[i]));
     }
     error += 2.0 * OP_U * magnitude;
-    const double relative =
-        4.0 * error + (3.0 * (double)all.n + 32.0) * OP_U + pairs_error((double)all.n, dst_dtype);
+    const double sum_error = (3.0 * (double)all.n + 32.0) * OP_U + pairs_error((double)all.n, dst_dtype);
+    const double relative = 4.0 * error + sum_error + exp(2.0 * moved) * (1.0 + rounding_error(c, dst_dtype)) - 1.0;
     for (int64_t i = 0; i < all.n; i++) {
         const double weight = exp(all.score[i] - all.lse);
         for (int64_t j = 0; j < c->head_dim; j++) {
-            out[j] += relative * weight * fabs(kv_at(c, all.first + i, h, j, true));
+            const double v = kv_at(c, all.first + i, h, j, true), v_moved = fabs(as_operand(v, rounds) - v);
+            out[j] += weight * (relative * fabs(v) + (1.0 + relative) * v_moved);
         }
     }
-    *lse = error + ((double)all.n + 12.0) * OP_U + 2.0 * OP_U * fabs(all.lse);
+    *lse = error + moved + ((double)all.n + 12.0) * OP_U + 2.0 * OP_U * fabs(all.lse);
 }
 
 static void check_forward_into(const packed_case *c, const char *label, qr_dtype dst_dtype) {
@@ -233,39 +257,66 @@ static void exec_packed_backward(op_run *run, const void *data, int64_t first, i
     qr_free(packed);
 }
 
+/* What dp − delta of a query and a key is, and how it errs, without the factor of the probability. */
+typedef struct dp_bound {
+    double value, magnitude; /* of the sums' terms */
+    double moved;            /* by rounding dout */
+} dp_bound;
+
+static dp_bound dp_of(const packed_case *c, int64_t t, int64_t token, int64_t h) {
+    const bool rounds = rounds_products(c, c->out_dtype);
+    const int64_t at = (t * c->n_heads + h) * c->head_dim;
+    dp_bound dp = {0};
+    double dp_moved = 0.0, delta_moved = 0.0;
+    for (int64_t j = 0; j < c->head_dim; j++) {
+        const double dout = (double)c->dout[at + j], moved = as_operand(dout, rounds) - dout;
+        const double v = kv_at(c, token, h, j, true), out = op_from_dtype(c->out, c->out_dtype, at + j);
+        dp.value += dout * (v - out);
+        dp.magnitude += fabs(dout * v) + fabs(dout * out);
+        dp_moved += moved * v;
+        delta_moved += moved * out;
+    }
+    dp.moved = fabs(dp_moved) + fabs(delta_moved);
+    return dp;
+}
+
 /* Adds what one query head of one token errs by to the bounds of dq, and of dk and dv of all it sees. The probability
  * exp(score − lse) errs by the score's error and the rounding of the difference; dp and delta by (d + 2) u of their
  * magnitudes; the slope of the soft-cap by twice the error of tanh. n is the largest number of terms of a sum. With
- * operands as pairs, all products err by pairs_error, and lse and scores by two roundings more (units of log 2). */
+ * operands as pairs, all products err by pairs_error, and lse and scores by two roundings more (units of log 2). Where
+ * operands are rounded, p_most and ds_most are what the probability and ds become at most, rounded themselves. */
 static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, double n, double *bound) {
-    const bool pairs_too = c->out_dtype != QR_DTYPE_F32;
+    const bool pairs_too = c->out_dtype != QR_DTYPE_F32, rounds = rounds_products(c, c->out_dtype);
     const pairs all = pairs_of(c, s, t, h, c->out_dtype);
     const double terms_error = (n + 3.0) * OP_U + pairs_error(n, c->out_dtype);
     const double dots_error = pairs_error((double)c->head_dim, c->out_dtype);
+    const double rounding = 1.0 + rounding_error(c, c->out_dtype);
     const int64_t d = c->head_dim, at = (t * c->n_heads + h) * d, kv_head = h / (c->n_heads / c->n_kv_heads);
-    const double cap = (double)c->softcap, lse = (double)c->lse[t * c->n_heads + h];
+    const double cap = (double)c->softcap, lse = (double)c->lse[t * c->n_heads + h], scale = fabs((double)c->scale);
     double *sequence = bound + (int64_t)s * MAX_TOKENS * qkv_row(c); /* its first token's row */
-    double delta = 0.0;
-    for (int64_t j = 0; j < d; j++) {
-        delta += fabs((double)c->dout[at + j] * op_from_dtype(c->out, c->out_dtype, at + j));
-    }
     for (int64_t i = 0; i < all.n; i++) {
         const int64_t token = all.first + i;
-        double dp = 0.0;
-        for (int64_t j = 0; j < d; j++) { dp += fabs((double)c->dout[at + j] * kv_at(c, token, h, j, true)); }
-        const double p = exp(all.score[i] - lse), inside = dp + delta;
+        const dp_bound dp = dp_of(c, t, token, h);
+        const double p = exp(all.score[i] - lse), p_most = p * exp(all.moved[i]) * rounding;
         const double p_error = all.error[i] + ((pairs_too ? 3.0 : 1.0) * (fabs(all.score[i]) + fabs(lse)) + 8.0) * OP_U;
         const double slope = cap > 0.0 ? 1.0 - all.score[i] / cap * (all.score[i] / cap) : 1.0;
         const double slope_error = cap > 0.0 ? 2.0 * all.raw_error[i] / cap + 20.0 * OP_U : 0.0;
-        const double ds = fabs((double)c->scale) * p * inside;
-        const double ds_error = ds * (slope * ((double)(d + 8) * OP_U + dots_error + p_error) + slope_error);
+        const double slope_most = slope + (cap > 0.0 ? 2.0 * all.moved[i] / cap : 0.0);
+        const double ds = scale * p * fabs(dp.value) * slope;
+        const double ds_most = scale * p_most * (fabs(dp.value) + dp.moved) * slope_most;
+        const double ds_terms = scale * p * dp.magnitude;
+        const double ds_error =
+            ds_terms * (slope * ((double)(d + 8) * OP_U + dots_error + p_error + terms_error) + slope_error) +
+            ds_most - ds;
         double *dq = sequence + (t - c->start[s]) * qkv_row(c) + h * d;
         double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d;
         double *dv = dk + c->n_kv_heads * d;
         for (int64_t j = 0; j < d; j++) {
-            dq[j] += (ds_error + terms_error * ds * slope) * fabs(kv_at(c, token, h, j, false));
-            dk[j] += (ds_error + terms_error * ds * slope) * fabs(q_at(c, t, h, j));
-            dv[j] += (p_error + terms_error) * p * fabs((double)c->dout[at + j]);
+            const double q = q_at(c, t, h, j), dout = (double)c->dout[at + j];
+            dq[j] += ds_error * fabs(kv_at(c, token, h, j, false));
+            dk[j] += ds_error * fabs(q) + ds_most * fabs(as_operand(q, rounds) - q);
+            dv[j] += ((p_error + terms_error) * p + p_most - p) * fabs(dout) +
+                     p_most * fabs(as_operand(dout, rounds) - dout);
         }
     }
 }
@@ -315,7 +366,7 @@ static float *with_rounded_kv(const packed_case *c, int64_t n_tokens) {
 }
 
 /* `shape`: what is to be tested; the matrices are made here. */
-static void check_packed(packed_case shape, bool backward) {
+static void check_shape(packed_case shape, bool backward) {
     packed_case data = shape;
     data.scale = (float)(1.0 / sqrt((double)shape.head_dim));
     data.out_dtype = shape.kv_dtype;
@@ -330,9 +381,9 @@ static void check_packed(packed_case shape, bool backward) {
     data.qkv_rounded = qkv_rounded;
     data.dout = dout;
     char label[160];
-    snprintf(label, sizeof label, "%d over %d heads of %d, window %d, softcap %g, K/V %s, %d tokens first",
+    snprintf(label, sizeof label, "%d over %d heads of %d, window %d, softcap %g, K/V %s, %d tokens first%s",
              (int)data.n_heads, (int)data.n_kv_heads, (int)data.head_dim, (int)data.window, (double)data.softcap,
-             qr_dtype_name(data.kv_dtype), (int)data.seq_tokens[0]);
+             qr_dtype_name(data.kv_dtype), (int)data.seq_tokens[0], data.bf16_products ? ", BF16 products" : "");
     if (backward) {
         run_forward(&data, out, lse);
         data.out = out;
@@ -348,9 +399,17 @@ static void check_packed(packed_case shape, bool backward) {
     qr_free(lse);
 }
 
+/* With BF16 also rounding all products to it. */
+static void check_packed(packed_case shape, bool backward) {
+    check_shape(shape, backward);
+    if (shape.kv_dtype != QR_DTYPE_BF16) { return; }
+    shape.bf16_products = true;
+    check_shape(shape, backward);
+}
+
 /* Head sizes with groupings, windows and soft-caps in turn; groupings x windows on a small head; then, in the types
- * that tensor cores take, sequences around tiles with windows that begin inside of one, and large heads. Rows are at
- * multiples of 16 bytes in some and not in others. */
+ * that tensor cores take, sequences around tiles with windows that begin inside of one, large heads, and a permission
+ * that the types do not go with. Rows are at multiples of 16 bytes in some and not in others. */
 static void check_all_packed(bool backward) {
     static const int32_t head_dims[] = {8, 16, 64, 80, 17, 128, 1};
     static const int32_t groups[] = {1, 3, 4, 2};
@@ -386,6 +445,12 @@ static void check_all_packed(bool backward) {
          .seq_tokens = few_tokens, .gap = 4},
         {.n_heads = 3, .n_kv_heads = 1, .head_dim = 112, .window = 50, .softcap = 30.0F, .kv_dtype = QR_DTYPE_BF16,
          .seq_tokens = few_tokens, .gap = 4},
+        {.n_heads = 1, .n_kv_heads = 1, .head_dim = 104, .window = 70, .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .kv_dtype = QR_DTYPE_F16, .seq_tokens = few_tokens, .gap = 4,
+         .bf16_products = true},
+        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .kv_dtype = QR_DTYPE_F32, .seq_tokens = few_tokens, .gap = 4,
+         .bf16_products = true},
     };
     for (size_t i = 0; i < QR_COUNT_OF(others); i++) { check_packed(others[i], backward); }
 }
