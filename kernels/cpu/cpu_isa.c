@@ -107,7 +107,10 @@ static qrun_status refuse(const char *name, qr_error *err) {
 
 qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err) {
     pthread_once(&detect_once, detect);
-    if (name == NULL) { name = getenv("QRUN_FORCE_ISA"); }
+    if (name == NULL) {
+        name = getenv("QRUN_FORCE_ISA");
+        if (name != NULL && strncmp(name, "sm_", 3) == 0) { name = NULL; } /* of a GPU */
+    }
     if (name == NULL || name[0] == '\0') { name = available_names[0]; }
     for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
         if (strcmp(isas[i].name, name) == 0 && isas[i].level <= detected_level) {

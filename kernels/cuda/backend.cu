@@ -7,6 +7,7 @@
 #include "kernels/cuda/device_record.h"
 #include "kernels/cuda/device_transfer.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/wgmma_check.h"
 
 extern "C" {
 #include "quant/dynamic8.h"
@@ -143,7 +144,7 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     qr_backend *base = &cuda->base;
     base->version = QR_BACKEND_VERSION;
     base->name = "cuda";
-    base->isa = qr_device_isa(cuda->device);
+    base->isa = cuda->isa;
     base->threads = threads;
     base->destroy = destroy;
     base->memory_create = memory_create;
@@ -189,6 +190,7 @@ qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
     fill_vtable(cuda, threads);
+    QR_TRY(qr_cuda_choose_wgmma(cuda, err));
     *backend = &cuda->base;
     return QRUN_OK;
 out:

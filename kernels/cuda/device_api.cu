@@ -55,6 +55,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
     }
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
     device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER;
+    device->capability = major * 10 + minor;
     const qrun_status status = qr_device_check_capability(major, minor, err);
     if (status != QRUN_OK) { return status; }
     return qr_device_check(
@@ -101,6 +102,8 @@ void qr_device_close(qr_device *device) {
 }
 
 const char *qr_device_isa(const qr_device *device) { return device->isa; }
+
+int qr_device_capability(const qr_device *device) { return device->capability; }
 
 int qr_device_multiprocessors(const qr_device *device) { return device->multiprocessors; }
 

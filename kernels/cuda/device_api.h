@@ -21,6 +21,7 @@ qrun_status qr_device_open(qr_device **device, qr_error *err);
 void qr_device_close(qr_device *device); /* NULL is fine */
 
 const char *qr_device_isa(const qr_device *device);       /* "sm_90" */
+int qr_device_capability(const qr_device *device);        /* 90 */
 int qr_device_multiprocessors(const qr_device *device);
 
 /* HOST memory is pinned. Not zeroed. */

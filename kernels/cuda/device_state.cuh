@@ -14,6 +14,7 @@ enum { QR_DEVICE_TICKETS = 16 };
 
 struct qr_device {
     int index;
+    int capability; /* 10 · major + minor */
     int multiprocessors;
     int driver;          /* CUDA's version of it: 12030 is 12.3 */
     bool launches_early; /* QR_LAUNCH_EARLY */

@@ -1,6 +1,6 @@
 /* linear with x in F32: a warp for one output and up to 8 rows of x, lanes over the columns in steps of 32, one
- * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu and
- * linear_tile.cu have x in 16 bits. */
+ * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu
+ * and linear_wgmma.cu have x in 16 bits. */
 #include "kernels/cuda/linear.cuh"
 #include "kernels/cuda/linear_panel.cuh"
 
@@ -45,8 +45,10 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
     if (qr_cuda_linear_panel_takes(cuda, args)) { return qr_cuda_linear_panel(cuda, args, workspace, err); }
-    return qr_cuda_linear_tile_takes(args, matrix_of(cuda, *args.weight)) ? qr_cuda_linear_tile(cuda, args, err)
-                                                                          : qr_cuda_linear_mma(cuda, args, err);
+    const matrix w = matrix_of(cuda, *args.weight);
+    if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
+    return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)
+                                              : qr_cuda_linear_mma(cuda, args, err);
 }
 
 QR_CUDA_OP_SIZED(linear, qr_cuda_linear_panel_workspace, run_linear)

@@ -42,6 +42,24 @@ __device__ __forceinline__ void store_linear(const qr_linear_args &a, const line
     *y = a.accumulate ? *y + value : value;
 }
 
+/* The same of a lane's sums as mma's d has them (device.cuh): of outputs [output, output + 16) and rows [row, row + 8 ·
+ * n_tiles), inside y. */
+template <int n_tiles>
+__device__ __forceinline__ void store_linear_tiles(const qr_linear_args &a, const matrix &w, int64_t output,
+                                                   int64_t row, const float (&sums)[n_tiles][4]) {
+#pragma unroll
+    for (int high = 0; high < 2; high++) {
+        const int64_t o = output + lane_index() / 4 + high * 8;
+        if (o >= w.rows) { continue; }
+        const linear_output out = linear_output_of(a, w, o);
+#pragma unroll
+        for (int i = 0; i < n_tiles * 2; i++) {
+            const int64_t r = row + lane_index() % 4 * 2 + i / 2 * 8 + i % 2;
+            if (r < a.n_rows) { store_linear(a, out, r, o, sums[i / 2][high * 2 + i % 2]); }
+        }
+    }
+}
+
 /* Whether all of x lies in whole chunks at multiples of 16 bytes. */
 static inline bool linear_x_is_whole(const qr_linear_args &args) {
     return reinterpret_cast<uintptr_t>(args.x) % 16 == 0 && args.x_stride % PIECE_COLS == 0 &&
@@ -54,5 +72,9 @@ qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args
 /* The same for many rows (linear_tile.cu), where x and the weights allow it. */
 bool qr_cuda_linear_tile_takes(const qr_linear_args &args, const matrix &w);
 qrun_status qr_cuda_linear_tile(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
+/* The same for many rows on Hopper (linear_wgmma.cu), where the backend has it and there are tiles enough. */
+bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
+qrun_status qr_cuda_linear_wgmma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
 
 #endif

@@ -25,7 +25,6 @@
 
 enum {
     THREADS = LINEAR_SEGMENTS * WARP_LANES,
-    STEPS = 4,      /* products a chunk */
     OUTPUTS = 16,   /* of one product */
     TILE_ROWS = 8,  /* rows of x in one product */
     GROUP = 4,      /* chunks whose absmax the lanes of a quad hold */
@@ -41,25 +40,6 @@ template <weights_path path, int m_tiles> struct mma_memory {
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
-/* A lane's codes of a row and a chunk: 16 columns. */
-template <weights_path path> struct lane_codes {
-    enum { VECTORS = path == PATH_16 ? 2 : 1 };
-    uint4 vectors[VECTORS];
-};
-
-template <weights_path path>
-static __device__ __forceinline__ void load_codes(const unsigned char *src, lane_codes<path> &codes) {
-    if (path == PATH_NF4) {
-        const uint2 bytes = load_once_8(src);
-        codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
-    } else if (path != PATH_ANY) {
-#pragma unroll
-        for (unsigned i = 0; i < unsigned{lane_codes<path>::VECTORS}; i++) {
-            codes.vectors[i] = load_once_16(src + 16 * i);
-        }
-    }
-}
-
 /* Both weights of byte i of a word of codes: they lie at byte · 128 + lane_place, 8 · (lane mod 16). */
 static __device__ __forceinline__ float2 pair_of(const float2 *pairs, uint32_t lane_place, uint32_t codes, unsigned i) {
     const uint32_t scaled = i == 0 ? codes << 7 : codes >> (8 * i - 7);
@@ -71,21 +51,16 @@ static __device__ __forceinline__ float2 pair_of(const float2 *pairs, uint32_t l
 template <typename type, weights_path path>
 static __device__ __forceinline__ void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs,
                                                uint32_t lane_place, uint32_t dst[LANE_COLS / 2]) {
-    const uint4 &first = codes.vectors[0], &second = codes.vectors[lane_codes<path>::VECTORS - 1];
     if (path == PATH_NF4) {
+        const uint4 &both = codes.vectors[0];
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 2; i++) {
-            const float2 two = pair_of(pairs, lane_place, i < 4 ? first.x : first.y, i % 4);
+            const float2 two = pair_of(pairs, lane_place, i < 4 ? both.x : both.y, i % 4);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
-    } else if (path == PATH_INT8) {
-        int8_convert<type>(first.x, dst);
-        int8_convert<type>(first.y, dst + 2);
-        int8_convert<type>(first.z, dst + 4);
-        int8_convert<type>(first.w, dst + 6);
     } else {
-        dst[0] = first.x, dst[1] = first.y, dst[2] = first.z, dst[3] = first.w;
-        dst[4] = second.x, dst[5] = second.y, dst[6] = second.z, dst[7] = second.w;
+#pragma unroll
+        for (unsigned step = 0; step < CHUNK_STEPS; step++) { lane_step<type, path>(codes, step, dst + 2 * step); }
     }
 }
 
@@ -112,7 +87,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     enum {
         /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
         DEPTH = path == PATH_NF4 && m_tiles * n_tiles < 4 ? 4 : path == PATH_INT8 && m_tiles * n_tiles == 1 ? 4 : 2,
-        CHUNK_BYTES = path == PATH_NF4 ? CHUNK / 2 : path == PATH_INT8 ? CHUNK : CHUNK * 2,
+        CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
     };
     const qr_linear_args &a;
     const matrix &w;
@@ -201,7 +176,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
             weights_of(m, 0, i, col, low);
             weights_of(m, 1, i, col, high);
 #pragma unroll
-            for (int step = 0; step < STEPS; step++) {
+            for (int step = 0; step < CHUNK_STEPS; step++) {
                 const uint32_t left[4] = {low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]};
 #pragma unroll
                 for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], left, &x[n][2 * step]); }

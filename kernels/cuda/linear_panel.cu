@@ -41,7 +41,6 @@ __global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, 
             const float scale = matrix_absmax_of(w, absmax[i], w.tables->dynamic_map[1]);
             const nf4_products products = nf4_products_of<type>(book, scale);
             nf4_lookup(products, codes[i], pairs);
-            nf4_lookup(products, codes[i] >> 16, pairs + 2);
         } else {
             for (int j = 0; j < PIECE_COLS / 2; j++) {
                 pairs[j] = type::pack(matrix_code(w, first + at + 2 * j), matrix_code(w, first + at + 2 * j + 1));

@@ -174,23 +174,10 @@ template <typename type, weights_path path, class shape> struct tile {
     }
 
     __device__ __forceinline__ void store() const {
-        const unsigned group = lane_index() / 4, quad = lane_index() % 4;
-        const int64_t output = first_output + warp_index() / shape::ROW_WARPS * 32 + group;
-        const int64_t row = first_row + warp_index() % shape::ROW_WARPS * shape::N_TILES * 8 + 2 * quad;
+        const int64_t output = first_output + warp_index() / shape::ROW_WARPS * 32;
+        const int64_t row = first_row + warp_index() % shape::ROW_WARPS * shape::N_TILES * 8;
 #pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-#pragma unroll
-            for (int high = 0; high < 2; high++) {
-                const int64_t o = output + m * 16 + high * 8;
-                if (o >= w.rows) { continue; }
-                const linear_output out = linear_output_of(a, w, o);
-#pragma unroll
-                for (int i = 0; i < shape::N_TILES * 2; i++) {
-                    const int64_t r = row + i / 2 * 8 + i % 2;
-                    if (r < a.n_rows) { store_linear(a, out, r, o, total[m][i / 2][high * 2 + i % 2]); }
-                }
-            }
-        }
+        for (int m = 0; m < M_TILES; m++) { store_linear_tiles(a, w, output + m * 16, row, total[m]); }
     }
 };
 

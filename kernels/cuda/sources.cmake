@@ -27,6 +27,7 @@ set(QR_CUDA_SOURCES
   linear_mma.cu
   linear_panel.cu
   linear_tile.cu
+  linear_wgmma.cu
   lora.cu
   lora_backward.cu
   loss.cu
@@ -40,5 +41,6 @@ set(QR_CUDA_SOURCES
   staging.cu
   weight.cu
   weight_backward.cu
+  wgmma_check.cu
 )
 list(TRANSFORM QR_CUDA_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

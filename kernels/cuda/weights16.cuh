@@ -97,17 +97,25 @@ static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &b
     return products;
 }
 
-/* Four weights of the codes in the low 16 bits: a permutation looks four codes up in eight bytes by three bits of each,
- * another one chooses between both halves of the table by the fourth. Eight permutations and three other instructions,
- * and no shared memory. The first of two codes is a byte's high half. */
-static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[2]) {
-    const uint32_t index = codes & 0x7777U, half = (codes >> 1 & 0x4444U) | 0x3210U;
-    const uint32_t low = permute_bytes(permute_bytes(products.low[0], products.low[1], index),
-                                       permute_bytes(products.low[2], products.low[3], index), half);
-    const uint32_t high = permute_bytes(permute_bytes(products.high[0], products.high[1], index),
-                                        permute_bytes(products.high[2], products.high[3], index), half);
-    pairs[0] = permute_bytes(low, high, 0x4051U);
-    pairs[1] = permute_bytes(low, high, 0x6273U);
+/* How the halves of the table lie, for eight codes: the first eight products first, or behind the others. */
+enum : uint32_t { NF4_ORDER = 0x32103210U, NF4_OTHER_ORDER = 0x76547654U };
+
+/* Eight weights of the codes in a word: a permutation looks four codes up in eight bytes by three bits of each, another
+ * one chooses between both halves of the table by the fourth. 21 instructions, 16 of them permutations, and no shared
+ * memory. The first of two codes is a byte's high half. */
+static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[4],
+                                                  uint32_t order = NF4_ORDER) {
+    const uint32_t indices = codes & 0x77777777U, halves = (codes >> 1 & 0x44444444U) ^ order;
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* a permutation reads the low 16 bits of a selector */
+        const uint32_t index = indices >> 16 * i, half = halves >> 16 * i;
+        const uint32_t low = permute_bytes(permute_bytes(products.low[0], products.low[1], index),
+                                           permute_bytes(products.low[2], products.low[3], index), half);
+        const uint32_t high = permute_bytes(permute_bytes(products.high[0], products.high[1], index),
+                                            permute_bytes(products.high[2], products.high[3], index), half);
+        pairs[2 * i] = permute_bytes(low, high, 0x4051U);
+        pairs[2 * i + 1] = permute_bytes(low, high, 0x6273U);
+    }
 }
 
 /* Four codes of INT8 as numbers: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
@@ -148,13 +156,46 @@ static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, co
         const uint4 &all = run.vectors[0];
         const uint32_t codes = piece == 0 ? all.x : piece == 1 ? all.y : piece == 2 ? all.z : all.w;
         nf4_lookup(products, codes, pairs);
-        nf4_lookup(products, codes >> 16, pairs + 2);
     } else {
         const uint4 &four = run.vectors[piece / 2 % run_codes<path>::VECTORS];
         int8_convert<type>(piece % 2 == 0 ? four.x : four.z, pairs);
         int8_convert<type>(piece % 2 == 0 ? four.y : four.w, pairs + 2);
     }
     return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+/* --- A lane's 16 columns of a chunk, for kernels that dequantise into the registers of a product --- */
+
+enum { CHUNK_STEPS = 4 }; /* products a chunk */
+
+/* The codes of a row as they lie. */
+template <weights_path path> struct lane_codes {
+    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path == PATH_NF4 ? 32 : path == PATH_INT8 ? 64 : 128 };
+    uint4 vectors[VECTORS];
+};
+
+template <weights_path path>
+static __device__ __forceinline__ void load_codes(const unsigned char *src, lane_codes<path> &codes) {
+    if (path == PATH_NF4) {
+        const uint2 bytes = load_once_8(src);
+        codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
+    } else if (path != PATH_ANY) {
+#pragma unroll
+        for (unsigned i = 0; i < unsigned{lane_codes<path>::VECTORS}; i++) {
+            codes.vectors[i] = load_once_16(src + 16 * i);
+        }
+    }
+}
+
+/* The four weights of product number `step`, of INT8 and 16-bit weights. */
+template <typename type, weights_path path>
+static __device__ __forceinline__ void lane_step(const lane_codes<path> &codes, unsigned step, uint32_t pairs[2]) {
+    const uint4 &four = codes.vectors[path == PATH_16 ? step / 2 % lane_codes<path>::VECTORS : 0];
+    if (path == PATH_16) {
+        pairs[0] = step % 2 == 0 ? four.x : four.z, pairs[1] = step % 2 == 0 ? four.y : four.w;
+    } else {
+        int8_convert<type>(step == 0 ? four.x : step == 1 ? four.y : step == 2 ? four.z : four.w, pairs);
+    }
 }
 
 #endif

@@ -15,22 +15,27 @@ static int64_t setting(const char *name, int64_t otherwise) {
     return text != NULL && text[0] != '\0' ? strtoll(text, NULL, 10) : otherwise;
 }
 
-static qrun_status check_requirements(qr_error *err) {
+static qrun_status check_requirements(int *capability, qr_error *err) {
     enum { OUR_RUNTIME = 12000 };
-    const char *capability = getenv("QRUN_SIMT_CAPABILITY");
+    const char *text = getenv("QRUN_SIMT_CAPABILITY");
     const qrun_status status =
         qr_device_check_driver(static_cast<int>(setting("QRUN_SIMT_DRIVER", OUR_RUNTIME)), OUR_RUNTIME, err);
-    if (status != QRUN_OK || capability == NULL) { return status; }
+    if (status != QRUN_OK) { return status; }
     char *end;
-    const long major = strtol(capability, &end, 10);
-    return qr_device_check_capability(static_cast<int>(major), atoi(end + 1), err);
+    const int major = static_cast<int>(strtol(text != NULL ? text : "9.0", &end, 10)), minor = atoi(end + 1);
+    *capability = major * 10 + minor;
+    return qr_device_check_capability(major, minor, err);
 }
 
 qrun_status qr_device_open(qr_device **device, qr_error *err) {
     *device = NULL;
-    const qrun_status status = check_requirements(err);
+    int capability = 0;
+    const qrun_status status = check_requirements(&capability, err);
     if (status != QRUN_OK) { return status; }
+    const char *wgmma = getenv("QRUN_SIMT_WGMMA");
+    simt::set_wgmma_differs(wgmma != NULL && strcmp(wgmma, "differs") == 0);
     *device = new qr_device();
+    (*device)->capability = capability;
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
     qr_device_memory_before_context(*device);
@@ -61,6 +66,8 @@ void qr_device_settle(qr_device *device, uint64_t number) {
 }
 
 const char *qr_device_isa(const qr_device *) { return "simt"; }
+
+int qr_device_capability(const qr_device *device) { return device->capability; }
 
 int qr_device_multiprocessors(const qr_device *) { return 1; }
 

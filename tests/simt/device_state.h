@@ -4,7 +4,8 @@
  *     QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
  *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
  *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
- *     QRUN_SIMT_CAPABILITY  compute capability ("7.5") */
+ *     QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
+ *     QRUN_SIMT_WGMMA       "differs": its sums are rounded otherwise than mma.sync's */
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
 #define QR_TESTS_SIMT_DEVICE_STATE_H
 
@@ -36,6 +37,7 @@ struct pending_transfer {
 };
 
 struct qr_device {
+    int capability;
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
     qr_device_recorder recorder;

@@ -95,8 +95,30 @@ struct fiber {
     std::vector<std::vector<pending_copy>> groups; /* of cp.async; the last one is open */
 };
 
+enum { WGMMA_ROWS = 16, WGMMA_COLUMNS = 128, WGMMA_STEP = 16 }; /* of a warp's share of a product */
+
+/* A product of wgmma that nobody has waited for, with what it read when it was issued. */
+struct pending_wgmma {
+    const uint32_t *a_at[WARP];
+    uint32_t a[WARP][4];
+    const unsigned char *tile;
+    unsigned step;
+    bool is_bf16;
+    uint16_t b[WGMMA_STEP][WGMMA_COLUMNS];
+};
+
+/* Of a warp. What is under way adds to one d. */
+struct wgmma_state {
+    std::vector<std::vector<pending_wgmma>> groups; /* the last one is open */
+    bool fenced, under_way;
+    unsigned n_issued;
+    float *d[WARP];
+    float sums[WGMMA_ROWS][WGMMA_COLUMNS];
+};
+
 struct warp {
     uint32_t ready, waiting, finished; /* lanes */
+    wgmma_state products;
     unsigned generation, n_brought;
     const char *what;
     alignas(16) unsigned char slots[2][WARP * SLOT_BYTES];
@@ -114,6 +136,7 @@ struct machine {
     const std::function<void()> *body;
     const char *kernel;
     uint64_t random;
+    bool wgmma_differs;
     std::set<std::string> launched;
     std::mutex lock;
 };
@@ -223,6 +246,9 @@ void prepare_threads(dim3 block) {
         w.ready = ~0U;
         w.waiting = w.finished = 0;
         w.generation = w.n_brought = 0;
+        w.products.groups.clear();
+        w.products.fenced = w.products.under_way = false;
+        w.products.n_issued = 0;
     }
     the.n_at_barrier = the.n_finished = 0;
 }
@@ -234,6 +260,17 @@ void run_block() {
     leave(&the.outside_fake_stack, the.running->stack, STACK_BYTES);
     switch_context(&the.outside, &the.running->at);
     arrive(the.outside_fake_stack, nullptr, nullptr);
+}
+
+void check_warpgroups() {
+    for (unsigned i = 0; i < the.n_warps; i++) {
+        const wgmma_state &products = the.warps[i].products;
+        if (products.under_way) { fail("a warp ends with products of a warpgroup under way"); }
+        if (products.n_issued != the.warps[i / 4 * 4].products.n_issued ||
+            (products.n_issued > 0 && the.n_warps % 4 != 0)) {
+            fail("the warps of a warpgroup did not issue the same products");
+        }
+    }
 }
 
 /* An odd number that has no factor in common with n, for a walk that meets every block once. */
@@ -258,6 +295,8 @@ void remember_launch(const char *name) {
 }
 
 } // namespace
+
+void set_wgmma_differs(bool differs) { the.wgmma_differs = differs; }
 
 void set_seed(uint64_t seed) { the.random = seed * 0x9E3779B97F4A7C15U + 1; }
 
@@ -296,6 +335,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
             fail(early ? "launched early, but not every thread awaits the kernel before it"
                        : "awaits the kernel before it, but is not launched early");
         }
+        check_warpgroups();
     }
     free(now.shared);
     now.shared = nullptr;
@@ -398,6 +438,136 @@ float from_f16(uint16_t bits) { return qr_f16_to_f32(bits); }
 
 void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_bf16>("mma bf16", d, a, b); }
 void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma<from_f16>("mma f16", d, a, b); }
+
+/* --- The matrix product of a warpgroup: each warp's share by itself. The last lane to come does it all. --- */
+
+namespace {
+
+struct wgmma_operands {
+    float *d;
+    const uint32_t *a;
+    const unsigned char *tile;
+    unsigned step;
+    bool is_bf16;
+};
+
+/* Rows of 128 bytes in pieces of 16; piece p of row r lies at p ^ (r mod 8). */
+void read_tile(const unsigned char *tile, unsigned step, uint16_t b[WGMMA_STEP][WGMMA_COLUMNS]) {
+    for (unsigned row = 0; row < WGMMA_COLUMNS; row++) {
+        for (unsigned k = 0; k < WGMMA_STEP; k++) {
+            const unsigned piece = step * 2 + k / 8;
+            memcpy(&b[k][row], tile + row * 128 + (piece ^ row % 8) * 16 + k % 8 * 2, sizeof b[k][row]);
+        }
+    }
+}
+
+/* The lane, its number in d and the place in a warp's sums. */
+template <typename F> void for_each_result(F apply) {
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        for (unsigned i = 0; i < WGMMA_ROWS * WGMMA_COLUMNS / WARP; i++) {
+            apply(lane, i, lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
+        }
+    }
+}
+
+void issue_product(unsigned char *slots) {
+    const lanes<wgmma_operands> all = {slots};
+    wgmma_state &products = the.warps[the.running->where.warp].products;
+    if (!products.fenced) { fail("a product of a warpgroup without the fence before it"); }
+    pending_wgmma product;
+    product.tile = all[0].tile, product.step = all[0].step, product.is_bf16 = all[0].is_bf16;
+    if (reinterpret_cast<uintptr_t>(product.tile) % 1024 != 0) { fail("a tile that is not aligned to 1,024 bytes"); }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        const wgmma_operands mine = all[lane];
+        if (mine.tile != product.tile || mine.step != product.step) { fail("the lanes of a warp multiply other tiles"); }
+        if (products.under_way && products.d[lane] != mine.d) { fail("products under way add to two d"); }
+        products.d[lane] = mine.d;
+        product.a_at[lane] = mine.a;
+        memcpy(product.a[lane], mine.a, sizeof product.a[lane]);
+    }
+    read_tile(product.tile, product.step, product.b);
+    if (!products.under_way) {
+        for_each_result([&](unsigned lane, unsigned i, unsigned row, unsigned col) {
+            products.sums[row][col] = products.d[lane][i];
+            products.d[lane][i] = NAN;
+        });
+    }
+    products.under_way = true;
+    products.n_issued++;
+    if (products.groups.empty()) { products.groups.emplace_back(); }
+    products.groups.back().push_back(product);
+}
+
+void finish_product(const pending_wgmma &product, float sums[WGMMA_ROWS][WGMMA_COLUMNS]) {
+    static uint16_t now_there[WGMMA_STEP][WGMMA_COLUMNS];
+    read_tile(product.tile, product.step, now_there);
+    if (memcmp(now_there, product.b, sizeof now_there) != 0) { fail("a tile changed while a product could read it"); }
+    const auto number = [&](uint16_t bits) { return double{product.is_bf16 ? from_bf16(bits) : from_f16(bits)}; };
+    double a[WGMMA_ROWS][WGMMA_STEP], b[WGMMA_STEP][WGMMA_COLUMNS];
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (memcmp(product.a_at[lane], product.a[lane], sizeof product.a[lane]) != 0) {
+            fail("registers of a product changed while it could read them");
+        }
+        for (unsigned i = 0; i < 4; i++) { /* as m16n8k16 has them */
+            const unsigned row = lane / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
+            a[row][k] = number(static_cast<uint16_t>(product.a[lane][i]));
+            a[row][k + 1] = number(static_cast<uint16_t>(product.a[lane][i] >> 16));
+        }
+    }
+    for (unsigned k = 0; k < WGMMA_STEP; k++) {
+        for (unsigned col = 0; col < WGMMA_COLUMNS; col++) { b[k][col] = number(product.b[k][col]); }
+    }
+    for (unsigned row = 0; row < WGMMA_ROWS; row++) {
+        double sum[WGMMA_COLUMNS] = {};
+        for (unsigned k = 0; k < WGMMA_STEP; k++) {
+            for (unsigned col = 0; col < WGMMA_COLUMNS; col++) { sum[col] += a[row][k] * b[k][col]; }
+        }
+        for (unsigned col = 0; col < WGMMA_COLUMNS; col++) {
+            if (the.wgmma_differs) { sum[col] = double{static_cast<float>(sum[col])}; }
+            sums[row][col] = static_cast<float>(double{sums[row][col]} + sum[col]);
+        }
+    }
+}
+
+void finish_groups(unsigned char *slots) {
+    const size_t n_pending = lanes<unsigned>{slots}[0];
+    wgmma_state &products = the.warps[the.running->where.warp].products;
+    while (products.groups.size() > n_pending + 1) { /* the last is open */
+        for (const pending_wgmma &product : products.groups.front()) { finish_product(product, products.sums); }
+        products.groups.erase(products.groups.begin());
+    }
+    for (const auto &group : products.groups) {
+        if (!group.empty()) { return; }
+    }
+    if (!products.under_way) { return; }
+    products.under_way = false;
+    for_each_result([&](unsigned lane, unsigned i, unsigned row, unsigned col) {
+        products.d[lane][i] = products.sums[row][col];
+    });
+}
+
+} // namespace
+
+void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16) {
+    const wgmma_operands mine = {d, a, static_cast<const unsigned char *>(tile), step, is_bf16};
+    exchange("wgmma", &mine, sizeof mine, issue_product);
+}
+
+void wgmma_begin() {
+    exchange("wgmma.fence", nullptr, 0,
+             [](unsigned char *) { the.warps[the.running->where.warp].products.fenced = true; });
+}
+
+void wgmma_end() {
+    exchange("wgmma.commit_group", nullptr, 0, [](unsigned char *) {
+        wgmma_state &products = the.warps[the.running->where.warp].products;
+        products.fenced = false;
+        if (products.groups.empty()) { products.groups.emplace_back(); }
+        products.groups.emplace_back();
+    });
+}
+
+void wgmma_wait(unsigned n_pending) { exchange("wgmma.wait_group", &n_pending, sizeof n_pending, finish_groups); }
 
 /* --- Matrices from shared memory. The last lane to come reads all rows: on the GPU it is one instruction. --- */
 

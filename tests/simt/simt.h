@@ -11,7 +11,7 @@
  * kernels; one that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with
  * a message. Static __shared__ variables do not exist: all shared memory is the launch's.
  *
- * Not imitated: memory order between blocks, the speed of anything, and the order of additions inside a tensor core. */
+ * Not imitated: memory order between blocks and between the ways to shared memory (fence.proxy.async), the speed of anything, and the order of additions inside a tensor core. */
 #ifndef QR_TESTS_SIMT_H
 #define QR_TESTS_SIMT_H
 
@@ -125,6 +125,18 @@ template <typename T, typename F> T reduce(const char *what, const T &value, F c
 /* mma.sync.aligned.m16n8k16.row.col.f32: d += a · b, the products and their sum in F64, rounded once. */
 void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+
+/* wgmma.mma_async m64n128k16 with a from registers, one warp's sixteen rows of it: d [16][4], a [4], the tile and its step
+ * as kernels/cuda/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and the tile must
+ * stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps of a warpgroup
+ * must issue the same number. */
+void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16);
+void wgmma_begin();
+void wgmma_end();
+void wgmma_wait(unsigned n_pending);
+
+/* A GPU on which wgmma's sums are rounded otherwise than mma.sync's. */
+void set_wgmma_differs(bool differs);
 
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */
 void load_matrices(uint32_t r[4], const void *row, bool transposed);
