@@ -70,6 +70,8 @@ inline void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const 
 
 #elif QR_HAS_WGMMA
 
+/* QR_GPU_ONLY: wgmma's instructions, descriptor and fences: wgmma_bf16, wgmma_f16, wgmma_descriptor, wgmma_show
+ */
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 template <unsigned n_pending> __device__ __forceinline__ void wgmma_wait() {

@@ -77,12 +77,15 @@ bool op_world_create(bool (*add_devices)(qr_error *err)) {
     return made;
 }
 
+void op_remove_device(void) {
+    const op_device *device = &op_everything.devices[--op_everything.n_devices];
+    qr_backend_destroy(device->backends[0]);
+    qr_backend_destroy(device->backends[1]);
+}
+
 void op_world_destroy(void) {
     op_world *world = &op_everything;
-    for (int d = 0; d < world->n_devices; d++) {
-        qr_backend_destroy(world->devices[d].backends[0]);
-        qr_backend_destroy(world->devices[d].backends[1]);
-    }
+    while (world->n_devices > 0) { op_remove_device(); }
     qr_backend_destroy(world->ref);
     qr_threads_destroy(world->threads[0]);
     qr_threads_destroy(world->threads[1]);
@@ -264,13 +267,16 @@ static void check_rows_alone(const op_case *c, const op_device *device, const vo
 void op_check_case(const op_case *c, qr_dtype dtype) {
     const size_t n_bytes = (size_t)(c->n_rows * c->row) * qr_dtype_bytes(dtype);
     float *ref = qr_alloc((size_t)(c->n_rows * c->row) * sizeof *ref);
-    unsigned char *one = qr_alloc(n_bytes), *two = qr_alloc(n_bytes);
+    unsigned char *one = qr_alloc(n_bytes), *two = qr_alloc(n_bytes), *first = qr_alloc(n_bytes);
     execute(c, op_everything.ref, 0, c->n_rows, QR_DTYPE_F32, ref);
     check_zeros_would_fail(c, ref);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
         execute(c, device->backends[0], 0, c->n_rows, dtype, one);
         compare_with_ref(c, device->label, ref, one, dtype);
+        if (d == 0) { memcpy(first, one, n_bytes); }
+        CHECK_MSG(!c->same_everywhere || memcmp(one, first, n_bytes) == 0, "%s and %s: %s, %s: different bits",
+                  op_everything.devices[0].label, device->label, c->label, qr_dtype_name(dtype));
         execute(c, device->backends[1], 0, c->n_rows, dtype, two);
         CHECK_MSG(memcmp(one, two, n_bytes) == 0, "%s: %s, %s: one thread and two give different bits", device->label,
                   c->label, qr_dtype_name(dtype));
@@ -279,4 +285,5 @@ void op_check_case(const op_case *c, qr_dtype dtype) {
     qr_free(ref);
     qr_free(one);
     qr_free(two);
+    qr_free(first);
 }

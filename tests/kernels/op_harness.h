@@ -23,7 +23,7 @@ enum { OP_SEED = 20240607, OP_MAX_DEVICES = 8, OP_MAX_BUFFERS = 24 };
 
 /* One backend with one thread and with two. */
 typedef struct op_device {
-    char label[32];
+    char label[64];
     qr_backend *backends[2];
 } op_device;
 
@@ -39,6 +39,7 @@ extern op_world op_everything;
 /* The threads and the reference backend; then `add_devices` adds what is to be tested, by op_add_device. */
 bool op_world_create(bool (*add_devices)(qr_error *err));
 void op_add_device(const char *label, qr_backend *one, qr_backend *two);
+void op_remove_device(void); /* the last one */
 void op_world_destroy(void);
 
 /* A weight as a file holds it, made by quantising values: canonical codes and scales, and what the linear op multiplies
@@ -95,6 +96,7 @@ typedef struct op_case {
     const void *data;
     const double *bound; /* [n_rows, row], absolute, before rounding to dtype; NULL: bit-equal */
     bool whole; /* sums over rows: exec is called for all of them alone, and rows and row only say how much comes out */
+    bool same_everywhere; /* all devices give the same bits */
 } op_case;
 
 void op_check_case(const op_case *c, qr_dtype dtype);
@@ -115,6 +117,9 @@ double op_from_dtype(const void *src, qr_dtype dtype, int64_t index);
 float *op_act_inputs(int64_t n, uint64_t stream); /* with the ends of exp, tanh and erf among them; qr_free */
 double op_act_value(qr_act_fn fn, double x);
 double op_act_bound(qr_act_fn fn, double x);
+
+/* --- linear (op_linear.c): many rows, with the same bits on every device there is; `alone`: and of fewer rows --- */
+void op_linear_same_bits(int64_t n_outputs, bool alone);
 
 /* --- The tests: one an op, and those of weights --- */
 #define QR_X(name) void test_op_##name(void);

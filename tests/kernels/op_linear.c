@@ -65,7 +65,7 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
 }
 
 /* `kind` picks plain, bias, accumulate or both, and ANY_ORDER: then the bits of a row are those of the whole call. */
-enum { BIAS = 1, ACCUMULATE = 2, ANY_ORDER = 4 };
+enum { BIAS = 1, ACCUMULATE = 2, ANY_ORDER = 4, SAME_EVERYWHERE = 8, NOT_ALONE = 16 };
 
 static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, unsigned kind) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31) + kind;
@@ -87,7 +87,8 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
         .any_order = any_order,
     };
     op_case c = {
-        .n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound, .whole = any_order};
+        .n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound,
+        .whole = any_order || (kind & NOT_ALONE) != 0, .same_everywhere = (kind & SAME_EVERYWHERE) != 0};
     snprintf(c.label, sizeof c.label, "linear %s block %d [%lld, %lld] x %s rows %lld%s%s%s",
              qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
              qr_dtype_name(x_dtype), (long long)n_rows, data.bias != NULL ? " bias" : "",
@@ -128,10 +129,11 @@ static void check_linear_overflow(qr_weight_format format) {
     qr_free(x_typed);
 }
 
+enum { MANY_ROWS = 131 };
+
 /* More rows than one tile of any kernel takes, and outputs behind a tile's edge: 1 … 64 of these rows, by the harness,
  * have the bits that they have among all. */
 static void check_linear_many_rows(void) {
-    enum { MANY_ROWS = 131 };
     static const int64_t shapes[][2] = {{130, 64}, {17, 1152}, {200, 320}};
     static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16};
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes); i++) {
@@ -143,6 +145,25 @@ static void check_linear_many_rows(void) {
         check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS,
                      i / 2 % 2 == 0 ? 0 : ACCUMULATE);
         if (format == QR_WEIGHT_F16) { check_linear(desc, QR_DTYPE_F16, MANY_ROWS, 0); }
+    }
+}
+
+/* Segments of one chunk, of an odd and of an even number, the last one shorter, and empty ones. */
+void op_linear_same_bits(int64_t n_outputs, bool alone) {
+    static const int64_t cols[] = {64, 320, 1088, 1664};
+    static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16};
+    for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(cols) * QR_COUNT_OF(dtypes); i++) {
+        const unsigned width = i / QR_COUNT_OF(dtypes) % QR_COUNT_OF(cols);
+        const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(dtypes) / QR_COUNT_OF(cols));
+        const qr_dtype dtype = dtypes[i % QR_COUNT_OF(dtypes)];
+        const bool is_16 = format == QR_WEIGHT_BF16 || format == QR_WEIGHT_F16;
+        if (format == QR_WEIGHT_F32 || (is_16 && (format == QR_WEIGHT_BF16) != (dtype == QR_DTYPE_BF16))) { continue; }
+        const qr_weight_desc desc = {.format = format,
+                                     .block = !qr_weight_is_nf4(format) ? 0 : width == 1 ? 128 : QR_NF4_BLOCK,
+                                     .rows = n_outputs,
+                                     .cols = cols[width]};
+        check_linear(desc, dtype, MANY_ROWS,
+                     SAME_EVERYWHERE | (alone ? 0 : NOT_ALONE) | (width % 2 == 0 ? 0 : ACCUMULATE));
     }
 }
 

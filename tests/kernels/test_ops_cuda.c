@@ -34,6 +34,17 @@ static void run_op(qr_op op, const char *op_name, const char *test_name, void (*
     check_case(test_name, test);
 }
 
+/* Many rows on Hopper: the GPU's own kernels and those of every GPU. As many outputs as fill it. */
+static void test_linear_with_and_without_wgmma(void) {
+    const int n_devices = op_everything.n_devices;
+    qr_error err = {0};
+    CHECK(setenv("QRUN_FORCE_ISA", "sm_80", 1) == 0);
+    CHECK_MSG(add_devices(&err), "%s", err.message);
+    CHECK(unsetenv("QRUN_FORCE_ISA") == 0);
+    op_linear_same_bits(8 * 1024 + 264, true);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
+}
+
 static void test_limits_are_measured(void) {
     qr_backend *backend = op_everything.devices[0].backends[0];
     qr_backend_limits limits = {0};
@@ -55,6 +66,7 @@ int main(int argc, char **argv) {
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)
 #undef QR_X
+    CHECK_RUN(test_linear_with_and_without_wgmma);
     op_world_destroy();
     return check_end();
 }

@@ -16,7 +16,7 @@ static bool add_devices(qr_error *err) {
     qr_backend *one, *two;
     if (qr_backend_cuda_simt_create(op_everything.threads[0], &one, err) != QRUN_OK) { return false; }
     if (qr_backend_cuda_simt_create(op_everything.threads[1], &two, err) != QRUN_OK) { return false; }
-    op_add_device("cuda-simt", one, two);
+    op_add_device(one->isa, one, two);
     return true;
 }
 
@@ -55,6 +55,15 @@ static void check_kernels_of(const char *file, const char *text) {
     }
 }
 
+/* What a comment "QR_GPU_ONLY: names" of a source says. */
+static void list_gpu_only(const char *file, const char *text) {
+    static const char mark[] = "QR_GPU_ONLY: ";
+    for (const char *at = text; (at = strstr(at, mark)) != NULL; at++) {
+        const char *names = at + sizeof mark - 1;
+        printf("not executed here, needs a GPU: %.*s (%s)\n", (int)strcspn(names, "\n"), names, file);
+    }
+}
+
 static void test_every_kernel_was_launched(void) {
     static const char folder[] = QRUN_SOURCE_DIR "/kernels/cuda";
     DIR *entries = opendir(folder);
@@ -69,11 +78,51 @@ static void test_every_kernel_was_launched(void) {
         size_t size;
         REQUIRE(qr_file_read(path, 1 << 20, &text, &size, NULL) == QRUN_OK);
         check_kernels_of(entry->d_name, text);
+        list_gpu_only(entry->d_name, text);
         qr_free(text);
         n_sources++;
     }
     closedir(entries);
     CHECK(n_sources > 10);
+}
+
+static void expect_isa(const char *name, const char *value, const char *isa) {
+    qr_backend *backend = NULL;
+    qr_error err = {0};
+    if (name != NULL) { CHECK(setenv(name, value, 1) == 0); }
+    CHECK_MSG(qr_backend_cuda_simt_create(op_everything.threads[0], &backend, &err) == QRUN_OK, "%s", err.message);
+    if (backend != NULL) { CHECK_STR(backend->isa, isa); }
+    qr_backend_destroy(backend);
+    if (name != NULL) { CHECK(unsetenv(name) == 0); }
+}
+
+/* Products of a warpgroup are used where they give the bits of those of a warp, and the description says so. */
+static void test_wgmma_is_checked(void) {
+    qr_backend *backend = NULL;
+    qr_error err = {0};
+    expect_isa("QRUN_SIMT_WGMMA", "differs", "simt without wgmma, whose bits differ");
+    expect_isa("QRUN_FORCE_ISA", "sm_80", "simt as sm_80");
+    expect_isa("QRUN_FORCE_ISA", "sm_90", "simt");
+    expect_isa("QRUN_FORCE_ISA", "c", "simt"); /* the processor's */
+    expect_isa("QRUN_SIMT_CAPABILITY", "8.6", "simt");
+    expect_isa("QRUN_SIMT_CAPABILITY", "10.0", "simt");
+    CHECK(setenv("QRUN_FORCE_ISA", "sm_75", 1) == 0);
+    CHECK_INT(qr_backend_cuda_simt_create(op_everything.threads[0], &backend, &err), QRUN_ERROR_ARGUMENT);
+    CHECK(strstr(err.message, "this GPU has: sm_90, sm_80") != NULL);
+    CHECK(unsetenv("QRUN_FORCE_ISA") == 0);
+    expect_isa(NULL, NULL, "simt"); /* with the sums of the tests' own backends again */
+}
+
+/* Many rows with products of a warpgroup and without. */
+static void test_linear_with_and_without_wgmma(void) {
+    CHECK_STR(op_everything.devices[0].backends[0]->isa, "simt");
+    CHECK(setenv("QRUN_FORCE_ISA", "sm_80", 1) == 0);
+    const int n_devices = op_everything.n_devices;
+    qr_error err = {0};
+    CHECK_MSG(add_devices(&err), "%s", err.message);
+    CHECK(unsetenv("QRUN_FORCE_ISA") == 0);
+    op_linear_same_bits(136, false);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
 }
 
 static void test_limits_are_measured(void) {
@@ -106,6 +155,8 @@ int main(int argc, char **argv) {
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)
 #undef QR_X
+    CHECK_RUN(test_wgmma_is_checked);
+    CHECK_RUN(test_linear_with_and_without_wgmma);
     if (argc == 1) { CHECK_RUN(test_every_kernel_was_launched); }
     op_world_destroy();
     return check_end();
