@@ -276,8 +276,6 @@ __global__ void __launch_bounds__(THREADS, 1) linear_wgmma_kernel(qr_linear_args
     tile.start();
     tile.run();
     store_linear_tiles(a, w, tile.first_output + static_cast<int64_t>(warp_index()) * 16, tile.first_row, tile.total);
-#else
-    wgmma_missing();
 #endif
 }
 

@@ -25,7 +25,8 @@ enum {
     WGMMA_TILE_BYTES = WGMMA_COLUMNS * 128,
 };
 
-/* Whether this compilation has the instructions: of sm_90a alone. Elsewhere a kernel's body is wgmma_missing(). */
+/* Whether this compilation has the instructions: of sm_90a alone. Elsewhere a kernel has no body, and is not used: a build
+ * without sm_90a finds on Hopper that nothing comes of it (wgmma_check.cu). */
 #if defined(QR_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define QR_HAS_WGMMA 1
 #else
@@ -114,15 +115,6 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint
 }
 #undef QR_WGMMA
 #undef QR_WGMMA_4
-
-#else
-
-/* The body of a kernel that is never launched on this GPU. */
-__device__ __forceinline__ void wgmma_missing() {
-#ifdef __CUDA_ARCH__
-    __trap();
-#endif
-}
 
 #endif
 

@@ -11,7 +11,6 @@
 
 extern "C" {
 #include "base/half.h"
-#include "base/random.h"
 }
 
 /* Edges of both kernels' tiles, an odd number of chunks, and segments of one and of two. */
@@ -34,13 +33,21 @@ struct device_numbers {
     alignas(256) float y[N_Y];
 };
 
-/* Of either sign, from 2^-8 to 2^8, zeros among them. */
-static float number(uint64_t stream, int64_t i) {
-    const double size = static_cast<double>(int64_t{1} << i % 17) / 256.0;
-    return i % 11 == 7 ? 0.0F : static_cast<float>((2.0 * qr_random_uniform(1, stream, static_cast<uint64_t>(i)) - 1.0) * size);
+/* 32 bits of a number's, mixed (the finaliser of MurmurHash3). */
+static uint32_t mix(uint32_t stream, int64_t i) {
+    uint32_t bits = static_cast<uint32_t>(i) + stream * 0x9E3779B9U;
+    bits = (bits ^ bits >> 16) * 0x85EBCA6BU;
+    bits = (bits ^ bits >> 13) * 0xC2B2AE35U;
+    return bits ^ bits >> 16;
 }
 
-static void fill_16(uint16_t *dst, int64_t n, uint64_t stream, qr_dtype dtype) {
+/* Of either sign, from 2^-8 to 2^8, zeros among them. */
+static float number(uint32_t stream, int64_t i) {
+    const float size = static_cast<float>(1 << i % 17) / 256.0F;
+    return i % 11 == 7 ? 0.0F : (static_cast<float>(mix(stream, i) >> 8) / 0x1p23F - 1.0F) * size;
+}
+
+static void fill_16(uint16_t *dst, int64_t n, uint32_t stream, qr_dtype dtype) {
     for (int64_t i = 0; i < n; i++) {
         const float value = number(stream, i);
         dst[i] = dtype == QR_DTYPE_F16 ? qr_f32_to_f16(value) : qr_f32_to_bf16(value);
@@ -57,7 +64,7 @@ static void fill(host_numbers *host, const qr_weight_desc &desc, qr_dtype dtype)
     }
     const qr_cuda_layout layout = qr_cuda_layout_of(&desc);
     for (size_t i = 0; i < layout.scales_offset; i++) {
-        host->weight[i] = static_cast<unsigned char>(qr_random_uniform(1, 3, i) * 256.0);
+        host->weight[i] = static_cast<unsigned char>(mix(3, static_cast<int64_t>(i)));
     }
     for (size_t i = 0; i < (layout.total_bytes - layout.scales_offset) / sizeof(float); i++) {
         const float scale = fabsf(number(4, static_cast<int64_t>(i))) + 1.0F;
