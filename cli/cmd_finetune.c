@@ -232,7 +232,9 @@ static int check_combination(const finetune_options *o) {
     const int code = engine_require_model(&o->engine);
     if (code != EXIT_OK) { return code; }
     if (o->data == NULL && !o->plan) { return complain(EXIT_USAGE, "no data: give --data FILE.jsonl"); }
-    if (o->out == NULL && !o->plan && !o->show_mask.given) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    if (o->out == NULL && !o->plan && !o->show_mask.given) {
+        return complain(EXIT_USAGE, "no place for the result: give --out DIR");
+    }
     if (o->eval_data != NULL && o->eval_split.given) {
         return complain(EXIT_USAGE, "--eval-data and --eval-split exclude each other");
     }

@@ -40,10 +40,11 @@ static const char *name_binary(const qr_file_map *map) {
 
 /* A line with nothing but "{": JSON as it is printed for people, or a file that is no data set at all. */
 static bool begins_over_several_lines(const qr_dataset_source *source) {
+    const char *text = (const char *)source->map.data;
     size_t at = source->at;
-    if (source->map.data[at++] != '{') { return false; }
-    while (at < source->map.size && strchr(" \t\r", source->map.data[at]) != NULL && source->map.data[at] != '\0') { at++; }
-    return at < source->map.size && source->map.data[at] == '\n';
+    if (text[at++] != '{') { return false; }
+    while (at < source->map.size && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r')) { at++; }
+    return at < source->map.size && text[at] == '\n';
 }
 
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err) {

@@ -133,7 +133,7 @@ finetune --data "$work/train.jsonl" --show-mask 2
 expect_code 0
 expect_true "--out is not needed" cmp -s "$work/out" "$work/shown"
 expect_true "and nothing is left" test -z "$(ls -A "$work/tmp")"
-export TMPDIR="$work/none"
+export TMPDIR="$work/no-such-place"
 finetune --data "$work/train.jsonl" --show-mask 2
 expect_code 3
 expect_one_error_line
