@@ -28,7 +28,7 @@ static const option chat_table[] = {
 
 static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(chat_options, engine)),
-    OPTION_GROUP("Adapters", adapter_option_table, offsetof(chat_options, engine)),
+    OPTION_GROUP("Adapters", one_adapter_option_table, offsetof(chat_options, engine)),
     OPTION_GROUP("Conversation", chat_table, 0),
     OPTION_GROUP("Chat template", template_option_table, offsetof(chat_options, template)),
     OPTION_GROUP("Sampling", sampling_option_table, offsetof(chat_options, sampling)),
@@ -188,7 +188,12 @@ static int prepare(chat *c, const chat_options *o) {
     if (code == EXIT_OK && (o->sampling.n.given || o->sampling.logprobs.given)) {
         return complain(EXIT_USAGE, "chat has one answer per message");
     }
+    if (code == EXIT_OK) { code = engine_require_one_adapter(&o->engine); }
     if (code == EXIT_OK) { code = engine_open(&c->engine, &o->engine); }
+    if (code == EXIT_OK && !c->engine.info.has_tokenizer) {
+        return complain(EXIT_FILE, "'%s' has no tokenizer.json, which turns text into tokens; add the file",
+                        c->engine.info.folder);
+    }
     if (code == EXIT_OK && !c->engine.info.has_chat_template) {
         return complain(EXIT_FILE, "'%s' has no chat template (chat_template in tokenizer_config.json), so it is not "
                                    "made for conversation; 'qrun generate' continues a text", c->engine.info.folder);

@@ -31,7 +31,7 @@ static const option eval_table[] = {
 
 static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(eval_options, engine)),
-    OPTION_GROUP("Adapters", adapter_option_table, offsetof(eval_options, engine)),
+    OPTION_GROUP("Adapters", one_adapter_option_table, offsetof(eval_options, engine)),
     OPTION_GROUP("Text", eval_table, 0),
     OPTION_GROUP("Machine", machine_option_table, offsetof(eval_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(eval_options, engine)),
@@ -70,8 +70,9 @@ static int run(const void *options, const option_texts *arguments) {
     qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
     (void)arguments;
     if (o->file == NULL) { return complain(EXIT_USAGE, "no text: give --text FILE"); }
-    if (!text_read_file(&input, o->file)) { return EXIT_FILE; }
-    int code = engine_open(&e, &o->engine);
+    int code = engine_require_one_adapter(&o->engine);
+    if (code == EXIT_OK && !text_read_plain(&input, o->file)) { code = EXIT_FILE; }
+    if (code == EXIT_OK) { code = engine_open(&e, &o->engine); }
     if (code == EXIT_OK) {
         double begin = clock_seconds();
         qrun_eval_params params = QRUN_EVAL_PARAMS_INIT;

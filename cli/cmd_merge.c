@@ -233,7 +233,10 @@ static int run(const void *options, const option_texts *arguments) {
         return complain(EXIT_USAGE, "--no-compare and --text exclude each other");
     }
     if (o->quiet) { progress_silence(); }
-    if (o->text != NULL && !text_read_file(&text, o->text)) { return EXIT_FILE; }
+    if (o->text != NULL && !text_read_plain(&text, o->text)) { return EXIT_FILE; }
+    if (o->text != NULL && text.size == 0) {
+        return complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
+    }
     params.n_threads = (int32_t)o->threads.value;
     int code = EXIT_OK;
     if (qrun_context_create(&params, &context, &error) != QRUN_OK) {

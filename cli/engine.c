@@ -44,6 +44,11 @@ const option adapter_option_table[N_ADAPTER_OPTIONS] = {
              "(\"adapter\": \"\"). The first one serves the requests that do not choose."},
 };
 
+const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {
+    {.name = "adapter", .kind = OPTION_TEXTS, .value_name = "DIR", AT(adapters), .completion = COMPLETE_FOLDER,
+     .help = "A PEFT LoRA folder to run with the model, unmerged."},
+};
+
 const option machine_option_table[N_MACHINE_OPTIONS] = {
     {.name = "threads", .neutral = true, .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1,
      .high = 1024,
@@ -140,6 +145,11 @@ static int open_adapter(engine *e, const char *argument) {
 int engine_require_model(const engine_options *options) {
     if (options->model != NULL || options->shape != NULL) { return EXIT_OK; }
     return complain(EXIT_USAGE, "no model: give --model DIR, a Hugging Face folder or the id of one in its cache");
+}
+
+int engine_require_one_adapter(const engine_options *options) {
+    if (options->adapters.count <= 1) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "one --adapter at a time; 'qrun generate' chooses among several for each request");
 }
 
 int engine_open_model(engine *e, const engine_options *options) {

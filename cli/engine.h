@@ -26,6 +26,7 @@ typedef struct engine_options {
 enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };
 extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];
+extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */
 extern const option machine_option_table[N_MACHINE_OPTIONS];
 extern const option session_option_table[N_SESSION_OPTIONS];
 extern const char *const quant_names[]; /* NULL-terminated: the choices of --quant */
@@ -46,6 +47,7 @@ qrun_session_params engine_session_params(const engine_options *options);
 /* Each returns 0 or an exit code, after telling the user; engine_close takes back whatever was made. Loading shows its
  * progress, and Ctrl-C ends it. */
 int engine_require_model(const engine_options *options); /* that one is given */
+int engine_require_one_adapter(const engine_options *options); /* one at most */
 int engine_open_context(engine *e, const engine_options *options);
 int engine_open_model(engine *e, const engine_options *options); /* with its adapters */
 int engine_open_session(engine *e, const qrun_session_params *params);

@@ -1,5 +1,6 @@
 #include "stream.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static void on_event(void *user, const qrun_event *event) {
         if (event->sample == 0 && event->text_bytes > 0) {
             progress_clear();
             put_text(stream, event->text, event->text_bytes);
-            fflush(stdout);
+            if (fflush(stdout) != 0) { (void)complain_stdout(errno); }
         }
     }
     if (event->type == QRUN_EVENT_DONE) { take_done(stream, event); }

@@ -126,6 +126,13 @@ bool text_read_file(text_buffer *t, const char *path) {
     return !failed;
 }
 
+bool text_read_plain(text_buffer *t, const char *path) {
+    if (!text_read_file(t, path)) { return false; }
+    if (memchr(t->data, '\0', t->size) == NULL) { return true; }
+    notify("'%s' is no text: it holds zero bytes", path);
+    return false;
+}
+
 uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i++) { hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3ULL; }
     return hash;

@@ -28,6 +28,8 @@ void text_free(text_buffer *t);
 
 /* The whole of a file, or of stdin for "-". False after telling the user why not. */
 bool text_read_file(text_buffer *t, const char *path);
+/* The same, of what has to be a text: a file with zero bytes is refused. */
+bool text_read_plain(text_buffer *t, const char *path);
 
 /* FNV-1a, 64 bits, of bytes after those that `hash` stands for; begin with HASH_START. */
 #define HASH_START 0xcbf29ce484222325ULL

@@ -15,7 +15,7 @@
 
 static qrun_status check_range(const char *name, double value, double low, double high, qr_error *err) {
     if (value >= low && value <= high) { return QRUN_OK; } /* false for NaN */
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %g to %g, not %g", name, low, high, value);
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %.10g to %.10g, not %.10g", name, low, high, value);
 }
 
 static qrun_status check_params(const qrun_request_params *params, qr_error *err) {

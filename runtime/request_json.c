@@ -201,7 +201,7 @@ static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *sy
     const qr_json *prompt = qr_json_get(parsed->root, "prompt"), *ids = qr_json_get(parsed->root, "token_ids");
     const qr_json *messages = qr_json_get(parsed->root, "messages");
     if (!qr_json_is_null(prompt) + !qr_json_is_null(ids) + !qr_json_is_null(messages) != 1) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: needs one of \"prompt\", \"messages\" and \"token_ids\"",
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: needs one of \"prompt\", \"messages\" and \"token_ids\", and one alone",
                        parsed->what);
     }
     params->prompt = NULL, params->prompt_bytes = 0;

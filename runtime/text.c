@@ -112,6 +112,20 @@ static qrun_status parse_optional(const char *text, const char *what, qr_json **
     return text == NULL ? QRUN_OK : qr_json_parse_line(text, strlen(text), what, json, err);
 }
 
+/* Before a template says it in its own words, or says nothing. */
+static qrun_status check_messages(const qr_json *messages, qr_error *err) {
+    if (!cJSON_IsArray(messages) || messages->child == NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "\"messages\" must be an array of at least one {\"role\", \"content\"}");
+    }
+    int n = 0;
+    for (const qr_json *message = messages->child; message != NULL; message = message->next) {
+        n++;
+        if (cJSON_IsString(qr_json_get(message, "role"))) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT, "message %d has no \"role\" that is a text", n);
+    }
+    return QRUN_OK;
+}
+
 qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json, const char *tools_json,
                              const char *arguments_json, bool add_generation_prompt, char **text, size_t *n_bytes,
                              qrun_error *error) {
@@ -126,6 +140,7 @@ qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messag
             "this model has no chat template (tokenizer_config.json, chat_template.jinja); use a plain prompt"));
     }
     QR_TRY(parse_optional(messages_json, "messages", &messages, error));
+    QR_TRY(check_messages(messages, error));
     QR_TRY(parse_optional(tools_json, "tools", &tools, error));
     QR_TRY(parse_optional(arguments_json, "template arguments", &arguments, error));
     QR_TRY(qr_chat_template_render(tokenizer->chat_template, messages, tools, arguments, add_generation_prompt,

@@ -48,7 +48,7 @@ static qrun_status check_params(const qrun_train_params *params, qr_error *err) 
     };
     for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
         if (ranges[i].value >= ranges[i].low && ranges[i].value <= ranges[i].high) { continue; }
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %g to %g, not %g", ranges[i].name, ranges[i].low,
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %.10g to %.10g, not %.10g", ranges[i].name, ranges[i].low,
                        ranges[i].high, ranges[i].value);
     }
     return QRUN_OK;

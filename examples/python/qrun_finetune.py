@@ -73,7 +73,10 @@ class TrainInfo(Structure):
 
 
 def open_library():
-    lib = ctypes.CDLL(os.environ.get("QRUN_LIBRARY", "libqrun.so.0"))
+    try:
+        lib = ctypes.CDLL(os.environ.get("QRUN_LIBRARY", "libqrun.so.0"))
+    except OSError as error:
+        sys.exit(f"{error}\nQRUN_LIBRARY names the library: build/release/runtime/libqrun.so after ./demo.sh")
     error = POINTER(Error)
     lib.qrun_context_create.argtypes = [c_void_p, POINTER(c_void_p), error]
     lib.qrun_model_open.argtypes = [c_void_p, POINTER(ModelParams), POINTER(c_void_p), error]

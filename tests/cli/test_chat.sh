@@ -46,4 +46,13 @@ if [ -d "$shared/models/stories260K-hf" ]; then
     expect_code 3
     expect_err "no chat template"
 fi
+run chat --model "$model" --adapter a --adapter b
+expect_code 2
+expect_one_error_line
+mkdir "$work/untold"
+cp "$model/config.json" "$model/model.safetensors" "$work/untold"
+run chat --model "$work/untold"
+expect_code 3
+expect_one_error_line
+expect_err "has no tokenizer.json"
 finish

@@ -18,6 +18,15 @@ run eval --model "$model" --text "$work/nothing"
 expect_true "an empty text has no perplexity" test "$code" -ne 0
 expect_one_error_line
 
+run eval --model "$model" --text "$model/model.safetensors"
+expect_code 3
+expect_one_error_line
+expect_err "is no text: it holds zero bytes"
+run eval --model "$model" --text "$work/text" --adapter a --adapter b
+expect_code 2
+expect_one_error_line
+expect_err "one --adapter at a time"
+
 # In F16 the mean is as in F32 to three digits, and not the same.
 for dtype in f32 f16; do
     run eval --model "$model" --text "$work/text" --quant f32 --dtype $dtype --json --max-tokens 300

@@ -31,4 +31,9 @@ python3 "$QRUN_SOURCE/examples/python/qrun_generate.py" "$work/nowhere" x >"$wor
 code=$?
 expect_code 1
 expect_err "$work/nowhere"
+QRUN_LIBRARY=$work/no-library python3 "$QRUN_SOURCE/examples/python/qrun_generate.py" "$model" x >"$work/out" 2>"$work/err"
+code=$?
+expect_code 1
+expect_err "QRUN_LIBRARY names the library"
+expect_true "no traceback" sh -c "! grep -q Traceback '$work/err'"
 finish

@@ -106,10 +106,26 @@ expect_true "two answers" test "$(grep -c '"text":' "$work/out")" -eq 2
 expect_true "eleven errors" test "$(grep -c '"error":' "$work/out")" -eq 11
 for line in 2 3 4 6 7 8 9 10 11 12 13; do expect_out "line $line"; done
 expect_out "temprature"
+expect_out 'line 8: needs one of \"prompt\", \"messages\" and \"token_ids\", and one alone'
 expect_true "places in words" sh -c "grep -q 'line [0-9]*, column [0-9]*: ' '$work/out'"
 expect_true "no bare numbers" sh -c "! grep -q 'line [0-9]*:[0-9]*:[0-9]*' '$work/out'"
 expect_true "stderr has one line" test "$(wc -l <"$work/err")" -eq 1
 expect_err "11 of 13 requests failed; the first: line 2"
+
+# Messages are checked before a template sees them; numbers are written out.
+cat >"$work/messages.jsonl" <<'JSONL'
+{"messages": []}
+{"messages": [{"role": "user", "content": "x"}, {"content": "x"}]}
+{"messages": ["x"]}
+{"prompt": "x", "max_tokens": -1}
+JSONL
+run generate --model "$model" --prompts "$work/messages.jsonl"
+expect_code 1
+expect_jsonl "$work/out" 4
+expect_out 'line 1: \"messages\" must be an array of at least one'
+expect_out 'line 2: message 2 has no \"role\" that is a text'
+expect_out 'line 3: message 1 has no \"role\"'
+expect_out 'line 4: max_tokens must be from 0 to 2147483647, not -1'
 
 # A prompt longer than the context, alone and in a file.
 awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }' >"$work/long"

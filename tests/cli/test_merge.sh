@@ -98,4 +98,9 @@ expect_code 2
 expect_err "--adapter DIR"
 run merge --model "$llama" --adapter "$adapter" --out "$work/x" --no-compare --text "$QRUN_SOURCE/examples/eval.txt"
 expect_code 2
+: >"$work/empty"
+run merge --model "$llama" --adapter "$adapter" --out "$work/x" --text "$work/empty"
+expect_code 2
+expect_one_error_line
+expect_true "nothing was merged" test ! -e "$work/x"
 finish
