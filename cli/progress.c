@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "terminal.h"
+#include "text.h"
 
 static struct {
     bool silenced;
@@ -25,13 +26,18 @@ bool progress_enabled(void) { return !progress.silenced && terminal_redraws(stde
 
 bool progress_due(void) { return progress_enabled() && clock_seconds() - progress.last_seconds >= 0.1; }
 
-static void put_bar(double done, double total) {
-    enum { BAR_WIDTH = 24 };
+/* Its marks; "[", "] " and they are what it takes. Of two sizes, so that it does not change with every digit. */
+static int bar_width(int room, int text_width) {
+    enum { WIDE = 24, NARROW = 10, FRAME = 3 };
+    return text_width + WIDE + FRAME <= room ? WIDE : text_width + NARROW + FRAME <= room ? NARROW : 0;
+}
+
+static void put_bar(double done, double total, int width) {
     const double share = done <= 0 ? 0 : done >= total ? 1 : done / total;
-    const int filled = (int)(share * BAR_WIDTH + 0.5);
+    const int filled = (int)(share * width + 0.5);
     fputs(terminal_sequence(stderr, STYLE_CYAN), stderr);
     fputc('[', stderr);
-    for (int i = 0; i < BAR_WIDTH; i++) { fputc(i < filled ? '#' : ' ', stderr); }
+    for (int i = 0; i < width; i++) { fputc(i < filled ? '#' : ' ', stderr); }
     fputs("] ", stderr);
     fputs(terminal_sequence(stderr, STYLE_PLAIN), stderr);
 }
@@ -43,12 +49,10 @@ void progress_draw(double done, double total, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    int room = terminal_width(stderr) - 1;
+    const int room = terminal_width(stderr) - 1;
     fputs("\r\033[K", stderr);
-    if (total > 0 && room > 50) {
-        put_bar(done, total);
-        room -= 27;
-    }
+    const int width = total > 0 ? bar_width(room, text_columns(text, strlen(text))) : 0;
+    if (width > 0) { put_bar(done, total, width); }
     fprintf(stderr, "%.*s", room, text);
     fflush(stderr);
     progress.drawn = true;

@@ -34,6 +34,8 @@ expect_true "progress shows a bar and a rate" grep -q '\[#* *\].*tokens/s.*runni
 expect_true "the summary is for people" grep -q 'K/V pages' "$work/out"
 on_terminal "env NO_COLOR=1 $job --output $work/b.jsonl"
 expect_true "NO_COLOR: progress without colours" plain
+on_terminal "stty cols 64; NO_COLOR=1 $job --output $work/narrow.jsonl"
+expect_true "a narrow terminal has a shorter bar, and the whole line" grep -q '\[[# ]\{10\}\].*KV [0-9]*%' "$work/out"
 on_terminal "$job --output $work/c.jsonl --quiet"
 expect_true "--quiet: nothing at all" test ! -s "$work/out"
 on_terminal "env TERM=dumb $job --output $work/d.jsonl"
