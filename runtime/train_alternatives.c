@@ -186,33 +186,40 @@ static void try_quant(search *s) {
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
+/* Of options that are not given already. */
+static void add_option(qr_buffer *options, const char *option) {
+    qr_buffer_append_format(options, "%s%s", options->size > 0 ? " " : "", option);
+}
+
 /* Everything that can be small is, and the sequences as long as they may be then. False: even that does not fit. */
 static bool try_together(search *s) {
     const qr_train_settings *settings = &s->trainer->settings;
     variant v = variant_of(s->trainer);
     qr_buffer options = {0};
-    qr_buffer_append_text(&options, "--checkpointing auto");
+    if (v.trainer.policy.kind != QR_CHECKPOINT_AUTO) { add_option(&options, "--checkpointing auto"); }
     keep_least(&v);
     if (settings->optimizer.kind == QRUN_OPTIMIZER_ADAMW) {
         v.trainer.settings.optimizer.kind = QRUN_OPTIMIZER_ADAMW8BIT;
-        qr_buffer_append_text(&options, " --optimizer adamw8bit");
+        add_option(&options, "--optimizer adamw8bit");
     }
     if (s->trainer->memory.is_separate) {
         offload_all(&v);
-        qr_buffer_append_format(&options, " %s", offload_option(&v));
+        add_option(&options, offload_option(&v));
     }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
         set_batch_size(&v, 1);
-        qr_buffer_append_text(&options, " --batch-size 1");
+        add_option(&options, "--batch-size 1");
     }
     if (settings->batching == QR_BATCH_PACK && !fits(s, &v)) {
         const int64_t high = settings->seq_tokens;
         const int64_t n = largest(s, &v, set_seq_tokens, MIN_SEQ_TOKENS, high, seq_unit(high));
         set_seq_tokens(&v, n > 0 ? n : qr_min(high, MIN_SEQ_TOKENS));
-        qr_buffer_append_format(&options, " --seq-len %lld", (long long)v.seq_tokens);
+        char option[48];
+        (void)snprintf(option, sizeof option, "--seq-len %lld", (long long)v.seq_tokens);
+        add_option(&options, option);
     }
     const bool found = fits(s, &v);
-    if (qr_buffer_ok(&options) && (found || s->n_found == 0)) { add(s, &v, options.data); }
+    if (qr_buffer_ok(&options) && (found || s->n_found == 0)) { add(s, &v, options.size > 0 ? options.data : "as it is"); }
     qr_buffer_free(&options);
     return found;
 }

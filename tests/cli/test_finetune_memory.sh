@@ -45,6 +45,7 @@ check_offers() {
 n_offers=0
 check_offers 60MiB --checkpointing none --batch-size 8 --quant bf16
 check_offers 25MiB --checkpointing none --batch-size 8 --seq-len 128 --quant bf16
+check_offers 25MiB --checkpointing none
 check_offers 8MiB --batch-size 8 --seq-len 128
 check_offers 20MiB --batch-size 4 --seq-len 256 --rank 8
 check_offers 12MiB --batching group --batch-tokens 2000
@@ -67,6 +68,12 @@ expect_one_error_line
 run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --data "$work/train.jsonl" --out "$work/never"
 expect_code 2
 expect_err "goes with --plan"
+
+# What is done already is not offered.
+run finetune --model "$model" --plan --memory 10MiB
+expect_code 4
+expect_err "would fit: --seq-len"
+expect_true "checkpointing is auto already" sh -c "! grep -q -e '--checkpointing' '$work/err'"
 
 # Options alone cannot do it.
 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/refused" --memory 5MiB
