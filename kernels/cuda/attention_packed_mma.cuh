@@ -62,7 +62,7 @@ qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_
 
 /* What a block works on: warps of 16 rows (queries; for dk and dv keys) or twice 16, and some keys or queries at a
  * time, backward in one or two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89
- * allow 99) and no thread spills registers, of which there are enough for …_BLOCKS blocks on a multiprocessor. */
+ * allow 99), and there are registers enough for …_BLOCKS blocks on a multiprocessor without spills that count. */
 template <int DIM, packed_operands operands> struct packed_shape {
     static constexpr bool KV_PAIRS = operands == PACKED_PAIRS; /* what k and v are */
     static constexpr bool PAIRS = true;                        /* what everything else is */
