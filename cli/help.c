@@ -130,6 +130,10 @@ void help_print_program(void) {
            "  qrun inspect path/to/model\n");
     print_exit_codes();
     heading("Environment");
-    printf("  NO_COLOR    when set, no colours\n"
-           "  HF_HOME     where the Hugging Face cache is, for models given by id\n");
+    printf("  NO_COLOR           when set, no colours\n"
+           "  HF_HOME            where the Hugging Face cache is, for models given by id (or\n"
+           "                     HF_HUB_CACHE, its folder itself)\n"
+           "  QRUN_FORCE_ISA     instruction set of the processor to compute with, of those it has:\n"
+           "                     c, avx2, avx512, avx512-bf16, amx-bf16\n"
+           "  QRUN_CUDA_LIBRARY  the file libqrun_cuda.so, where it lies elsewhere\n");
 }

@@ -1,0 +1,49 @@
+# What the README shows and names is what the program prints and has.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+readme=$QRUN_SOURCE/README.md
+
+# shown LINE: a line of the README, spaces and all.
+shown() {
+    n_checks=$((n_checks + 1))
+    grep -qxF -- "$1" "$readme" || fail "the README does not show: $1"
+}
+
+# ---- The transcript of demo.sh ----
+
+run quantize --model "$model" --out "$work/nf4"
+run generate --model "$work/nf4" --prompts "$QRUN_SOURCE/examples/prompts.jsonl" --output "$work/answers.jsonl" --summary \
+    --threads 2 --device cpu
+expect_code 0
+sed -n '/^answers/p; /^prompts/p; /^memory/p' "$work/err" >"$work/lines"
+expect_true "there is a summary" test "$(wc -l <"$work/lines")" -eq 3
+while IFS= read -r line; do shown "$line"; done <"$work/lines"
+
+run finetune --model "$work/nf4" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/pirate" --max-steps 1 \
+    --lr 2e-3 --seq-len 256 --threads 2 --device cpu
+expect_code 0
+sed -n '/^steps/d; /^tokens/,/^  in all/p; /^memory  /p' "$work/out" >"$work/lines"
+expect_true "there is a table" test "$(wc -l <"$work/lines")" -ge 10
+while IFS= read -r line; do shown "$line"; done <"$work/lines"
+
+# ---- The commands ----
+
+# "COMMAND --option" for every option of a line that begins with "qrun COMMAND", in the README and in the help texts.
+for command in generate chat finetune merge inspect plan tokenize eval quantize bench completion; do
+    "$QRUN" help "$command" >"$work/help.$command"
+done
+cat "$readme" "$work"/help.* | sed 's/#.*//' | sed -n 's/^ *\(\$ build\/release\/cli\/\)\{0,1\}qrun  *\([a-z]*\) \(.*\)/\2 \3/p' |
+    awk '{ for (i = 2; i <= NF; i++) if ($i ~ /^--[a-z]/) { sub(/=.*/, "", $i); print $1, $i } }' | sort -u >"$work/named"
+expect_true "options are named" test "$(wc -l <"$work/named")" -ge 30
+while read -r command option; do
+    n_checks=$((n_checks + 1))
+    [ "$command" != help ] || continue
+    grep -q -- "$option" "$work/help.$command" || fail "'qrun $command' has no $option"
+done <"$work/named"
+
+# Every file that the README links to is there.
+grep -o ']([^)]*)' "$readme" | tr -d '()]' | grep -v '^http' >"$work/links"
+expect_true "files are linked" test "$(wc -l <"$work/links")" -ge 5
+while read -r link; do
+    expect_true "$link is there" test -e "$QRUN_SOURCE/$link"
+done <"$work/links"
+finish
