@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -243,28 +245,6 @@ qrun_status qr_file_remove(const char *path, qr_error *err) {
     return sync_parent(path, err);
 }
 
-qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr_error *err) {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') { length--; }
-    *writer = (qr_folder_writer){.path = qr_strndup(path, length)};
-    if (writer->path != NULL) { writer->partial_path = partial_path_of(writer->path); }
-    qrun_status status = QRUN_OK;
-    if (writer->partial_path == NULL) {
-        status = qr_fail_memory(err, path, length);
-    } else if (qr_file_exists(writer->path)) {
-        status =
-            qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
-    } else if (mkdir(writer->partial_path, 0777) != 0) {
-        status = fail_errno(err, writer->path, "create the folder");
-    }
-    if (status != QRUN_OK) {
-        qr_free(writer->path);
-        qr_free(writer->partial_path);
-        *writer = (qr_folder_writer){0};
-    }
-    return status;
-}
-
 /* Removes name, in the open folder, where it is a file; where it is a folder nothing happens. */
 static bool remove_file_in(DIR *folder, const char *name) {
     return unlinkat(dirfd(folder), name, 0) == 0 || errno == ENOENT || errno == EISDIR;
@@ -335,12 +315,74 @@ void qr_folder_unlock(int *descriptor) {
     *descriptor = -1;
 }
 
+static void folder_writer_free(qr_folder_writer *writer) {
+    qr_folder_unlock(&writer->lock);
+    qr_free(writer->path);
+    qr_free(writer->partial_path);
+    *writer = (qr_folder_writer){.lock = -1};
+}
+
+/* Whether the name, behind that of the folder, is of a writer whose process is gone. */
+static bool is_of_dead_writer(const char *rest) {
+    const size_t length = sizeof PARTIAL_SUFFIX - 1;
+    if (strncmp(rest, PARTIAL_SUFFIX, length) != 0 || strspn(rest + length, "0123456789") != strlen(rest + length)) {
+        return false;
+    }
+    const long pid = strtol(rest + length, NULL, 10);
+    return pid == (long)getpid() || (pid > 0 && pid <= INT_MAX && kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+}
+
+/* The process alone would not say it of one in another container, and the lock alone not on a file system without. */
+static void remove_if_unheld(const char *folder) {
+    int lock;
+    if (!qr_file_is_folder(folder) || qr_folder_lock(folder, &lock, NULL) != QRUN_OK) { return; }
+    (void)qr_folder_remove_flat(folder, NULL);
+    qr_folder_unlock(&lock);
+}
+
+/* Of writers of this path that were killed. What cannot be removed stays, and is no reason to fail. */
+static void remove_left_over(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const size_t length = strlen(name);
+    char *parent = slash != NULL ? qr_strndup(path, (size_t)(slash - path) + 1) : qr_strdup(".");
+    DIR *listing = parent != NULL ? opendir(parent) : NULL;
+    for (const struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
+        if (strncmp(entry->d_name, name, length) != 0 || !is_of_dead_writer(entry->d_name + length)) { continue; }
+        char *left = qr_path_join(parent, entry->d_name);
+        if (left != NULL) { remove_if_unheld(left); }
+        qr_free(left);
+    }
+    if (listing != NULL) { closedir(listing); }
+    qr_free(parent);
+}
+
+qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr_error *err) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') { length--; }
+    *writer = (qr_folder_writer){.path = qr_strndup(path, length), .lock = -1};
+    if (writer->path != NULL) { writer->partial_path = partial_path_of(writer->path); }
+    qrun_status status = QRUN_OK;
+    if (writer->partial_path == NULL) {
+        status = qr_fail_memory(err, path, length);
+    } else if (qr_file_exists(writer->path)) {
+        status =
+            qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
+    } else {
+        remove_left_over(writer->path);
+        if (mkdir(writer->partial_path, 0777) != 0) { status = fail_errno(err, writer->path, "create the folder"); }
+    }
+    if (status != QRUN_OK) {
+        folder_writer_free(writer);
+        return status;
+    }
+    (void)qr_folder_lock(writer->partial_path, &writer->lock, NULL);
+    return QRUN_OK;
+}
+
 void qr_folder_writer_abort(qr_folder_writer *writer) {
     if (writer->path == NULL) { return; }
     (void)qr_folder_remove_flat(writer->partial_path, NULL);
-    qr_free(writer->path);
-    qr_free(writer->partial_path);
-    *writer = (qr_folder_writer){0};
+    folder_writer_free(writer);
 }
 
 qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
@@ -359,9 +401,7 @@ qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
         return status;
     }
     status = sync_parent(writer->path, err);
-    qr_free(writer->path);
-    qr_free(writer->partial_path);
-    *writer = (qr_folder_writer){0};
+    folder_writer_free(writer);
     return status;
 }
 

@@ -55,9 +55,11 @@ qrun_status qr_file_remove(const char *path, qr_error *err);
 
 /* A folder being written aside as "<path>.partial-<pid>", flat: the caller puts files into partial_path. commit fsyncs
  * it and renames it to path, abort removes it with the files in it; commit aborts when it fails. path must not exist
- * and its parent must. commit and abort are no-ops on a zeroed writer. */
+ * and its parent must. open removes what killed writers of the same path left. commit and abort are no-ops on a zeroed
+ * writer. */
 typedef struct qr_folder_writer {
     char *path, *partial_path;
+    int lock; /* on partial_path, while it is written; −1: none */
 } qr_folder_writer;
 
 qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr_error *err);

@@ -17,4 +17,16 @@ expect_one_error_line
 run quantize --model "$model" --out "$work/none/out"
 expect_code 3
 expect_true "nothing appears" test ! -e "$work/none"
+
+# What a killed run left beside the folder goes with the next run; what a running one writes stays.
+dead=$(sh -c 'echo $$')
+for left in "again.partial-$dead" "again.partial-$$" "again.partial-x" "again2.partial-$dead"; do
+    mkdir "$work/$left"
+    : >"$work/$left/model.safetensors"
+done
+run quantize --model "$model" --out "$work/again"
+expect_code 0
+expect_true "the killed run's folder is gone" test ! -e "$work/again.partial-$dead"
+expect_true "that of a process that lives stays" test -e "$work/again.partial-$$/model.safetensors"
+expect_true "another name stays" test -e "$work/again.partial-x" -a -e "$work/again2.partial-$dead"
 finish
