@@ -150,11 +150,16 @@ typedef struct qr_linear_args {
     float *y;                /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, x_stride, y_stride;
     bool accumulate;
-    bool any_order;          /* below */
+    bool any_order;          /* above */
 } qr_linear_args;
 
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module
- * (rank > 0). Several adapters in one batch. A_a x is kept in F32. */
+ * (rank > 0). Several adapters in one batch. A_a x is kept in F32.
+ *
+ * in_pairs, of x in BF16, says that all rows have one adapter, and gives up two things beside the order of sums, as
+ * any_order of linear does: A, scale · B and t = A x may each be taken as the sum of two BF16 numbers, within 2^-17 of
+ * itself, and products of two low parts be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale · b|
+ * |t| beside. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
 typedef struct qr_lora_factor {
     const float *a; /* [rank, in] */
     const float *b; /* [out, rank] */
@@ -172,6 +177,7 @@ typedef struct qr_lora_args {
     float *y;                      /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, in, out, x_stride, y_stride;
     int32_t n_adapters, max_rank;
+    bool in_pairs;                 /* above */
 } qr_lora_args;
 
 /* dora_norm: the length of every row of a matrix with its update, and what DoRA scales the row's output by:

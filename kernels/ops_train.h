@@ -33,17 +33,23 @@ typedef struct qr_weight_backward_args {
 
 /* lora_backward: of y += scale · B (A x), one adapter for all rows:
  *     h = A x, db += scale · dyᵀ h, dh = scale · dy B, da += dhᵀ x, dx += dh A.
- * x may be of any act type; everything else is F32. */
+ * x may be of any act type; everything else is F32.
+ *
+ * in_pairs, of x in BF16, is as of lora: A, scale · B, h and dh may be pairs, and dy_rounded be taken for dy, which is
+ * within 2^-8 of it. Pairs alone move h by 2^-17 Σ |a| |x| at most, dh by 2^-17 Σ |scale · b| |dy|; each term of da and db
+ * by 2^-17 of itself beside, and of dx by 2^-15. */
 typedef struct qr_lora_backward_args {
     const float *a, *b; /* [rank, in], [out, rank] */
     float *da, *db;     /* the same shapes; added to */
     const void *x;      /* [n_rows, in], rows x_stride apart */
     qr_dtype x_dtype;
     const float *dy;    /* [n_rows, out], rows dy_stride apart */
+    const void *dy_rounded; /* [n_rows, out] contiguous: dy in the type of x, for pairs; NULL: not there */
     float *dx;          /* [n_rows, in], rows dx_stride apart; added to; NULL: not wanted */
     int64_t n_rows, in, out, x_stride, dy_stride, dx_stride;
     int32_t rank;
     float scale;
+    bool in_pairs;      /* above */
 } qr_lora_backward_args;
 
 /* dora_backward: of y = magnitude / norm · z, the norm held fixed as PEFT does:

@@ -23,35 +23,40 @@ qr_lora_backward_args qr_lora_backward_args_of(const qr_parameters *p, const qr_
         .da = placed ? p->gradients + pair->a_offset : NULL, .db = placed ? p->gradients + pair->b_offset : NULL,
         .x = x, .x_dtype = p->model->act_dtype, .dy = dy, .dx = dx, .n_rows = n_rows, .in = pair->in,
         .out = pair->out, .x_stride = pair->in, .dy_stride = dy_stride, .dx_stride = pair->in, .rank = p->lora.rank,
-        .scale = p->lora.scale};
+        .scale = p->lora.scale, .in_pairs = true};
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
+static bool rounds_dy(const qr_adapter_backward *b) { return b->pass.model->act_dtype != QR_DTYPE_F32; }
+
+/* b->dy [T, out] = dy, contiguous, in the type of activations, unless that is F32. */
+static qrun_status round_dy(const qr_adapter_backward *b, const float *dy, int64_t dy_stride, int64_t out,
+                            qr_error *err) {
+    const qrun_model *model = b->pass.model;
+    if (!rounds_dy(b)) { return QRUN_OK; }
+    const qr_round_act_args args = {dy, b->dy, model->act_dtype, b->pass.n_tokens, out, dy_stride};
+    return qr_round_act(model->context->backend, &args, b->pass.workspace, err);
+}
+
 qrun_status qr_linear_dx(const qr_adapter_backward *b, const qr_linear_layer *linear, const float *dy,
                          int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
     const qrun_model *model = b->pass.model;
-    qr_backend *backend = model->context->backend;
-    const void *rounded = dy;
-    int64_t stride = dy_stride;
-    qrun_status status = QRUN_OK;
-    if (model->act_dtype != QR_DTYPE_F32) {
-        stride = linear->weight.desc.rows;
-        rounded = b->dy;
-        const qr_round_act_args round = {dy, b->dy, model->act_dtype, b->pass.n_tokens, stride, dy_stride};
-        QR_TRY(qr_round_act(backend, &round, b->pass.workspace, err));
-    }
-    const qr_linear_backward_args args =
-        qr_linear_backward_args_of(model, &linear->weight, rounded, stride, dx, b->pass.n_tokens, accumulate);
-    QR_TRY(qr_linear_backward(backend, &args, b->pass.workspace, err));
-out:
-    return status;
+    const int64_t out = linear->weight.desc.rows;
+    const void *rounded = rounds_dy(b) ? b->dy : dy;
+    const qr_linear_backward_args args = qr_linear_backward_args_of(
+        model, &linear->weight, rounded, rounds_dy(b) ? out : dy_stride, dx, b->pass.n_tokens, accumulate);
+    const qrun_status status = round_dy(b, dy, dy_stride, out, err);
+    if (status != QRUN_OK) { return status; }
+    return qr_linear_backward(model->context->backend, &args, b->pass.workspace, err);
 }
 
+/* b->dy is dy rounded, as the matrix beside the adapter has had it. */
 static qrun_status lora_dx(const qr_adapter_backward *b, const qr_lora_pair *pair, const void *x, const float *dy,
                            int64_t dy_stride, float *dx, qr_error *err) {
-    const qr_lora_backward_args args =
+    qr_lora_backward_args args =
         qr_lora_backward_args_of(b->parameters, pair, x, dy, dy_stride, dx, b->pass.n_tokens);
+    args.dy_rounded = rounds_dy(b) ? b->dy : NULL;
     return qr_lora_backward(b->pass.model->context->backend, &args, b->pass.workspace, err);
 }
 
@@ -94,6 +99,7 @@ static qrun_status dropped_dx(const qr_adapter_backward *b, const qr_linear_laye
     const int64_t n_elements = b->pass.n_tokens * pair->in;
     qrun_status status = QRUN_OK;
     QR_TRY(backend->fill_zero(backend, b->ddropped, (size_t)n_elements * sizeof(float), err));
+    if (b->parameters->lora.dora) { QR_TRY(round_dy(b, scaled, scaled_stride, pair->out, err)); }
     QR_TRY(lora_dx(b, pair, x, scaled, scaled_stride, b->ddropped, err));
     if (b->parameters->lora.dora) {
         QR_TRY(scale_dy(b, linear, dy, dy_stride, 1.0F, err));

@@ -51,7 +51,7 @@ struct qr_layer_pass {
     const qrun_model *model;
     void *workspace;
     int64_t n_tokens;
-    bool any_order;    /* of sums: qr_linear_args */
+    bool any_order;    /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
     bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
     float *x; /* [T, D] residual stream */
     const float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */

@@ -57,6 +57,7 @@ static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *li
     const qrun_model *model = pass->model;
     qr_lora_args args = qr_layer_lora_args(&pass->adapters, model->act_dtype, linear, x, y, y_stride, pass->n_tokens);
     args.row_adapter = row_adapter;
+    args.in_pairs = pass->any_order;
     return qr_lora(model->context->backend, &args, pass->workspace, err);
 }
 

@@ -123,8 +123,9 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     weight_workspace(pass, linear, pass->n_tokens, &visit->most);
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
     const qr_layer_adapters adapters = qr_pass_adapters(pass);
-    const qr_lora_args forward = qr_layer_lora_args(&adapters, pass->model->act_dtype, linear, NULL, NULL,
-                                                    linear->weight.desc.rows, pass->n_tokens);
+    qr_lora_args forward = qr_layer_lora_args(&adapters, pass->model->act_dtype, linear, NULL, NULL,
+                                              linear->weight.desc.rows, pass->n_tokens);
+    forward.in_pairs = true;
     raise_to(&visit->most, qr_lora_workspace(pass->backend, &forward));
     if (pair == NULL) { return QRUN_OK; }
     const qr_lora_backward_args backward =

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device_api.h"
 
-enum { QR_DEVICE_PRODUCT_WORKSPACE = 4 << 20 };
+enum { QR_DEVICE_PRODUCT_WORKSPACE = 4 << 20, QR_DEVICE_PRODUCT_ALIGNMENT = 256 };
 
 /* Elements of BF16 or F16, rows `stride` elements apart. */
 struct qr_device_operand {
@@ -35,7 +35,13 @@ bool qr_device_has_products(qr_device *device);
 /* What of a matrix to bring into 16 bits at a time: what stays in the GPU's last cache until a product reads it. */
 int64_t qr_device_panel_bytes(const qr_device *device);
 
-/* `workspace`: QR_DEVICE_PRODUCT_WORKSPACE bytes at a multiple of 256. */
+/* `workspace`: QR_DEVICE_PRODUCT_WORKSPACE bytes at a multiple of QR_DEVICE_PRODUCT_ALIGNMENT: from here on, in a
+ * workspace that is QR_DEVICE_PRODUCT_ALIGNMENT larger than what is needed. */
+static inline unsigned char *qr_device_product_memory(void *workspace) {
+    const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % QR_DEVICE_PRODUCT_ALIGNMENT;
+    return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_DEVICE_PRODUCT_ALIGNMENT - behind);
+}
+
 qrun_status qr_device_multiply(qr_device *device, const qr_device_product *product, void *workspace, qr_error *err);
 
 void qr_device_products_close(qr_device_products *products); /* NULL is fine */

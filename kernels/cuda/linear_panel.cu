@@ -16,7 +16,6 @@ enum {
     PIECES = 4, /* of 8 elements a thread, a block's width apart: four loads under way */
     ROWS_STEP = 128,
     LEAST_ROWS = 128, /* of x: fewer are bound by reading the weights, which the own kernels do once */
-    ALIGNMENT = 256,  /* of the library's workspace */
 };
 
 /* panel[i] = element first + i of the flattened matrix, rounded. `first` and a panel's end are multiples of 8. */
@@ -88,7 +87,7 @@ static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t 
 /* The library's, then the panel. */
 static size_t workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
     const int64_t panel_bytes = lies_there(desc, dtype) ? 0 : panel_rows(cuda, desc, dtype) * desc.cols * 2;
-    return QR_DEVICE_PRODUCT_WORKSPACE + ALIGNMENT + static_cast<size_t>(panel_bytes);
+    return QR_DEVICE_PRODUCT_WORKSPACE + QR_DEVICE_PRODUCT_ALIGNMENT + static_cast<size_t>(panel_bytes);
 }
 
 /* A panel of rows [row, row + n_rows) of the weights, in `memory` or where they lie. */
@@ -104,12 +103,6 @@ static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dty
                                   : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
 }
 
-static unsigned char *aligned(void *workspace) {
-    unsigned char *bytes = static_cast<unsigned char *>(workspace);
-    const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % ALIGNMENT;
-    return behind == 0 ? bytes : bytes + (ALIGNMENT - behind);
-}
-
 size_t qr_cuda_linear_panel_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     return args.any_order && takes(cuda, desc, args.x_dtype, args.n_rows) ? workspace_of(cuda, desc, args.x_dtype) : 0;
@@ -122,7 +115,7 @@ bool qr_cuda_linear_panel_takes(const qr_cuda_backend &cuda, const qr_linear_arg
 qrun_status qr_cuda_linear_panel(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t most = panel_rows(cuda, args.weight->desc, args.x_dtype);
-    unsigned char *memory = aligned(workspace);
+    unsigned char *memory = qr_device_product_memory(workspace);
     qrun_status status = QRUN_OK;
     for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
         const int64_t n = qr_min(most, w.rows - o);
@@ -153,7 +146,7 @@ qrun_status qr_cuda_linear_backward_panel(qr_cuda_backend &cuda, const qr_linear
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t most = panel_rows(cuda, args.weight->desc, args.dy_dtype);
     const uint16_t *dy = static_cast<const uint16_t *>(args.dy);
-    unsigned char *memory = aligned(workspace);
+    unsigned char *memory = qr_device_product_memory(workspace);
     qrun_status status = QRUN_OK;
     for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
         const int64_t k = qr_min(most, w.rows - o);

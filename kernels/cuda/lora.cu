@@ -1,6 +1,8 @@
 /* lora: t = A x by a warp four rows of x and a tile of ranks, then y += scale · B t by a thread a column of 16 rows. Rows
- * that share an adapter go together, as all do in training; others one by one, with the same bits. */
+ * that share an adapter go together; others one by one, with the same bits. Where pairs are permitted lora_products.cu
+ * has what is faster. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/lora_products.cuh"
 #include "kernels/cuda/lora_rows.cuh"
 
 enum { DOWN_THREADS = 128, DOWN_WARPS = DOWN_THREADS / WARP_LANES, UP_THREADS = 256, FEW_ROWS = 64 };
@@ -65,8 +67,11 @@ __global__ void lora_up_kernel(qr_lora_args a, const float *t, int64_t t_stride)
     for (int i = 0; i < n; i++) { put_up(a, t, t_stride, row + i, 1, o); }
 }
 
-static size_t lora_workspace(const qr_lora_args &args) {
-    return static_cast<size_t>(args.n_rows * lora_row_length(args.max_rank)) * sizeof(float);
+/* The larger: which way it is depends on where the rows lie, too. */
+static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
+    const size_t of_products = qr_cuda_lora_products_workspace(cuda, args);
+    const size_t of_rows = static_cast<size_t>(args.n_rows * lora_row_length(args.max_rank)) * sizeof(float);
+    return of_products > of_rows ? of_products : of_rows;
 }
 
 template <int n_ranks>
@@ -79,6 +84,7 @@ static qrun_status launch_down(qr_cuda_backend &cuda, const qr_lora_args &args, 
 }
 
 static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
+    if (qr_cuda_lora_products_takes(cuda, args)) { return qr_cuda_lora_products(cuda, args, workspace, err); }
     float *t = static_cast<float *>(workspace);
     /* Few rows: fewer ranks a warp, so that there are more warps. */
     const qrun_status status =
@@ -89,4 +95,4 @@ static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, voi
                      lora_row_length(args.max_rank));
 }
 
-QR_CUDA_OP(lora, lora_workspace, run_lora)
+QR_CUDA_OP_SIZED(lora, lora_workspace, run_lora)

@@ -1,7 +1,8 @@
 /* lora_backward: h = A x and dh = scale · dy B as lora's t, dx += dh A as lora's y, and the sums over tokens db and da by
  * column: the tokens are cut into SPLITS · WARPS runs by their number alone, each summed in order by a warp, and the runs'
- * sums are added in order. */
+ * sums are added in order. Where pairs are permitted lora_products.cu has what is faster. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/lora_products.cuh"
 #include "kernels/cuda/lora_rows.cuh"
 
 enum {
@@ -140,8 +141,11 @@ static lora_scratch lay_out(const qr_lora_backward_args &args, float *memory) {
     return {memory, memory + rows, memory + 2 * rows, memory + 2 * rows + n_b, 2 * rows + n_b + partial};
 }
 
-static size_t lora_workspace(const qr_lora_backward_args &args) {
-    return static_cast<size_t>(lay_out(args, NULL).n) * sizeof(float);
+/* The larger: which way it is depends on where the rows lie, too. */
+static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
+    const size_t of_products = qr_cuda_lora_backward_products_workspace(cuda, args);
+    const size_t of_rows = static_cast<size_t>(lay_out(args, NULL).n) * sizeof(float);
+    return of_products > of_rows ? of_products : of_rows;
 }
 
 /* h and dh, which all else is made of. */
@@ -163,6 +167,9 @@ out:
 
 static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
                                      qr_error *err) {
+    if (qr_cuda_lora_backward_products_takes(cuda, args)) {
+        return qr_cuda_lora_backward_products(cuda, args, workspace, err);
+    }
     const lora_scratch scratch = lay_out(args, static_cast<float *>(workspace));
     const int64_t length = lora_row_length(args.rank);
     const token_sums db = {args.dy, QR_DTYPE_F32, args.dy_stride, args.n_rows, args.out,
@@ -184,4 +191,4 @@ out:
     return status;
 }
 
-QR_CUDA_OP(lora_backward, lora_workspace, run_lora_backward)
+QR_CUDA_OP_SIZED(lora_backward, lora_workspace, run_lora_backward)

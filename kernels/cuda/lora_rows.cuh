@@ -1,6 +1,6 @@
-/* What lora and lora_backward are made of: products in F32 with one side as short as an adapter's rank. All of them are
- * bound by memory, or by multiply-adds of the plain kind, when a thread holds enough of the result: no tensor cores,
- * whose operands of 16 bits would have to be three for each F32.
+/* What lora and lora_backward are made of where their contract is F32's: products with one side as short as an adapter's
+ * rank, bound by memory, or by multiply-adds of the plain kind, when a thread holds enough of the result. No tensor
+ * cores, whose operands of 16 bits would have to be three for each F32.
  *
  * Intermediate rows (t, h, dh) have a length of whole tiles of LORA_RANKS, with zeros behind the rank. */
 #ifndef QR_KERNELS_CUDA_LORA_ROWS_CUH

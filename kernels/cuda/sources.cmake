@@ -30,6 +30,7 @@ set(QR_CUDA_SOURCES
   linear_wgmma.cu
   lora.cu
   lora_backward.cu
+  lora_products.cu
   loss.cu
   norm.cu
   norm_backward.cu

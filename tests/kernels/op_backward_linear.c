@@ -260,10 +260,14 @@ typedef struct lora_case {
     int64_t n_tokens, in, out, rank;
     float scale;
     qr_dtype x_dtype;
-    const void *x;              /* [n_tokens, in + X_GAP] */
+    const void *x;              /* [n_tokens, in + x_gap] */
     const float *dy;            /* [n_tokens, out + DY_GAP] */
     const float *a, *b, *da, *db, *dx; /* dx [n_tokens, in] */
     const double *h, *dh; /* [n_tokens, rank]: Σ|a||x|, |scale| Σ|dy||b| */
+    int64_t x_gap, dx_gap;
+    bool in_pairs;
+    const void *dy_rounded;     /* [n_tokens, out]; NULL: none */
+    double dy_error;            /* of it, of each element */
 } lora_case;
 
 static int64_t lora_rows(const lora_case *c) {
@@ -285,7 +289,7 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
     const int64_t token = c->part == LORA_DX ? first : 0, n_tokens = c->part == LORA_DX ? n_rows : c->n_tokens;
     const int64_t col = c->part == LORA_DA ? first : 0, in = c->part == LORA_DA ? n_rows : c->in;
     const int64_t o = c->part == LORA_DB ? first : 0, out = c->part == LORA_DB ? n_rows : c->out;
-    const int64_t x_stride = c->in + X_GAP, dy_stride = c->out + DY_GAP;
+    const int64_t x_stride = c->in + c->x_gap, dy_stride = c->out + DY_GAP;
     const size_t in_bytes = (size_t)in * F32_BYTES, rank_bytes = (size_t)c->rank * F32_BYTES;
     const bool wants_dx = c->part == LORA_DX || c->rank % 2 == 0;
     float *a = columns_of(c->a, c->rank, c->in, col, in), *da = columns_of(c->da, c->rank, c->in, col, in);
@@ -299,15 +303,17 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
                       (size_t)((n_tokens - 1) * x_stride + in) * qr_dtype_bytes(c->x_dtype)),
         .x_dtype = c->x_dtype,
         .dy = op_input(run, c->dy + token * dy_stride + o, (size_t)((n_tokens - 1) * dy_stride + out) * F32_BYTES),
-        .dx = wants_dx ? op_output(run, dx, n_tokens, in_bytes, in_bytes + DX_GAP * F32_BYTES) : NULL,
+        .dy_rounded = op_input(run, c->dy_rounded, (size_t)(n_tokens * out) * qr_dtype_bytes(c->x_dtype)),
+        .dx = wants_dx ? op_output(run, dx, n_tokens, in_bytes, in_bytes + (size_t)c->dx_gap * F32_BYTES) : NULL,
         .n_rows = n_tokens,
         .in = in,
         .out = out,
         .x_stride = x_stride,
         .dy_stride = dy_stride,
-        .dx_stride = in + DX_GAP,
+        .dx_stride = in + c->dx_gap,
         .rank = (int32_t)c->rank,
         .scale = c->scale,
+        .in_pairs = c->in_pairs,
     };
     op_call(run, QR_OP_lora_backward, &args);
     if (c->part == LORA_DX) { op_read(run, args.dx, dst); }
@@ -326,7 +332,7 @@ static void lora_sums(const lora_case *c, double *h, double *dh) {
     for (int64_t j = 0; j < c->n_tokens * c->rank; j++) {
         const int64_t i = j / c->rank, r = j % c->rank;
         for (int64_t k = 0; k < c->in; k++) {
-            h[j] += fabs((double)c->a[r * c->in + k] * op_from_dtype(c->x, c->x_dtype, i * (c->in + X_GAP) + k));
+            h[j] += fabs((double)c->a[r * c->in + k] * op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + k));
         }
         for (int64_t o = 0; o < c->out; o++) {
             dh[j] += fabs((double)c->scale * (double)c->dy[i * (c->out + DY_GAP) + o] * (double)c->b[o * c->rank + r]);
@@ -334,9 +340,14 @@ static void lora_sums(const lora_case *c, double *h, double *dh) {
     }
 }
 
-/* One element: the terms' magnitudes, what was there, the lengths of the sum and of its operand's sum. */
-static double lora_error(double terms, double before, int64_t n, int64_t n_operand) {
-    return OP_U * ((double)(n_operand + 6) * terms + (double)(n + 5) * (terms + fabs(before)));
+/* One element: the terms' magnitudes, what was there, the lengths of the sum and of its operand's sum. In pairs sums have
+ * up to three times as many products; what is a pair moves its term by 2^-17, and two that are multiplied without their
+ * low parts (2^-8 of them at most) by 2^-15: that is `pairs`. */
+static double lora_error(const lora_case *c, double terms, double before, int64_t n, int64_t n_operand, double pairs) {
+    const bool in_pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
+    const double rounded = (double)(n_operand * (in_pairs ? 2 : 1) + 6) * terms +
+                           (double)(n * (in_pairs ? 3 : 1) + 5) * (terms + fabs(before));
+    return OP_U * rounded + (in_pairs ? (pairs + c->dy_error) * (1.0 + 0x1p-7) * terms : 0.0);
 }
 
 static double lora_bound(const lora_case *c, int64_t row, int64_t j) {
@@ -344,17 +355,17 @@ static double lora_bound(const lora_case *c, int64_t row, int64_t j) {
     switch (c->part) {
     case LORA_DX:
         for (int64_t r = 0; r < c->rank; r++) { terms += c->dh[row * c->rank + r] * fabs((double)c->a[r * c->in + j]); }
-        return lora_error(terms, (double)c->dx[row * c->in + j], c->rank, c->out);
+        return lora_error(c, terms, (double)c->dx[row * c->in + j], c->rank, c->out, 0x1p-15 + 0x1p-17);
     case LORA_DA:
         for (int64_t i = 0; i < c->n_tokens; i++) {
-            terms += c->dh[i * c->rank + j] * fabs(op_from_dtype(c->x, c->x_dtype, i * (c->in + X_GAP) + row));
+            terms += c->dh[i * c->rank + j] * fabs(op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + row));
         }
-        return lora_error(terms, (double)c->da[j * c->in + row], c->n_tokens, c->out);
+        return lora_error(c, terms, (double)c->da[j * c->in + row], c->n_tokens, c->out, 0x1p-16);
     default:
         for (int64_t i = 0; i < c->n_tokens; i++) {
             terms += fabs((double)c->scale * (double)c->dy[i * (c->out + DY_GAP) + row]) * c->h[i * c->rank + j];
         }
-        return lora_error(terms, (double)c->db[row * c->rank + j], c->n_tokens, c->in);
+        return lora_error(c, terms, (double)c->db[row * c->rank + j], c->n_tokens, c->in, 0x1p-16);
     }
 }
 
@@ -365,41 +376,76 @@ static void check_lora_part(lora_case *data, lora_part part) {
     for (int64_t i = 0; i < lora_rows(data) * lora_row(data); i++) {
         bound[i] = lora_bound(data, i / lora_row(data), i % lora_row(data));
     }
-    op_case c = {.n_rows = lora_rows(data), .row = lora_row(data), .exec = exec_lora, .data = data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "lora_backward %s [%lld, %lld] rank %lld x %s tokens %lld", names[part],
+    op_case c = {.n_rows = lora_rows(data), .row = lora_row(data), .exec = exec_lora, .data = data, .bound = bound,
+                 .whole = data->dy_rounded != NULL};
+    snprintf(c.label, sizeof c.label, "lora_backward %s [%lld, %lld] rank %lld x %s tokens %lld%s%s", names[part],
              (long long)data->out, (long long)data->in, (long long)data->rank, qr_dtype_name(data->x_dtype),
-             (long long)data->n_tokens);
+             (long long)data->n_tokens, data->in_pairs ? " pairs" : "", data->dy_error > 0 ? " dy rounded" : "");
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(bound);
 }
 
-static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, qr_dtype x_dtype) {
-    float *x = op_normals(n_tokens * (in + X_GAP), 501, 1.0), *dy = op_normals(n_tokens * (out + DY_GAP), 502, 1.0);
+/* `kind`: the plain op; or with dy_rounded, which is dy or what it rounds to, with or without leave to use pairs. */
+typedef enum lora_kind { LORA_PLAIN, LORA_PAIRS, LORA_PAIRS_ROUNDED, LORA_REFUSED } lora_kind;
+
+/* Rows at multiples of 16 bytes, where their length allows it, for all kinds but the plain one. */
+static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, qr_dtype x_dtype, lora_kind kind) {
+    const int64_t x_gap = kind == LORA_PLAIN ? X_GAP : 8, dy_stride = out + DY_GAP;
+    float *x = op_normals(n_tokens * (in + x_gap), 501, 1.0), *dy = op_normals(n_tokens * dy_stride, 502, 1.0);
+    float *dy_packed = op_normals(n_tokens * out, 508, 1.0);
+    for (int64_t i = 0; i < n_tokens * out; i++) {
+        float *at = &dy[i / out * dy_stride + i % out];
+        if (kind == LORA_PAIRS) { *at = (float)op_below(509, i, 255) * 0x1p-6F - 2.0F; } /* exact in BF16 */
+        dy_packed[i] = *at;
+    }
+    void *dy_rounded = op_to_dtype(dy_packed, n_tokens * out, x_dtype);
     float *a = op_normals(rank * in, 503, 0.1), *b = op_normals(out * rank, 504, 0.1);
     float *da = op_normals(rank * in, 505, 1.0), *db = op_normals(out * rank, 506, 1.0);
     float *dx = op_normals(n_tokens * in, 507, 0.1);
-    void *x_typed = op_to_dtype(x, n_tokens * (in + X_GAP), x_dtype);
+    void *x_typed = op_to_dtype(x, n_tokens * (in + x_gap), x_dtype);
     double *h = op_doubles(n_tokens * rank), *dh = op_doubles(n_tokens * rank);
     lora_case data = {.n_tokens = n_tokens, .in = in, .out = out, .rank = rank, .scale = 1.7F, .x_dtype = x_dtype,
-                      .x = x_typed, .dy = dy, .a = a, .b = b, .da = da, .db = db, .dx = dx, .h = h, .dh = dh};
+                      .x = x_typed, .dy = dy, .a = a, .b = b, .da = da, .db = db, .dx = dx, .h = h, .dh = dh,
+                      .x_gap = x_gap, .dx_gap = kind == LORA_PLAIN ? DX_GAP : 4,
+                      .in_pairs = kind == LORA_PAIRS || kind == LORA_PAIRS_ROUNDED,
+                      .dy_rounded = kind == LORA_PLAIN ? NULL : dy_rounded,
+                      .dy_error = kind == LORA_PAIRS_ROUNDED ? 0x1p-8 : 0.0};
     lora_sums(&data, h, dh);
     check_lora_part(&data, LORA_DX);
     check_lora_part(&data, LORA_DA);
     check_lora_part(&data, LORA_DB);
-    float *const floats[] = {x, dy, a, b, da, db, dx};
+    float *const floats[] = {x, dy, dy_packed, a, b, da, db, dx};
     for (size_t i = 0; i < QR_COUNT_OF(floats); i++) { qr_free(floats[i]); }
     qr_free(x_typed);
+    qr_free(dy_rounded);
     qr_free(h);
     qr_free(dh);
 }
 
+/* Ranks, widths and numbers of tokens at which a backend may take pairs, and beside them; the same without permission. */
+static void check_lora_permission(void) {
+    static const int64_t sizes[][4] = {
+        {128, 72, 136, 1}, {300, 24, 40, 8},  {131, 200, 24, 16}, {129, 8, 200, 20}, {128, 64, 64, 64},
+        {127, 72, 136, 4}, {1, 64, 64, 16}, {130, 31, 64, 8},  {130, 64, 23, 8},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        const int64_t *s = sizes[i];
+        check_lora(s[0], s[1], s[2], s[3], QR_DTYPE_BF16, LORA_PAIRS);
+        check_lora(s[0], s[1], s[2], s[3], QR_DTYPE_BF16, LORA_PAIRS_ROUNDED);
+        if (i % 3 == 0) { check_lora(s[0], s[1], s[2], s[3], QR_DTYPE_BF16, LORA_REFUSED); }
+        if (i % 3 == 1) { check_lora(s[0], s[1], s[2], s[3], i == 1 ? QR_DTYPE_F16 : QR_DTYPE_F32, LORA_PAIRS); }
+    }
+}
+
 void test_op_lora_backward(void) {
+    check_lora_permission();
     static const int64_t sizes[][4] = { /* tokens, in, out, rank */
         {1, 1, 1, 1},    {7, 31, 17, 3},   {65, 64, 100, 8},  {40, 172, 64, 16},
         {300, 48, 33, 5}, {130, 300, 280, 4}, {19, 320, 80, 33}, {12, 64, 64, 300},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
-        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], QR_DTYPE_F32);
-        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], i % 2 == 0 ? QR_DTYPE_BF16 : QR_DTYPE_F16);
+        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], QR_DTYPE_F32, LORA_PLAIN);
+        check_lora(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], i % 2 == 0 ? QR_DTYPE_BF16 : QR_DTYPE_F16,
+                   LORA_PLAIN);
     }
 }

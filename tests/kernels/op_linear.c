@@ -219,12 +219,20 @@ typedef struct lora_case {
     float *const *a, *const *b;
     const int32_t *row_adapter;
     qr_dtype x_dtype;
-    const void *x;
+    const void *x; /* [n_rows, in + x_gap] */
     const float *y;
+    int64_t n_rows, x_gap, y_gap;
+    bool in_pairs;
 } lora_case;
 
 /* Rows of x at multiples of four elements, but where its length is none. */
-enum { N_ADAPTERS = 4, LORA_ROWS = 65, MAX_RANK = 33, LORA_GAP = 4 };
+enum { N_ADAPTERS = 4, LORA_ROWS = 65, MAX_RANK = 64, LORA_GAP = 4 };
+
+static int32_t max_rank_of(const lora_case *c) {
+    int32_t most = 1;
+    for (int i = 0; i < c->n_adapters; i++) { most = c->ranks[i] > most ? c->ranks[i] : most; }
+    return most;
+}
 
 static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     (void)dtype;
@@ -239,59 +247,67 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
             .scale = c->scales[i],
         };
     }
-    const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * (c->in + LORA_GAP)) * x_bytes;
+    const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * (c->in + c->x_gap)) * x_bytes;
     const qr_lora_args args = {
         .factors = op_input(run, factors, sizeof factors),
         .row_adapter = op_input(run, c->row_adapter + first, (size_t)n_rows * sizeof(int32_t)),
-        .x = op_input(run, x, (size_t)((n_rows - 1) * (c->in + LORA_GAP) + c->in) * x_bytes),
+        .x = op_input(run, x, (size_t)((n_rows - 1) * (c->in + c->x_gap) + c->in) * x_bytes),
         .x_dtype = c->x_dtype,
         .y = op_output(run, c->y + first * c->out, n_rows, (size_t)c->out * sizeof(float),
-                       (size_t)(c->out + Y_GAP) * sizeof(float)),
+                       (size_t)(c->out + c->y_gap) * sizeof(float)),
         .n_rows = n_rows,
         .in = c->in,
         .out = c->out,
-        .x_stride = c->in + LORA_GAP,
-        .y_stride = c->out + Y_GAP,
+        .x_stride = c->in + c->x_gap,
+        .y_stride = c->out + c->y_gap,
         .n_adapters = c->n_adapters,
-        .max_rank = MAX_RANK,
+        .max_rank = max_rank_of(c),
+        .in_pairs = c->in_pairs,
     };
     op_call(run, QR_OP_lora, &args);
     op_read(run, args.y, out);
     op_run_end(run); /* before the factors on this stack go */
 }
 
-/* t = A x with an error of (in + 2) u Σ|a||x|; then a sum of rank products of t and b, scaled, added to y. */
+/* t = A x with an error of (in + 2) u Σ|a||x|; then a sum of rank products of t and b, scaled, added to y. In pairs the
+ * sums are of up to twice and three times as many products; A moves t by 2^-17 Σ|a||x|, and the pairs of t and scale · b,
+ * whose low parts (2^-8 of them at most) are not multiplied, y by 2^-17 + 2^-17 + 2^-16 of Σ|scale · b||t|. */
 static void lora_bound(const lora_case *c, double *bound) {
-    for (int64_t i = 0; i < LORA_ROWS; i++) {
+    const bool pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
+    const double more = 1.0 + 0x1p-8; /* products of two of these errors */
+    for (int64_t i = 0; i < c->n_rows; i++) {
         const int32_t adapter = c->row_adapter[i];
-        double t[MAX_RANK] = {0}, t_error[MAX_RANK] = {0};
+        double t[MAX_RANK] = {0}, t_error[MAX_RANK] = {0}, t_moved[MAX_RANK];
         const int32_t rank = adapter < 0 ? 0 : c->ranks[adapter];
         for (int32_t r = 0; r < rank; r++) {
             double sum = 0.0;
             for (int64_t k = 0; k < c->in; k++) {
-                const double product = op_from_dtype(c->x, c->x_dtype, i * (c->in + LORA_GAP) + k) *
+                const double product = op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + k) *
                                        (double)c->a[adapter][r * c->in + k];
                 sum += fabs(product);
                 t[r] += product;
             }
-            t_error[r] = (double)(c->in + 2) * OP_U * sum;
+            t_error[r] = (double)(c->in * (pairs ? 2 : 1) + 2) * OP_U * sum;
+            t_moved[r] = pairs ? 0x1p-17 * sum : 0.0;
         }
         for (int64_t o = 0; o < c->out && rank > 0; o++) {
-            double error = 0.0, sum = 0.0;
+            double error = 0.0, sum = 0.0, moved = 0.0;
             for (int32_t r = 0; r < rank; r++) {
                 const double factor = fabs((double)c->b[adapter][o * rank + r] * (double)c->scales[adapter]);
                 error += factor * t_error[r];
                 sum += factor * (fabs(t[r]) + t_error[r]);
+                moved += factor * (t_moved[r] + (pairs ? 0x1p-15 : 0.0) * fabs(t[r])) * more;
             }
             sum += fabs((double)c->y[i * c->out + o]);
-            bound[i * c->out + o] = 2.0 * error + (double)(rank + 5) * OP_U * sum; /* ref rounds t too */
+            const double n_products = (double)rank * (pairs ? 3 : 1);
+            bound[i * c->out + o] = moved + 2.0 * error + (n_products + 5) * OP_U * sum; /* ref rounds t too */
         }
     }
 }
 
 /* Rows with adapters in no order, or nearly all of them with one. */
 static void check_lora(int64_t in, int64_t out, qr_dtype x_dtype, bool one_adapter) {
-    static const int32_t ranks[N_ADAPTERS] = {8, 0, MAX_RANK, 1};
+    static const int32_t ranks[N_ADAPTERS] = {8, 0, 33, 1};
     static const float scales[N_ADAPTERS] = {2.0F, 1.0F, 0.5F, -1.5F};
     float *a[N_ADAPTERS], *b[N_ADAPTERS];
     int32_t row_adapter[LORA_ROWS];
@@ -307,7 +323,8 @@ static void check_lora(int64_t in, int64_t out, qr_dtype x_dtype, bool one_adapt
     double *bound = op_doubles(LORA_ROWS * out);
     const lora_case data = {
         .in = in, .out = out, .n_adapters = N_ADAPTERS, .ranks = ranks, .scales = scales, .a = a, .b = b,
-        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y,
+        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y, .n_rows = LORA_ROWS, .x_gap = LORA_GAP,
+        .y_gap = Y_GAP,
     };
     op_case c = {.n_rows = LORA_ROWS, .row = out, .exec = exec_lora, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "lora [%lld, %lld] x %s%s", (long long)out, (long long)in, qr_dtype_name(x_dtype),
@@ -324,7 +341,59 @@ static void check_lora(int64_t in, int64_t out, qr_dtype x_dtype, bool one_adapt
     qr_free(bound);
 }
 
+/* All rows with the adapter `with`, in pairs or not. What lies at multiples of 16 bytes may go another way. */
+static void check_lora_pairs(int64_t n_rows, int64_t in, int64_t out, const int32_t ranks[2], int32_t with,
+                             qr_dtype x_dtype, bool aligned, bool in_pairs) {
+    static const float scales[2] = {1.7F, -0.3F};
+    const int64_t x_gap = aligned ? X_ALIGNED_GAP : LORA_GAP, y_gap = aligned ? Y_ALIGNED_GAP : Y_GAP;
+    float *a[2], *b[2];
+    int32_t *row_adapter = qr_alloc((size_t)n_rows * sizeof *row_adapter);
+    for (int i = 0; i < 2; i++) {
+        a[i] = op_normals(ranks[i] * in + 1, (uint64_t)(110 + i), 0.1);
+        b[i] = op_normals(ranks[i] * out + 1, (uint64_t)(210 + i), 0.1);
+    }
+    for (int64_t i = 0; i < n_rows; i++) { row_adapter[i] = with; }
+    float *x = op_normals(n_rows * (in + x_gap), 303, 1.0), *y = op_normals(n_rows * out, 304, 0.1);
+    void *x_typed = op_to_dtype(x, n_rows * (in + x_gap), x_dtype);
+    double *bound = op_doubles(n_rows * out);
+    const lora_case data = {
+        .in = in, .out = out, .n_adapters = 2, .ranks = ranks, .scales = scales, .a = a, .b = b,
+        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y, .n_rows = n_rows, .x_gap = x_gap,
+        .y_gap = y_gap, .in_pairs = in_pairs,
+    };
+    op_case c = {.n_rows = n_rows, .row = out, .exec = exec_lora, .data = &data, .bound = bound, .whole = in_pairs};
+    snprintf(c.label, sizeof c.label, "lora [%lld, %lld] rank %d of %d x %s rows %lld%s%s", (long long)out,
+             (long long)in, with < 0 ? 0 : (int)ranks[with], (int)max_rank_of(&data), qr_dtype_name(x_dtype),
+             (long long)n_rows, aligned ? "" : " anywhere", in_pairs ? " pairs" : "");
+    lora_bound(&data, bound);
+    op_check_case(&c, QR_DTYPE_F32);
+    for (int i = 0; i < 2; i++) {
+        qr_free(a[i]);
+        qr_free(b[i]);
+    }
+    void *const made[] = {row_adapter, x, y, x_typed, bound};
+    for (size_t i = 0; i < QR_COUNT_OF(made); i++) { qr_free(made[i]); }
+}
+
+/* Ranks, widths and numbers of rows at which a backend may take pairs, and beside them; the same without permission. */
+static void check_lora_permission(void) {
+    static const int32_t ranks[][2] = {{1, 16}, {8, 8}, {16, 4}, {20, 0}, {MAX_RANK, 1}};
+    static const int64_t sizes[][3] = {{128, 72, 136}, {300, 200, 24}, {131, 8, 200}, {127, 64, 64}, {1, 128, 8},
+                                       {130, 31, 64},  {129, 64, 23}};
+    for (size_t i = 0; i < QR_COUNT_OF(ranks) * QR_COUNT_OF(sizes); i++) {
+        const int32_t *rank = ranks[i % QR_COUNT_OF(ranks)];
+        const int64_t *size = sizes[i / QR_COUNT_OF(ranks)];
+        check_lora_pairs(size[0], size[1], size[2], rank, (int32_t)(i / 3 % 2), QR_DTYPE_BF16, true, true);
+        if (i % 4 != 0) { continue; }
+        check_lora_pairs(size[0], size[1], size[2], rank, 0, QR_DTYPE_BF16, true, false);
+        check_lora_pairs(size[0], size[1], size[2], rank, 0, i % 8 == 0 ? QR_DTYPE_F16 : QR_DTYPE_F32, true, true);
+        check_lora_pairs(size[0], size[1], size[2], rank, 0, QR_DTYPE_BF16, false, true);
+        check_lora_pairs(size[0], size[1], size[2], rank, -1, QR_DTYPE_BF16, true, true);
+    }
+}
+
 void test_op_lora(void) {
+    check_lora_permission();
     static const int64_t ins[] = {1, 31, 64, 172, 320, 2112};
     static const int64_t outs[] = {1, 17, 100};
     for (size_t i = 0; i < QR_COUNT_OF(ins) * QR_COUNT_OF(outs); i++) {
