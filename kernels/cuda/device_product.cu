@@ -17,6 +17,8 @@ int64_t qr_device_panel_bytes(const qr_device *device) {
     return qr_min(qr_max(cache_bytes / 2, least), most);
 }
 
+int64_t qr_device_product_least_rows(const qr_device *) { return 128; }
+
 #if !__has_include(<cublasLt.h>)
 
 bool qr_device_has_products(qr_device *) { return false; }

@@ -35,6 +35,10 @@ bool qr_device_has_products(qr_device *device);
 /* What of a matrix to bring into 16 bits at a time: what stays in the GPU's last cache until a product reads it. */
 int64_t qr_device_panel_bytes(const qr_device *device);
 
+/* Rows of activations for which a product here is worth it: with fewer it is bound by reading the other matrix, which the
+ * kernels beside it do once. */
+int64_t qr_device_product_least_rows(const qr_device *device);
+
 /* `workspace`: QR_DEVICE_PRODUCT_WORKSPACE bytes at a multiple of QR_DEVICE_PRODUCT_ALIGNMENT: from here on, in a
  * workspace that is QR_DEVICE_PRODUCT_ALIGNMENT larger than what is needed. */
 static inline unsigned char *qr_device_product_memory(void *workspace) {

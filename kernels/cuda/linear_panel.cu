@@ -15,7 +15,6 @@ enum {
     THREADS = 256,
     PIECES = 4, /* of 8 elements a thread, a block's width apart: four loads under way */
     ROWS_STEP = 128,
-    LEAST_ROWS = 128, /* of x: fewer are bound by reading the weights, which the own kernels do once */
 };
 
 /* panel[i] = element first + i of the flattened matrix, rounded. `first` and a panel's end are multiples of 8. */
@@ -75,8 +74,9 @@ static int64_t panel_rows(const qr_cuda_backend &cuda, const qr_weight_desc &des
 
 /* INT8's scales multiply sums, or gradients first, which a product alone does not do. */
 static bool takes(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
-    return (dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16) && desc.format != QR_WEIGHT_INT8 && n_rows >= LEAST_ROWS &&
-           desc.rows % PIECE_COLS == 0 && desc.cols % PIECE_COLS == 0 && qr_device_has_products(cuda.device);
+    return (dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16) && desc.format != QR_WEIGHT_INT8 &&
+           n_rows >= qr_device_product_least_rows(cuda.device) && desc.rows % PIECE_COLS == 0 &&
+           desc.cols % PIECE_COLS == 0 && qr_device_has_products(cuda.device);
 }
 
 static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t y_stride) {

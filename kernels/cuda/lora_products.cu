@@ -17,10 +17,9 @@
 
 enum {
     THREADS = 256,
-    EIGHT = 8,        /* 16 bytes of 16-bit numbers */
-    LEAST_ROWS = 128, /* fewer are bound by reading the factors, which the own kernels do once */
-    COPIES = 3,       /* of a factor, or of a row's numbers: two high, one low */
-    PARTS = 2,        /* high and low */
+    EIGHT = 8,  /* 16 bytes of 16-bit numbers */
+    COPIES = 3, /* of a factor, or of a row's numbers: two high, one low */
+    PARTS = 2,  /* high and low */
 };
 
 /* --- Pairs --- */
@@ -142,8 +141,8 @@ static size_t workspace_of(const lora_memory &memory) { return memory.n_bytes + 
 static int64_t length_of(int64_t rank) { return qr_round_up(rank, EIGHT); }
 
 static bool takes(const qr_cuda_backend &cuda, qr_dtype x_dtype, int64_t n_rows, int64_t in, int64_t out) {
-    return x_dtype == QR_DTYPE_BF16 && n_rows >= LEAST_ROWS && in % EIGHT == 0 && out % EIGHT == 0 &&
-           qr_device_has_products(cuda.device);
+    return x_dtype == QR_DTYPE_BF16 && n_rows >= qr_device_product_least_rows(cuda.device) && in % EIGHT == 0 &&
+           out % EIGHT == 0 && qr_device_has_products(cuda.device);
 }
 
 static bool is_aligned(const void *rows, int64_t stride, size_t element_bytes) {

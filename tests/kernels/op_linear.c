@@ -169,7 +169,7 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
 
 /* The order of sums left open: sizes at which a backend may take another way, and beside them. */
 static void check_linear_any_order(void) {
-    static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 40}};
+    static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 30}};
     static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16, QR_DTYPE_F32};
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes) * QR_COUNT_OF(dtypes); i++) {
         const unsigned shape = i / QR_COUNT_OF(dtypes) % QR_COUNT_OF(shapes);
@@ -378,7 +378,7 @@ static void check_lora_pairs(int64_t n_rows, int64_t in, int64_t out, const int3
 /* Ranks, widths and numbers of rows at which a backend may take pairs, and beside them; the same without permission. */
 static void check_lora_permission(void) {
     static const int32_t ranks[][2] = {{1, 16}, {8, 8}, {16, 4}, {20, 0}, {MAX_RANK, 1}};
-    static const int64_t sizes[][3] = {{128, 72, 136}, {300, 200, 24}, {131, 8, 200}, {127, 64, 64}, {1, 128, 8},
+    static const int64_t sizes[][3] = {{128, 72, 136}, {300, 200, 24}, {33, 8, 200}, {31, 64, 64}, {1, 128, 8},
                                        {130, 31, 64},  {129, 64, 23}};
     for (size_t i = 0; i < QR_COUNT_OF(ranks) * QR_COUNT_OF(sizes); i++) {
         const int32_t *rank = ranks[i % QR_COUNT_OF(ranks)];

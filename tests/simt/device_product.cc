@@ -19,6 +19,9 @@ bool qr_device_has_products(qr_device *) {
 /* Little, so that small matrices take several panels. */
 int64_t qr_device_panel_bytes(const qr_device *) { return 16 << 10; }
 
+/* Few, so that the small batches of the tests of training have enough. */
+int64_t qr_device_product_least_rows(const qr_device *) { return 32; }
+
 static float element(const qr_device_operand &operand, qr_dtype dtype, int64_t row, int64_t col) {
     const int64_t at = operand.transposed ? col * operand.stride + row : row * operand.stride + col;
     const uint16_t bits = static_cast<const uint16_t *>(operand.data)[at];
