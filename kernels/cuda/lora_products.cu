@@ -56,9 +56,13 @@ static __device__ __forceinline__ void put_pairs(const float v[EIGHT], uint16_t 
     *reinterpret_cast<uint4 *>(low) = make_uint4(lows[0], lows[1], lows[2], lows[3]);
 }
 
+static __device__ __forceinline__ bool begins_at_16(const float *row) {
+    return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
+}
+
 /* Elements [j, j + 8) of a row of n, zeros behind it. */
-static __device__ __forceinline__ void load_eight(float v[EIGHT], const float *row, int64_t j, int64_t n) {
-    const bool aligned = reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
+static __device__ __forceinline__ void load_eight(float v[EIGHT], const float *row, int64_t j, int64_t n,
+                                                  bool aligned) {
     load_four(v, row, j, n, aligned);
     load_four(v + FOUR, row, j + FOUR, n, aligned);
 }
@@ -70,12 +74,13 @@ __global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
     float v[EIGHT] = {};
     if (at < n_a) {
         const int64_t r = at / per_a, c = at % per_a * EIGHT;
-        if (r < factor.rank) { load_eight(v, factor.a + r * p.in, c, p.in); }
+        if (r < factor.rank) { load_eight(v, factor.a + r * p.in, c, p.in, begins_at_16(factor.a)); }
         uint16_t *dst = p.a + r * p.in + c;
         put_pairs(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
     } else if (at - n_a < p.out * per_b) {
         const int64_t o = (at - n_a) / per_b, r = (at - n_a) % per_b * EIGHT;
-        if (r < factor.rank) { load_eight(v, factor.b + o * factor.rank, r, factor.rank); }
+        const float *row = factor.b + o * factor.rank;
+        if (r < factor.rank) { load_eight(v, row, r, factor.rank, begins_at_16(row)); }
 #pragma unroll
         for (int i = 0; i < EIGHT; i++) { v[i] *= factor.scale; }
         uint16_t *dst = p.b + o * COPIES * p.length + r;
@@ -89,8 +94,8 @@ __global__ void lora_rows_kernel(const float *halves, int64_t n_rows, int64_t le
     if (row >= n_rows) { return; }
     const float *src = halves + row * PARTS * length + r;
     float v[EIGHT], second[EIGHT];
-    load_eight(v, src, 0, EIGHT);
-    load_eight(second, src + length, 0, EIGHT);
+    load_eight(v, src, 0, EIGHT, true);
+    load_eight(second, src + length, 0, EIGHT, true);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) { v[i] += second[i]; }
     uint16_t *dst = rows + row * COPIES * length + r;
