@@ -160,7 +160,16 @@ static int open_direct(answer_file *file) {
     return file->stream != NULL ? EXIT_OK : complain_io("open", file->path);
 }
 
+static int complain_being_written(const answer_file *file) {
+    return complain(EXIT_FILE, "another qrun is writing '%s'", file->partial_path.data);
+}
+
+/* Of a job that was interrupted, or one that runs. */
 static int complain_left_over(const answer_file *file) {
+    const int descriptor = open(file->partial_path.data, O_RDONLY | O_CLOEXEC);
+    const bool held = descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (descriptor >= 0) { close(descriptor); }
+    if (held) { return complain_being_written(file); }
     return complain(EXIT_USAGE, "'%s' is left from an interrupted job: add --resume to continue it, or remove it",
                     file->partial_path.data);
 }
@@ -171,7 +180,7 @@ static int open_stream(answer_file *file, int flags) {
     if (descriptor < 0) { return complain_io("create", file->path); }
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(descriptor);
-        return complain(EXIT_FILE, "another qrun is writing '%s'", file->partial_path.data);
+        return complain_being_written(file);
     }
     file->stream = fdopen(descriptor, "r+b");
     if (file->stream == NULL) {

@@ -233,17 +233,13 @@ static int run(const void *options, const option_texts *arguments) {
         return complain(EXIT_USAGE, "--no-compare and --text exclude each other");
     }
     if (o->quiet) { progress_silence(); }
-    if (o->text != NULL && !text_read_plain(&text, o->text)) { return EXIT_FILE; }
-    if (o->text != NULL && text.size == 0) {
-        return complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
+    int code = o->text == NULL || text_read_plain(&text, o->text) ? EXIT_OK : EXIT_FILE;
+    if (code == EXIT_OK && o->text != NULL && text.size == 0) {
+        code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
     }
     params.n_threads = (int32_t)o->threads.value;
-    int code = EXIT_OK;
-    if (qrun_context_create(&params, &context, &error) != QRUN_OK) {
-        code = complain_error(&error);
-    } else {
-        code = merge_and_compare(o, &text, context);
-    }
+    if (code == EXIT_OK && qrun_context_create(&params, &context, &error) != QRUN_OK) { code = complain_error(&error); }
+    if (code == EXIT_OK) { code = merge_and_compare(o, &text, context); }
     qrun_context_destroy(context);
     text_free(&text);
     return code;

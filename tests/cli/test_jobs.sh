@@ -37,6 +37,12 @@ last="qrun $* --output killed.jsonl, killed"
 "$QRUN" "$@" --max-batch 1 --threads 1 --output killed.jsonl >out 2>err &
 job=$!
 wait_for_answers killed.jsonl.partial 5
+run "$@" --output killed.jsonl
+expect_code 3
+expect_err "another qrun is writing 'killed.jsonl.partial'"
+run "$@" --output killed.jsonl --resume
+expect_err "another qrun is writing 'killed.jsonl.partial'"
+last="qrun $* --output killed.jsonl, killed"
 kill -9 $job
 wait $job 2>/dev/null
 expect_true "nothing under the final name" test ! -e killed.jsonl
