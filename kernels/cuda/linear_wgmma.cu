@@ -42,30 +42,38 @@ template <typename type, weights_path path> struct wgmma_tile {
     const uint32_t n_chunks;
     const int first_output;
     const int64_t first_row;
-    const unsigned char *const x;     /* the block's first row, */
-    uint32_t x_at[X_LOADS];           /* from there to this thread's pieces of chunk 0, in bytes, */
-    uint32_t x_place;                 /* and where the first pair of such a piece lies in a stage */
-    uint4 x_pieces[X_LOADS];          /* of the chunk after the one that is multiplied */
-    const unsigned char *const w_first; /* codes of the block's first row of the weights, */
-    uint32_t w_at[2];                   /* from there to this lane's of its two rows, chunk 0, in bytes, */
-    uint32_t at[2];                     /* and their first chunks in the flattened matrix */
-    lane_codes<path> codes[DEPTH][2]; /* of the chunks behind the one that is dequantised next, that one included */
-    absmax_parts ahead[2];
-    float absmax[2];
-    float half_book[8];                 /* the lane's half of the code book */
-    uint32_t left[2][CHUNK_STEPS][4]; /* dequantised weights of the chunk that is multiplied and of the one behind it */
+    const unsigned char *const x, *const codes_first; /* the block's first rows of x and of codes; bytes from there: */
+    uint32_t x_at[X_LOADS];           /* of this thread's pieces of x in chunk 0, */
+    uint32_t codes_at[2];             /* and of this lane's codes of its two rows of the weights, in chunk 0 */
+    uint32_t at[2];                   /* chunks of the flattened matrix before these rows */
+    uint32_t x_place;                 /* where in a stage the first pair of a piece lies */
+    uint4 x_pieces[X_LOADS];          /* of the chunk after the one that arrives in shared memory next */
+    lane_codes<path> codes[DEPTH][2]; /* of the next chunk to dequantise and those behind it */
+    absmax_parts ahead[2];            /* of the next ABSMAX_CHUNKS, */
+    float absmax[2];                  /* and of these, in it of the chunk with this lane's number */
+    float codebook[4];                /* this lane's quarter */
+    nf4_order order;                  /* of the tables that quads make */
+    uint32_t left[2][CHUNK_STEPS][4]; /* weights of the chunk that is multiplied, and of the next one */
     float d[WGMMA_TILES][4], total[WGMMA_TILES][4];
 
     __device__ __forceinline__ wgmma_tile(const qr_linear_args &args, const matrix &weight, wgmma_memory &memory,
                                           const nf4_book &book)
-        : a(args), w(weight), shared(memory), tiles(wgmma_tiles_at(memory.x)), n_chunks(static_cast<uint32_t>(weight.cols / CHUNK)),
-          first_output(static_cast<int>(blockIdx.y * OUTPUTS)), first_row(static_cast<int64_t>(blockIdx.x) * ROWS),
+        : a(args), w(weight), shared(memory), tiles(wgmma_tiles_at(memory.x)),
+          n_chunks(static_cast<uint32_t>(weight.cols / CHUNK)), first_output(static_cast<int>(blockIdx.y * OUTPUTS)),
+          first_row(static_cast<int64_t>(blockIdx.x) * ROWS),
           x(reinterpret_cast<const unsigned char *>(static_cast<const uint16_t *>(a.x) + first_row * a.x_stride)),
-          w_first(w.codes + int64_t{first_output} * n_chunks * lane_codes<path>::CHUNK_BYTES) {
+          codes_first(w.codes + int64_t{first_output} * n_chunks * lane_codes<path>::CHUNK_BYTES) {
+        const unsigned quad = lane_index() % 4;
         place_x();
-        place_weights();
+        place_weights(quad);
+        order = {quad % 2 == 0 ? 0U : 0x44444444U, quad < 2 ? 0x32103210U : 0x76547654U};
 #pragma unroll
-        for (int i = 0; i < 8; i++) { half_book[i] = lane_index() % 2 == 0 ? book.value[i] : book.value[8 + i]; }
+        for (int i = 0; i < 4; i++) {
+            codebook[i] = quad == 0   ? book.value[i]
+                          : quad == 1 ? book.value[4 + i]
+                          : quad == 2 ? book.value[8 + i]
+                                      : book.value[12 + i];
+        }
 #pragma unroll
         for (int n = 0; n < WGMMA_TILES; n++) {
 #pragma unroll
@@ -85,14 +93,14 @@ template <typename type, weights_path path> struct wgmma_tile {
         }
     }
 
-    __device__ __forceinline__ void place_weights() {
+    __device__ __forceinline__ void place_weights(unsigned quad) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t o = first_output + warp_index() * 16 + lane_index() / 4 + half * 8;
             const int64_t row = o < w.rows ? o : w.rows - 1;
             at[half] = static_cast<uint32_t>(row * n_chunks);
-            w_at[half] = static_cast<uint32_t>((row - first_output) * n_chunks * lane_codes<path>::CHUNK_BYTES +
-                                               lane_index() % 4 * (lane_codes<path>::CHUNK_BYTES / 4));
+            codes_at[half] = static_cast<uint32_t>((row - first_output) * n_chunks * lane_codes<path>::CHUNK_BYTES +
+                                                   quad * (lane_codes<path>::CHUNK_BYTES / 4));
         }
     }
 
@@ -127,7 +135,7 @@ template <typename type, weights_path path> struct wgmma_tile {
         if (chunk >= n_chunks) { return; }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            load_codes(w_first + uint64_t{chunk} * lane_codes<path>::CHUNK_BYTES + w_at[half],
+            load_codes(codes_first + uint64_t{chunk} * lane_codes<path>::CHUNK_BYTES + codes_at[half],
                        codes[side % DEPTH][half]);
         }
     }
@@ -142,21 +150,18 @@ template <typename type, weights_path path> struct wgmma_tile {
         }
     }
 
-    /* The sixteen weights of a block: this lane makes half of them, its neighbour the other. */
+    /* The sixteen weights of a block, of which each lane of a quad makes four: word i of a lane is that of lane ^ i. */
     __device__ __forceinline__ nf4_products products_of(float scale) const {
+        const uint32_t first = type::pack(codebook[0] * scale, codebook[1] * scale);
+        const uint32_t second = type::pack(codebook[2] * scale, codebook[3] * scale);
         nf4_products products;
+        products.low[0] = permute_bytes(first, second, 0x6420U);
+        products.high[0] = permute_bytes(first, second, 0x7531U);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float *code = &half_book[4 * i];
-            const uint32_t first = type::pack(code[0] * scale, code[1] * scale);
-            const uint32_t second = type::pack(code[2] * scale, code[3] * scale);
-            products.low[i] = permute_bytes(first, second, 0x6420U);
-            products.high[i] = permute_bytes(first, second, 0x7531U);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            products.low[2 + i] = warp_shuffle_xor(products.low[i], 1);
-            products.high[2 + i] = warp_shuffle_xor(products.high[i], 1);
+        for (int i = 1; i < 4; i++) {
+            const unsigned other = i == 1 ? 1 : 2;
+            products.low[i] = warp_shuffle_xor(products.low[i - other], other);
+            products.high[i] = warp_shuffle_xor(products.high[i - other], other);
         }
         return products;
     }
@@ -171,7 +176,6 @@ template <typename type, weights_path path> struct wgmma_tile {
     /* A chunk's weights to operands, and the load of those DEPTH chunks behind it in their place. */
     template <int side> __device__ __forceinline__ void dequantize(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
-        const uint32_t order = lane_index() % 2 == 0 ? NF4_ORDER : NF4_OTHER_ORDER;
         if (path == PATH_NF4) { next_absmax(chunk); }
 #pragma unroll
         for (int half = 0; half < 2; half++) {

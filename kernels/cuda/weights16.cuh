@@ -97,15 +97,18 @@ static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &b
     return products;
 }
 
-/* How the halves of the table lie, for eight codes: the first eight products first, or behind the others. */
-enum : uint32_t { NF4_ORDER = 0x32103210U, NF4_OTHER_ORDER = 0x76547654U };
+/* How a table of products lies, for eight codes: the four words of low bytes, and of high ones, in their order or with
+ * those of each half exchanged (index 0x44444444U), the halves exchanged (half 0x76547654U) or both. */
+struct nf4_order {
+    uint32_t index, half;
+};
 
 /* Eight weights of the codes in a word: a permutation looks four codes up in eight bytes by three bits of each, another
  * one chooses between both halves of the table by the fourth. 21 instructions, 16 of them permutations, and no shared
  * memory. The first of two codes is a byte's high half. */
 static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[4],
-                                                  uint32_t order = NF4_ORDER) {
-    const uint32_t indices = codes & 0x77777777U, halves = (codes >> 1 & 0x44444444U) ^ order;
+                                                  const nf4_order &order = {0, 0x32103210U}) {
+    const uint32_t indices = (codes & 0x77777777U) ^ order.index, halves = (codes >> 1 & 0x44444444U) ^ order.half;
 #pragma unroll
     for (int i = 0; i < 2; i++) { /* a permutation reads the low 16 bits of a selector */
         const uint32_t index = indices >> 16 * i, half = halves >> 16 * i;
