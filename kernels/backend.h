@@ -121,8 +121,8 @@ struct qr_backend {
     qr_op_impl ops[QR_OP_COUNT];
 };
 
-/* The backends. `isa` NULL takes the best the processor has (or QRUN_FORCE_ISA, where set); a name it does not have is
- * refused with the list. The reference backend is single-threaded scalar C. */
+/* The backends. `isa` NULL takes the best the processor has (or QRUN_FORCE_ISA, where set to a processor's and not to a
+ * GPU's, "sm_…"); a name it does not have is refused with the list. The reference backend is single-threaded scalar C. */
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
 /* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;

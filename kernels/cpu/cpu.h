@@ -43,8 +43,8 @@ typedef struct qr_cpu_backend {
 
 static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }
 
-/* The instruction set named (NULL: QRUN_FORCE_ISA, or else the best of this machine); an unknown or unavailable name is
- * refused with the list of those that would do. */
+/* The instruction set named (NULL: QRUN_FORCE_ISA, but one of a GPU, "sm_…", or else the best of this machine); an unknown
+ * or unavailable name is refused with the list of those that would do. */
 qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err);
 
 /* Zeroed memory at a 64-byte boundary, in huge pages where it is large enough; NULL when there is none. Not counted. */

@@ -1,7 +1,23 @@
-/* linear with x in BF16 or F16 for many rows on Hopper: the sums of linear_mma.cu and linear_tile.cu by wgmma (wgmma.cuh),
- * the same products of the same columns in the same order. A block computes 128 outputs × 128 rows, its two warpgroups
- * 64 outputs each.
- */
+/* linear with x in BF16 or F16 for many rows on Hopper: the sums of linear_mma.cu and linear_tile.cu by wgmma
+ * (wgmma.cuh), the same products of the same columns in the same order. A block computes 128 outputs × 128 rows, its
+ * two warpgroups 64 outputs each. Weights go from their codes to the registers of a product, x through shared memory.
+ *
+ * Lane t of four has columns [16t, 16t + 16) of a chunk of the weights, four a product (linear.cuh), in places 2t,
+ * 2t + 1, 2t + 8 and 2t + 9 of its 16. So pair 8t + 2 · step + h of a row of x lies at place 8 · step + 4h + t in shared
+ * memory (then swizzled): lane t of four brings 8t + 4q to 8t + 4q + 3, one load of 16 bytes, and stores them one by
+ * one. The eight lanes of a row read 128 bytes in one piece, and the 32 that store together meet 32 banks: as many
+ * cycles of shared memory as copies of x as it lies would take, for 20 instructions a thread and chunk in place of 4. A
+ * pass that brings x into this order beforehand would read and write all of it once more, in a workspace of its size:
+ * for 4,096 rows and outputs of 14,336 columns a seventh of what the product takes at the datasheet rates of an H100.
+ *
+ * While the products of a chunk run, the next chunk's weights are dequantised, its x is stored, and x and codes of
+ * those behind it are loaded; the products of the next chunk are issued before these have ended. What bounds a chunk,
+ * in cycles of an SM of an H100: the tensor cores' datasheet rate for the 2^20 multiply-adds is 512. Products read x
+ * twice from shared memory, 256, which takes it in at 128, and NF4's tables by 14 shuffles a warp, 112: 496. A
+ * scheduler issues for two warps; sm_90a's code has some 230 instructions for NF4, 180 for INT8, 140 for weights of 16
+ * bits: 460, 360 and 280. Of NF4's some 115 are integer instructions, at half that rate: 460. So NF4's weights are on
+ * the edge. At the end of a segment, every eighth chunk of 4,096 columns, products must have ended, and 128
+ * instructions pass before the next. 240 registers (NF4), no spills: one block an SM. */
 #include "kernels/cuda/linear.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -10,8 +26,8 @@ enum {
     OUTPUTS = 128,
     ROWS = WGMMA_COLUMNS,
     ABSMAX_CHUNKS = 4, /* whose absmax the lanes of a quad hold, one each */
-    X_STAGES = 4,      /* three are needed: products read one, another one arrives, and warps are a chunk apart */
-    PIECES = CHUNK / PIECE_COLS,    /* of a row and chunk of x */
+    X_STAGES = 4,      /* a power of two; products read two while another chunk arrives */
+    PIECES = CHUNK / PIECE_COLS,     /* of a row and chunk of x */
     ROWS_AT_ONCE = THREADS / PIECES, /* of x, in one load of all threads */
     X_LOADS = ROWS / ROWS_AT_ONCE,
 };
@@ -303,8 +319,8 @@ static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args
     }
 }
 
-/* Where the tiles fill half of the GPU: what bounds small tiles (linear_tile.cu) takes three times as long. A lane has one
- * absmax for its chunk; its rows of x are reached in 32 bits. */
+/* Where the tiles fill half of the GPU: what bounds small tiles (linear_tile.cu) takes three times as long. A lane has
+ * one absmax for its chunk, and reaches its rows of x and of codes in 32 bits. */
 bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w) {
     const int64_t n_tiles = qr_ceil_div(w.rows, OUTPUTS) * qr_ceil_div(args.n_rows, ROWS);
     return cuda.has_wgmma && qr_cuda_linear_tile_takes(args, w) &&

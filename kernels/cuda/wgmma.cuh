@@ -8,10 +8,10 @@
  *
  * Products run beside the warp: those behind one another add to the same d in their order; d, a and the tile belong to
  * them until the wait. wgmma_begin stands before the products of a group that read registers written since the last
- * wait, wgmma_end behind them, and wgmma_wait<n> waits for all groups but the newest n. A thread that wrote the tile calls
- * wgmma_show before the barrier behind which products read it.
+ * wait, wgmma_end behind them, and wgmma_wait<n> waits for all groups but the newest n. A thread that wrote the tile
+ * calls wgmma_show before the barrier behind which products read it.
  *
- * tests/simt executes all of it but what stands here behind #else: the instructions and the tile's descriptor. */
+ * tests/simt executes all of it but the instructions and the tile's descriptor. */
 #ifndef QR_KERNELS_CUDA_WGMMA_CUH
 #define QR_KERNELS_CUDA_WGMMA_CUH
 
@@ -25,8 +25,8 @@ enum {
     WGMMA_TILE_BYTES = WGMMA_COLUMNS * 128,
 };
 
-/* Whether this compilation has the instructions: of sm_90a alone. Elsewhere a kernel has no body, and is not used: a build
- * without sm_90a finds on Hopper that nothing comes of it (wgmma_check.cu). */
+/* Whether this compilation has the instructions: of sm_90a alone. Elsewhere a kernel has no body, and is not used: a
+ * build without sm_90a finds on Hopper that nothing comes of it (wgmma_check.cu). */
 #if defined(QR_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define QR_HAS_WGMMA 1
 #else
@@ -80,8 +80,9 @@ template <unsigned n_pending> __device__ __forceinline__ void wgmma_wait() {
 }
 __device__ __forceinline__ void wgmma_show() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-/* A descriptor, in units of 16 bytes: where the pieces of a product begin (bits 0 to 13), and from eight rows to the next
- * eight (bits 32 to 45). Bits 16 to 29 say nothing in this layout, which is bits 62 and 63: 1, swizzled, 128 bytes a row. */
+/* A descriptor, in units of 16 bytes: where the pieces of a product begin (bits 0 to 13), and from eight rows to the
+ * next eight (bits 32 to 45). Bits 16 to 29 say nothing in this layout, which is bits 62 and 63: 1, swizzled, 128 bytes
+ * a row. */
 __device__ __forceinline__ wgmma_tiles wgmma_tiles_at(const void *first) {
     return {(static_cast<uint32_t>(__cvta_generic_to_shared(first)) & 0x3FFFFU) >> 4 | 1U << 16};
 }

@@ -1,7 +1,7 @@
 /* A row's bits must not depend on the number of rows, and so not on the kernel that computes it. linear_wgmma.cu keeps
- * the others' order of sums between its products; what a product does inside is the tensor core's, and that wgmma adds
- * its 16 terms as mma.sync does is nowhere promised. So each device is asked, with terms whose sizes differ so much that
- * another order, another rounding or other terms would show. */
+ * the others' order of sums between its products; what a product does inside is the tensor core's, and that wgmma
+ * adds its 16 terms as mma.sync does is nowhere promised. So each device is asked, with terms whose sizes differ so much
+ * that another order, another rounding or other terms would show. */
 #include "kernels/cuda/wgmma_check.h"
 
 #include <stdio.h>
@@ -123,8 +123,8 @@ static qrun_status read_forced(const qr_device *device, bool *variants, qr_error
     *variants = false;
     if (strcmp(forced, "sm_80") == 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "cuda: instruction set \"%s\" (QRUN_FORCE_ISA) is not available here; this GPU has: %s, sm_80", forced,
-                   own);
+                   "cuda: instruction set \"%s\" (QRUN_FORCE_ISA) is not available here; this GPU has: %s, sm_80",
+                   forced, own);
 }
 
 qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err) {
@@ -136,14 +136,16 @@ qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err) {
     if (!variants) {
         why = " as sm_80";
     } else if (qr_device_capability(cuda->device) == HOPPER) {
-        qr_error no_room = {};
-        status = compare_all(*cuda, &same, &no_room);
-        if (status != QRUN_OK && status != QRUN_ERROR_MEMORY) {
-            *err = no_room;
-            return status;
+        qr_error reason = {};
+        status = compare_all(*cuda, &same, &reason);
+        if (status == QRUN_ERROR_MEMORY) {
+            why = " without wgmma, for lack of memory";
+        } else if (status != QRUN_OK) {
+            return qr_fail(err, status, "%s", reason.message);
+        } else if (!same) {
+            why = " without wgmma, whose bits differ";
         }
-        cuda->has_wgmma = status == QRUN_OK && same;
-        why = status != QRUN_OK ? " without wgmma, for lack of memory" : same ? "" : " without wgmma, whose bits differ";
+        cuda->has_wgmma = why[0] == '\0';
     }
     snprintf(cuda->isa, sizeof cuda->isa, "%s%s", name, why);
     return QRUN_OK;

@@ -479,7 +479,7 @@ void issue_product(unsigned char *slots) {
     if (reinterpret_cast<uintptr_t>(product.tile) % 1024 != 0) { fail("a tile that is not aligned to 1,024 bytes"); }
     for (unsigned lane = 0; lane < WARP; lane++) {
         const wgmma_operands mine = all[lane];
-        if (mine.tile != product.tile || mine.step != product.step) { fail("the lanes of a warp multiply other tiles"); }
+        if (mine.tile != product.tile || mine.step != product.step) { fail("lanes of a warp multiply other tiles"); }
         if (products.under_way && products.d[lane] != mine.d) { fail("products under way add to two d"); }
         products.d[lane] = mine.d;
         product.a_at[lane] = mine.a;

@@ -11,7 +11,8 @@
  * kernels; one that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with
  * a message. Static __shared__ variables do not exist: all shared memory is the launch's.
  *
- * Not imitated: memory order between blocks and between the ways to shared memory (fence.proxy.async), the speed of anything, and the order of additions inside a tensor core. */
+ * Not imitated: memory order between blocks and between the ways to shared memory (fence.proxy.async), the speed of
+ * anything, and the order of additions inside a tensor core. */
 #ifndef QR_TESTS_SIMT_H
 #define QR_TESTS_SIMT_H
 
@@ -126,10 +127,10 @@ template <typename T, typename F> T reduce(const char *what, const T &value, F c
 void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 
-/* wgmma.mma_async m64n128k16 with a from registers, one warp's sixteen rows of it: d [16][4], a [4], the tile and its step
- * as kernels/cuda/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and the tile must
- * stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps of a warpgroup
- * must issue the same number. */
+/* wgmma.mma_async m64n128k16 with a from registers, one warp's sixteen rows of it: d [16][4], a [4], the tile and its
+ * step as kernels/cuda/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and the tile
+ * must stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps of a
+ * warpgroup must issue the same number. */
 void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16);
 void wgmma_begin();
 void wgmma_end();
