@@ -134,6 +134,7 @@ void help_print_program(void) {
            "  HF_HOME            where the Hugging Face cache is, for models given by id (or\n"
            "                     HF_HUB_CACHE, its folder itself)\n"
            "  QRUN_FORCE_ISA     instruction set of the processor to compute with, of those it has:\n"
-           "                     c, avx2, avx512, avx512-bf16, amx-bf16\n"
+           "                     c, avx2, avx512, avx512-bf16, amx-bf16; or sm_80: of a GPU\n"
+           "                     what every one has, without Hopper's own instructions\n"
            "  QRUN_CUDA_LIBRARY  the file libqrun_cuda.so, where it lies elsewhere\n");
 }
