@@ -120,7 +120,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) { apply(m, half); }
+            for (int side = 0; side < 2; side++) { apply(m, side); }
         }
     }
 
@@ -128,25 +128,25 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         if (path != PATH_NF4 || group >= end) { return; }
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
-        for_each_row([&](int m, int half) {
-            ahead[m][half] = matrix_absmax_parts(w, (at[m][half] + chunk) >> (w.block_shift - 6));
+        for_each_row([&](int m, int side) {
+            ahead[m][side] = matrix_absmax_parts(w, (at[m][side] + chunk) >> (w.block_shift - 6));
         });
     }
 
     __device__ __forceinline__ void load(int chunk, lane_codes<path> dst[m_tiles][2]) const {
         if (path == PATH_ANY || chunk >= end) { return; }
         const unsigned char *mine = w.codes + lane_index() % 4 * (CHUNK_BYTES / 4);
-        for_each_row([&](int m, int half) {
-            load_codes(mine + uint64_t{at[m][half] + static_cast<uint32_t>(chunk)} * CHUNK_BYTES, dst[m][half]);
+        for_each_row([&](int m, int side) {
+            load_codes(mine + uint64_t{at[m][side] + static_cast<uint32_t>(chunk)} * CHUNK_BYTES, dst[m][side]);
         });
     }
 
     /* Sets off for a tile. Rows behind the last one are it again. */
     __device__ __forceinline__ void start(unsigned tile) {
-        for_each_row([&](int m, int half) {
-            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + half * (OUTPUTS / 2) + lane_index() / 4;
+        for_each_row([&](int m, int side) {
+            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + side * (OUTPUTS / 2) + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
-            at[m][half] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
+            at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
         });
         load_absmax(begin);
 #pragma unroll
@@ -154,13 +154,13 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     }
 
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
-    __device__ __forceinline__ void weights_of(int m, int half, unsigned i, int64_t col,
+    __device__ __forceinline__ void weights_of(int m, int side, unsigned i, int64_t col,
                                                uint32_t dst[LANE_COLS / 2]) const {
         if (path == PATH_ANY) {
-            load_any<type>(w, at[m][half], col, dst);
+            load_any<type>(w, at[m][side], col, dst);
         } else {
-            const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][half], lane_index() / 4 * 4 + i) : 0.0F;
-            convert<type, path>(codes[i % DEPTH][m][half], scale, shared.pairs, lane_place, dst);
+            const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
+            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_place, dst);
         }
     }
 
@@ -190,8 +190,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         for (int i = 0; i < m_tiles * n_tiles * 4; i++) { d[i / 4 / n_tiles][i / 4 % n_tiles][i % 4] = 0.0F; }
         for (int group = begin; group < end; group += GROUP) {
             if (path == PATH_NF4) {
-                for_each_row([&](int m, int half) {
-                    absmax[m][half] = matrix_absmax_of(w, ahead[m][half], shared.map);
+                for_each_row([&](int m, int side) {
+                    absmax[m][side] = matrix_absmax_of(w, ahead[m][side], shared.map);
                 });
             }
             load_absmax(group + GROUP);

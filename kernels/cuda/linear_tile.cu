@@ -102,15 +102,15 @@ template <typename type, weights_path path, class shape> struct tile {
         load_run<path>(w, first_output + static_cast<int>(threadIdx.x / 2), col, run);
     }
 
-    /* Half of a run to shared memory: pairs [4 · half, 4 · half + 4) of its two lanes' columns, side by side. */
+    /* Half of a run to shared memory: pairs [4 · part, 4 · part + 4) of its two lanes' columns, side by side. */
     __device__ __forceinline__ void dequantize(int chunk, const run_codes<path> &codes, const nf4_products &products,
-                                               int half) const {
-        const uint4 one = run_piece<type, path>(codes, products, half);
-        const uint4 two = run_piece<type, path>(codes, products, half + 2);
+                                               int part) const {
+        const uint4 one = run_piece<type, path>(codes, products, part);
+        const uint4 two = run_piece<type, path>(codes, products, part + 2);
         const uint2 pairs[4] = {{one.x, two.x}, {one.y, two.y}, {one.z, two.z}, {one.w, two.w}};
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
-            const unsigned place = place_of(threadIdx.x / 2, static_cast<unsigned>(half) * 4 + i);
+            const unsigned place = place_of(threadIdx.x / 2, static_cast<unsigned>(part) * 4 + i);
             reinterpret_cast<uint2 *>(&shared.w[chunk % W_STAGES][place])[threadIdx.x % 2] = pairs[i];
         }
     }
@@ -123,12 +123,12 @@ template <typename type, weights_path path, class shape> struct tile {
     /* The weights of a chunk, and the load of the one behind it. */
     __device__ __forceinline__ void prepare(int chunk, int n_chunks, const nf4_book &book) {
         const nf4_products products = products_of(run, book);
-        for (int half = 0; half < 2; half++) { dequantize(chunk, run, products, half); }
+        for (int part = 0; part < 2; part++) { dequantize(chunk, run, products, part); }
         load(chunk + 1, n_chunks);
     }
 
-    /* Products 2 · half and 2 · half + 1 of a chunk. */
-    __device__ __forceinline__ void multiply(int chunk, unsigned half) {
+    /* Products 2 · part and 2 · part + 1 of a chunk. */
+    __device__ __forceinline__ void multiply(int chunk, unsigned part) {
         const uint16_t *x = shared.x[chunk % X_STAGES], *weights = shared.w[chunk % W_STAGES];
         const unsigned lane = lane_index(), output = warp_index() / shape::ROW_WARPS * 32 + lane % 16;
         const unsigned row = warp_index() % shape::ROW_WARPS * shape::N_TILES * 8 + lane / 4;
@@ -137,13 +137,13 @@ template <typename type, weights_path path, class shape> struct tile {
         for (unsigned m = 0; m < M_TILES; m++) {
 #pragma unroll
             for (unsigned i = 0; i < STEPS / 2; i++) {
-                const unsigned piece = half * 4 + i * 2 + lane / 16;
+                const unsigned piece = part * 4 + i * 2 + lane / 16;
                 load_matrices(left[m][i], weights + place_of(output + m * 16, piece));
             }
         }
 #pragma unroll
         for (unsigned n = 0; n < shape::N_TILES; n++) {
-            const uint16_t *piece = x + place_of(row + n * 8, lane % 4 * 2 + half);
+            const uint16_t *piece = x + place_of(row + n * 8, lane % 4 * 2 + part);
             const uint4 b = *reinterpret_cast<const uint4 *>(piece);
             const uint32_t right[STEPS / 2][2] = {{b.x, b.y}, {b.z, b.w}};
 #pragma unroll
