@@ -120,14 +120,17 @@ out:
     return status;
 }
 
-bool qr_json_edit_find(const char *text, size_t n_bytes, const char *key, size_t *begin, size_t *end) {
+qrun_status qr_json_edit_find(const char *text, size_t n_bytes, const char *what, const char *key, size_t *begin,
+                              size_t *end, qr_error *err) {
     qr_json *root = NULL;
-    if (qr_json_parse(text, n_bytes, key, &root, NULL) != QRUN_OK) { return false; }
+    *begin = *end = 0;
+    const qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
+    if (status != QRUN_OK) { return status; }
     const int index = cJSON_IsObject(root) ? member_index(root, key) : -1;
     if (index >= 0) {
         const member_place place = find_place(text, index);
         *begin = place.value, *end = place.end;
     }
     qr_json_free(root);
-    return index >= 0;
+    return QRUN_OK;
 }

@@ -213,9 +213,11 @@ static qrun_status set_member(qr_buffer *text, const char *what, const char *key
     return status;
 }
 
-static bool has_member(const qr_buffer *text, const char *key) {
+static qrun_status has_member(const qr_buffer *text, const char *what, const char *key, bool *has, qr_error *err) {
     size_t begin, end;
-    return qr_json_edit_find(text->data, text->size, key, &begin, &end);
+    const qrun_status status = qr_json_edit_find(text->data, text->size, what, key, &begin, &end, err);
+    *has = end > begin;
+    return status;
 }
 
 static const char *const dtype_keys[] = {"torch_dtype", "dtype"}; /* transformers 4 and 5 */
@@ -228,8 +230,9 @@ static const char *dtype_value(qr_dtype dtype) {
 static qrun_status set_facts(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
     qrun_status status = QRUN_OK;
     for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
-        if (!has_member(text, dtype_keys[i])) { continue; }
-        QR_TRY(set_member(text, what, dtype_keys[i], dtype_value(job->plan.dtype), err));
+        bool has;
+        QR_TRY(has_member(text, what, dtype_keys[i], &has, err));
+        if (has) { QR_TRY(set_member(text, what, dtype_keys[i], dtype_value(job->plan.dtype), err)); }
     }
     if (job->plan.unties_head) { QR_TRY(set_member(text, what, "tie_word_embeddings", "false", err)); }
 out:
@@ -238,11 +241,12 @@ out:
 
 static qrun_status set_text_config(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
     size_t begin, end;
-    if (!qr_json_edit_find(text->data, text->size, "text_config", &begin, &end)) { return QRUN_OK; }
+    qrun_status status = qr_json_edit_find(text->data, text->size, what, "text_config", &begin, &end, err);
+    if (status != QRUN_OK || begin == end) { return status; }
     while (text->data[begin] != '{' && begin < end) { begin++; }
     qr_buffer inner = {0};
     qr_buffer_append(&inner, text->data + begin, end - begin);
-    qrun_status status = qr_buffer_ok(&inner) ? QRUN_OK : qr_fail_memory(err, what, end - begin);
+    status = qr_buffer_ok(&inner) ? QRUN_OK : qr_fail_memory(err, what, end - begin);
     if (status == QRUN_OK) { status = set_facts(job, &inner, what, err); }
     if (status == QRUN_OK) { status = set_member(text, what, "text_config", inner.data, err); }
     qr_buffer_free(&inner);
@@ -258,9 +262,11 @@ static qrun_status edit_config(void *arg, const char *text, size_t n_bytes, cons
     QR_TRY(set_member(out, what, "quantization_config", NULL, err));
     QR_TRY(set_facts(job, out, what, err));
     if (job->copy.model.config.is_multimodal) { QR_TRY(set_text_config(job, out, what, err)); }
-    if (!has_member(out, dtype_keys[0]) && !has_member(out, dtype_keys[1])) {
-        QR_TRY(set_member(out, what, dtype_keys[0], dtype_value(job->plan.dtype), err));
+    bool has[QR_COUNT_OF(dtype_keys)];
+    for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
+        QR_TRY(has_member(out, what, dtype_keys[i], &has[i], err));
     }
+    if (!has[0] && !has[1]) { QR_TRY(set_member(out, what, dtype_keys[0], dtype_value(job->plan.dtype), err)); }
 out:
     return status;
 }

@@ -173,7 +173,8 @@ static qrun_status set_vocab(const qrun_model *model, const char *from, qr_buffe
     char *part_text = NULL;
     const char *key = "vocab_size", *value = size;
     (void)snprintf(size, sizeof size, "%lld", (long long)model->shape.vocab);
-    if (qr_json_edit_find(config->data, config->size, "text_config", &begin, &end)) {
+    QR_TRY(qr_json_edit_find(config->data, config->size, from, "text_config", &begin, &end, err));
+    if (end > begin) {
         QR_TRY(qr_json_edit_set(config->data + begin, end - begin, from, key, size, &part, err));
         key = "text_config";
         value = part_text = qr_buffer_take(&part);
@@ -201,8 +202,8 @@ static qrun_status write_config(const qrun_model *model, const char *folder, qr_
     qrun_status status = QRUN_OK;
     if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(folder))); }
     QR_TRY(qr_file_read(from, MAX_CONFIG_BYTES, &text, &n_bytes, err));
-    const char *key = qr_json_edit_find(text, n_bytes, "dtype", &begin, &end) ? "dtype" : "torch_dtype";
-    QR_TRY(qr_json_edit_set(text, n_bytes, from, key, type, &config, err));
+    QR_TRY(qr_json_edit_find(text, n_bytes, from, "dtype", &begin, &end, err));
+    QR_TRY(qr_json_edit_set(text, n_bytes, from, end > begin ? "dtype" : "torch_dtype", type, &config, err));
     if (model->shape.vocab != model->config.vocab_size) { QR_TRY(set_vocab(model, from, &config, err)); }
     QR_TRY(qr_file_write(to, config.data, config.size, err));
 out:

@@ -298,10 +298,11 @@ static void test_editing_a_text(void) {
     check_edit("{\"b\": 2}", "c", NULL, "{\"b\": 2}");
     size_t begin = 0, end = 0;
     const char *text = "{\"a\": 1, \"b\" : {\"c\": [3]}}";
-    REQUIRE(qr_json_edit_find(text, strlen(text), "b", &begin, &end));
+    REQUIRE(qr_json_edit_find(text, strlen(text), "a test", "b", &begin, &end, NULL) == QRUN_OK);
     CHECK(end - begin == 11 && memcmp(text + begin, " {\"c\": [3]}", 11) == 0);
-    CHECK(!qr_json_edit_find(text, strlen(text), "c", &begin, &end));
-    CHECK(!qr_json_edit_find("[1]", 3, "c", &begin, &end));
+    CHECK(qr_json_edit_find(text, strlen(text), "a test", "c", &begin, &end, NULL) == QRUN_OK && end == 0);
+    CHECK(qr_json_edit_find("[1]", 3, "a test", "c", &begin, &end, NULL) == QRUN_OK && end == 0);
+    CHECK(qr_json_edit_find("{", 1, "a test", "c", &begin, &end, NULL) == QRUN_ERROR_INPUT);
 }
 
 int main(int argc, char **argv) {

@@ -64,11 +64,11 @@ static inline void check_full_disk(folder_writer write_folder) {
     signal(SIGXFSZ, SIG_DFL);
 }
 
-/* Each allocation in turn fails, until none is left to. */
+/* Each allocation in turn fails, until there are no more. Only tidying up does without one. */
 static inline void check_failing_allocations(folder_writer write_folder) {
     qr_alloc_stats before, after;
-    int64_t n = 1;
-    for (bool done = false; !done; n++) {
+    int64_t n = 1, n_harmless = 0;
+    for (bool fired = true; fired; n++) {
         qrun_error error = QRUN_ERROR_INIT;
         qr_alloc_get_stats(&before);
         qr_alloc_fail_at(n);
@@ -76,14 +76,16 @@ static inline void check_failing_allocations(folder_writer write_folder) {
         qr_alloc_fail_at(0);
         qr_alloc_get_stats(&after);
         CHECK_INT(after.n_held, before.n_held);
-        done = status == QRUN_OK;
-        if (done) { break; }
-        CHECK_MSG(status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
+        fired = after.n_allocations - before.n_allocations >= n;
+        n_harmless += fired && status == QRUN_OK;
+        CHECK_MSG(status == QRUN_OK || status == QRUN_ERROR_MEMORY, "allocation %lld: %s", (long long)n, error.message);
+        CHECK_MSG(fired || status == QRUN_OK, "%s", error.message);
+        if (status == QRUN_OK) { CHECK(qr_folder_remove_flat(in_scratch("short"), NULL) == QRUN_OK); }
         CHECK_INT(count_entries(scratch), 0);
         REQUIRE(check_state.n_failures_in_case == 0);
     }
-    CHECK(n > 100);
-    CHECK(qr_folder_remove_flat(in_scratch("short"), NULL) == QRUN_OK);
+    CHECK_MSG(n > 100 && n_harmless <= 4, "%lld allocations, %lld of them not needed", (long long)n,
+              (long long)n_harmless);
 }
 
 #endif
