@@ -12,7 +12,7 @@
  * count × size. qr_realloc(NULL, n) allocates; on failure the old block stays valid. */
 void *qr_alloc(size_t size);
 void *qr_alloc_zeroed(size_t size);
-void *qr_alloc_array(size_t count, size_t size);        /* uninitialised */
+void *qr_alloc_array(size_t count, size_t size); /* uninitialised */
 void *qr_alloc_array_zeroed(size_t count, size_t size);
 void *qr_realloc(void *block, size_t size);
 void qr_free(void *block); /* NULL is fine */
@@ -24,9 +24,9 @@ char *qr_strndup(const char *text, size_t length); /* copies exactly `length` by
 bool qr_array_reserve(void *array, size_t *capacity, size_t needed, size_t size);
 
 typedef struct qr_alloc_stats {
-    int64_t bytes_held;   /* now, without the bookkeeping of malloc itself */
-    int64_t bytes_peak;   /* since qr_alloc_reset_peak */
-    int64_t n_held;       /* blocks now */
+    int64_t bytes_held;    /* now, without the bookkeeping of malloc itself */
+    int64_t bytes_peak;    /* since qr_alloc_reset_peak */
+    int64_t n_held;        /* blocks now */
     int64_t n_allocations; /* successful and failed calls since the start; grows only */
 } qr_alloc_stats;
 

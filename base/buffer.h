@@ -23,8 +23,8 @@ void qr_buffer_append_char(qr_buffer *buffer, char c);
 void qr_buffer_append_format(qr_buffer *buffer, const char *fmt, ...) QR_PRINTF(2, 3);
 /* The text as a JSON string literal with quotes; invalid UTF-8 becomes U+FFFD. */
 void qr_buffer_append_json_string(qr_buffer *buffer, const char *text, size_t n_bytes);
-void qr_buffer_clear(qr_buffer *buffer);   /* keeps the capacity */
-void qr_buffer_free(qr_buffer *buffer);    /* back to the zero state */
+void qr_buffer_clear(qr_buffer *buffer); /* keeps the capacity */
+void qr_buffer_free(qr_buffer *buffer);  /* back to the zero state */
 /* The content as a qr_alloc'ed NUL-terminated string, the caller's to qr_free; NULL after a failure. */
 char *qr_buffer_take(qr_buffer *buffer);
 static inline bool qr_buffer_ok(const qr_buffer *buffer) { return !buffer->failed; }

@@ -391,8 +391,8 @@ qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
     if (!sync_folder(writer->partial_path)) {
         status = fail_errno(err, writer->path, "write");
     } else if (qr_file_exists(writer->path)) {
-        status = qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name",
-                         writer->path);
+        status =
+            qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name", writer->path);
     } else if (rename(writer->partial_path, writer->path) != 0) {
         status = fail_errno(err, writer->path, "put in place");
     }

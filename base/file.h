@@ -24,7 +24,7 @@ void qr_file_map_drop(const qr_file_map *map, size_t offset, size_t size);
  * Works on pipes too. */
 qrun_status qr_file_read(const char *path, size_t max_bytes, char **data, size_t *size, qr_error *err);
 
-bool qr_file_exists(const char *path);   /* any kind of entry */
+bool qr_file_exists(const char *path); /* any kind of entry */
 bool qr_file_is_folder(const char *path);
 bool qr_file_is_same(const char *path, const char *other); /* one entry by two names; false where there is none */
 /* base + "/" + name in a new qr_alloc'ed string; NULL when memory is short. */

@@ -7,9 +7,7 @@ static void draw(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]
     qr_philox(seed, counter, out);
 }
 
-static double to_unit(uint32_t high, uint32_t low) {
-    return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
-}
+static double to_unit(uint32_t high, uint32_t low) { return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53; }
 
 double qr_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t out[4];

@@ -36,9 +36,9 @@ void qr_error_clear(qr_error *err);
 void qr_error_prefix(qr_error *err, const char *context);
 
 /* For functions with a single exit: `QR_TRY(expr)` jumps to `out` with `status` set when expr fails. */
-#define QR_TRY(expr)                       \
-    do {                                   \
-        status = (expr);                   \
+#define QR_TRY(expr)                         \
+    do {                                     \
+        status = (expr);                     \
         if (status != QRUN_OK) { goto out; } \
     } while (0)
 

@@ -19,7 +19,7 @@ typedef void (*qr_loop_fn)(void *arg, int64_t index, int worker);
 /* n_threads 0 takes the processors this process may run on (at most 256). One loop at a time runs in a pool: calls of
  * qr_threads_run from several threads wait for each other; a call from inside a loop body is not allowed. */
 qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err);
-void qr_threads_destroy(qr_threads *threads); /* NULL is fine */
+void qr_threads_destroy(qr_threads *threads);    /* NULL is fine */
 int qr_threads_count(const qr_threads *threads); /* 1 for NULL */
 
 /* Calls fn(arg, i, worker) once for every i in [0, n) and returns when all are done. Indices are handed out in

@@ -114,10 +114,21 @@ static void bench_shape(const options *o, qr_backend *backend, const shape *s) {
         first[seq] = s->context - s->n_new;
         for (int64_t p = 0; p < n_pages; p++) { table[seq * n_pages + p] = (int32_t)(p * s->n_seqs + seq); }
     }
-    const qr_attention_args args = {
-        .layout = layout, .q = q, .dst = dst, .dst_dtype = QR_DTYPE_BF16, .n_tokens = n_tokens, .q_stride = row,
-        .n_heads = o->n_heads, .n_seqs = s->n_seqs, .q_start = q_start, .first_position = first, .block_table = table,
-        .table_stride = n_pages, .pages = pages, .page_stride_bytes = page_bytes, .scale = 0.125F};
+    const qr_attention_args args = {.layout = layout,
+                                    .q = q,
+                                    .dst = dst,
+                                    .dst_dtype = QR_DTYPE_BF16,
+                                    .n_tokens = n_tokens,
+                                    .q_stride = row,
+                                    .n_heads = o->n_heads,
+                                    .n_seqs = s->n_seqs,
+                                    .q_start = q_start,
+                                    .first_position = first,
+                                    .block_table = table,
+                                    .table_stride = n_pages,
+                                    .pages = pages,
+                                    .page_stride_bytes = page_bytes,
+                                    .scale = 0.125F};
     const double seconds = attention_seconds(backend, &args, o->n_threads);
     const double seen = (double)n_tokens * ((double)s->context - 0.5 * ((double)s->n_new - 1.0));
     printf("%-5s %2d x %5d of %6d  %10.1f us  ", format_names[s->format], s->n_seqs, s->n_new, s->context,
@@ -153,9 +164,9 @@ static bool parse(options *o, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     static const shape shapes[] = {
-        {QR_KV_BF16, 1, 4096, 1}, {QR_KV_INT8, 1, 4096, 1}, {QR_KV_F32, 1, 4096, 1}, {QR_KV_BF16, 1, 65536, 1},
-        {QR_KV_BF16, 16, 4096, 1}, {QR_KV_INT8, 16, 4096, 1}, {QR_KV_BF16, 16, 200, 1},
-        {QR_KV_BF16, 1, 512, 512}, {QR_KV_INT8, 1, 512, 512}, {QR_KV_BF16, 1, 4096, 512}, {QR_KV_BF16, 8, 64, 64},
+        {QR_KV_BF16, 1, 4096, 1},  {QR_KV_INT8, 1, 4096, 1},   {QR_KV_F32, 1, 4096, 1},  {QR_KV_BF16, 1, 65536, 1},
+        {QR_KV_BF16, 16, 4096, 1}, {QR_KV_INT8, 16, 4096, 1},  {QR_KV_BF16, 16, 200, 1}, {QR_KV_BF16, 1, 512, 512},
+        {QR_KV_INT8, 1, 512, 512}, {QR_KV_BF16, 1, 4096, 512}, {QR_KV_BF16, 8, 64, 64},
     };
     options o = {.n_threads = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64};
     if (!parse(&o, argc, argv)) {

@@ -11,7 +11,7 @@
 
 #include "base/sizes.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/cpu_limits.h"
+#include "kernels/cpu/backend/limits.h"
 
 typedef struct options {
     int64_t out, in, rows, rank;
@@ -81,10 +81,20 @@ static void bench_format(const bench *b, qr_weight_format format, const void *x,
     const bool codes = format == QR_WEIGHT_NF4_DQ || format == QR_WEIGHT_INT8;
     const size_t n_bytes = b->backend->weight_bytes(b->backend, &desc);
     const qr_weight weight = {.desc = desc, .data = filled(b->backend, n_bytes, codes), .nested_offset = 0.01F};
-    const qr_linear_args forward = {.weight = &weight, .x = x, .x_dtype = o->dtype, .y = y, .n_rows = o->rows,
-                                    .x_stride = o->in, .y_stride = o->out};
-    const qr_linear_backward_args backward = {.weight = &weight, .dy = x, .dy_dtype = o->dtype, .dx = y,
-                                              .n_rows = o->rows, .dy_stride = o->out, .dx_stride = o->in};
+    const qr_linear_args forward = {.weight = &weight,
+                                    .x = x,
+                                    .x_dtype = o->dtype,
+                                    .y = y,
+                                    .n_rows = o->rows,
+                                    .x_stride = o->in,
+                                    .y_stride = o->out};
+    const qr_linear_backward_args backward = {.weight = &weight,
+                                              .dy = x,
+                                              .dy_dtype = o->dtype,
+                                              .dx = y,
+                                              .n_rows = o->rows,
+                                              .dy_stride = o->out,
+                                              .dx_stride = o->in};
     const double flops = 2.0 * (double)o->rows * (double)o->out * (double)o->in;
     const char *name = qr_weight_format_name(format);
     print_row("linear", name, best_seconds(b, QR_OP_linear, &forward), flops, b->peak_flops[1]);
@@ -94,37 +104,62 @@ static void bench_format(const bench *b, qr_weight_format format, const void *x,
 static void bench_gradients(const bench *b, const void *x, float *y) {
     const options *o = &b->options;
     const size_t f = sizeof(float);
-    const qr_weight_backward_args weight = {.x = x, .x_dtype = o->dtype, .dy = y, .n_rows = o->rows,
+    const qr_weight_backward_args weight = {.x = x,
+                                            .x_dtype = o->dtype,
+                                            .dy = y,
+                                            .n_rows = o->rows,
                                             .dw = filled(b->backend, (size_t)(o->out * o->in) * f, false),
-                                            .in = o->in, .out = o->out, .x_stride = o->in, .dy_stride = o->out};
+                                            .in = o->in,
+                                            .out = o->out,
+                                            .x_stride = o->in,
+                                            .dy_stride = o->out};
     print_row("weight_backward", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_weight_backward, &weight),
               2.0 * (double)o->rows * (double)o->out * (double)o->in, b->peak_flops[0]);
     const size_t a_bytes = (size_t)(o->rank * o->in) * f, b_bytes = (size_t)(o->rank * o->out) * f;
     const float *factor_a = filled(b->backend, a_bytes, false), *factor_b = filled(b->backend, b_bytes, false);
-    const qr_lora_backward_args lora = {.a = factor_a, .b = factor_b, .da = filled(b->backend, a_bytes, false),
-                                        .db = filled(b->backend, b_bytes, false), .x = x, .x_dtype = o->dtype, .dy = y,
-                                        .n_rows = o->rows, .in = o->in, .out = o->out,
+    const qr_lora_backward_args lora = {.a = factor_a,
+                                        .b = factor_b,
+                                        .da = filled(b->backend, a_bytes, false),
+                                        .db = filled(b->backend, b_bytes, false),
+                                        .x = x,
+                                        .x_dtype = o->dtype,
+                                        .dy = y,
+                                        .n_rows = o->rows,
+                                        .in = o->in,
+                                        .out = o->out,
                                         .dx = filled(b->backend, (size_t)(o->rows * o->in) * f, false),
-                                        .x_stride = o->in, .dy_stride = o->out, .dx_stride = o->in,
-                                        .rank = (int32_t)o->rank, .scale = 1e-6F};
+                                        .x_stride = o->in,
+                                        .dy_stride = o->out,
+                                        .dx_stride = o->in,
+                                        .rank = (int32_t)o->rank,
+                                        .scale = 1e-6F};
     print_row("lora_backward", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_lora_backward, &lora),
               (double)o->rows * (double)o->rank * (6.0 * (double)o->in + 4.0 * (double)o->out), b->peak_flops[0]);
 }
 
 static int usage(const char *argument) {
-    fprintf(stderr, "bench_backward: %s? Options: --shape OUTxIN --rows N --rank N --formats nf4-dq,int8 --isa NAME "
-                    "--threads N --f32\n", argument);
+    fprintf(stderr,
+            "bench_backward: %s? Options: --shape OUTxIN --rows N --rank N --formats nf4-dq,int8 --isa NAME "
+            "--threads N --f32\n",
+            argument);
     return 2;
 }
 
 int main(int argc, char **argv) {
-    bench b = {.options = {.out = 2048, .in = 2048, .rows = 512, .rank = 16, .formats = "nf4-dq,nf4,int8,bf16,f16,f32",
+    bench b = {.options = {.out = 2048,
+                           .in = 2048,
+                           .rows = 512,
+                           .rank = 16,
+                           .formats = "nf4-dq,nf4,int8,bf16,f16,f32",
                            .dtype = QR_DTYPE_BF16}};
     options *o = &b.options;
     for (int i = 1; i < argc; i++) {
         long long out, in;
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--f32") == 0) { o->dtype = QR_DTYPE_F32; continue; }
+        if (strcmp(argv[i], "--f32") == 0) {
+            o->dtype = QR_DTYPE_F32;
+            continue;
+        }
         if (strcmp(argv[i], "--shape") == 0 && sscanf(value, "%lldx%lld", &out, &in) == 2 && out > 0 && in > 0) {
             o->out = out, o->in = in;
         } else if (strcmp(argv[i], "--rows") == 0 && atoi(value) > 0) {

@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/cpu_limits.h"
+#include "kernels/cpu/backend/limits.h"
 
 enum { MAX_LIST = 16, WORKING_SET_BYTES = 192 << 20, MAX_COPIES = 256 };
 
@@ -65,7 +65,10 @@ static void fill_weight(qr_weight *weight, size_t n_bytes) {
     }
 }
 
-typedef struct measured { int64_t n_rows; double seconds; } measured;
+typedef struct measured {
+    int64_t n_rows;
+    double seconds;
+} measured;
 
 /* Best of many calls, each on the next copy of the weights. */
 static double best_seconds(const bench *b, qr_weight *weights, int n_copies, const qr_linear_args *shape,
@@ -140,17 +143,27 @@ static void parse_rows(options *o, const char *text) {
     o->n_rows = 0;
     for (char *end; o->n_rows < MAX_LIST && *text != '\0'; text = *end == ',' ? end + 1 : end) {
         o->rows[o->n_rows++] = strtoll(text, &end, 10);
-        if (end == text || o->rows[o->n_rows - 1] <= 0) { o->n_rows = 0; return; }
+        if (end == text || o->rows[o->n_rows - 1] <= 0) {
+            o->n_rows = 0;
+            return;
+        }
     }
 }
 
 int main(int argc, char **argv) {
-    options o = {.out = 2048, .in = 2048, .rows = {1, 2, 4, 8, 16, 64, 512}, .n_rows = 7,
-                 .formats = "nf4-dq,nf4,int8,bf16,f16,f32", .dtype = QR_DTYPE_BF16};
+    options o = {.out = 2048,
+                 .in = 2048,
+                 .rows = {1, 2, 4, 8, 16, 64, 512},
+                 .n_rows = 7,
+                 .formats = "nf4-dq,nf4,int8,bf16,f16,f32",
+                 .dtype = QR_DTYPE_BF16};
     for (int i = 1; i < argc; i++) {
         long long out, in;
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--f32") == 0) { o.dtype = QR_DTYPE_F32; continue; }
+        if (strcmp(argv[i], "--f32") == 0) {
+            o.dtype = QR_DTYPE_F32;
+            continue;
+        }
         if (strcmp(argv[i], "--shape") == 0 && sscanf(value, "%lldx%lld", &out, &in) == 2 && out > 0 && in > 0) {
             o.out = out, o.in = in;
         } else if (strcmp(argv[i], "--rows") == 0) {

@@ -36,9 +36,9 @@ static void fill(void *src, qr_dtype dtype, int64_t n) {
         state = state * 6364136223846793005U + 1442695040888963407U;
         const float x = ((float)(state >> 40) - 0x1p23F) * 0x1p-28F;
         switch (dtype) {
-        case QR_DTYPE_BF16: ((qr_bf16 *)src)[i] = qr_f32_to_bf16(x); break;
-        case QR_DTYPE_F16: ((qr_f16 *)src)[i] = qr_f32_to_f16(x); break;
-        default: ((float *)src)[i] = x; break;
+            case QR_DTYPE_BF16: ((qr_bf16 *)src)[i] = qr_f32_to_bf16(x); break;
+            case QR_DTYPE_F16: ((qr_f16 *)src)[i] = qr_f32_to_f16(x); break;
+            default: ((float *)src)[i] = x; break;
         }
     }
 }
@@ -84,8 +84,13 @@ static void bench_source(qr_backend *backend, qr_dtype dtype, size_t n_bytes) {
     const double limit = read_seconds(src, n_bytes);
     printf("%-5s read once                %6.1f GB/s\n", qr_dtype_name(dtype), (double)n_bytes / limit * 1e-9);
     for (size_t f = 0; f < QR_COUNT_OF(formats); f++) {
-        const qr_quantize_args args = {.format = formats[f], .block = formats[f] == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0,
-                                       .src_dtype = dtype, .src = src, .cols = COLS, .codes = codes, .absmax = absmax};
+        const qr_quantize_args args = {.format = formats[f],
+                                       .block = formats[f] == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0,
+                                       .src_dtype = dtype,
+                                       .src = src,
+                                       .cols = COLS,
+                                       .codes = codes,
+                                       .absmax = absmax};
         const double seconds = quantize_seconds(backend, args, n_rows);
         printf("%-5s to %-6s               %6.1f GB/s of source  %4.2f x the time of reading\n", qr_dtype_name(dtype),
                qr_weight_format_name(formats[f]), (double)n_bytes / seconds * 1e-9, seconds / limit);

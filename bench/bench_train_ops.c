@@ -150,26 +150,58 @@ static void bench_rows(const bench *b) {
     float *weight = numbers(b, dim), *dweight = memory(b, dim * 4), *dbias = memory(b, dim * 4);
     int64_t *row_key = memory(b, n * 8);
     for (int64_t i = 0; i < n; i++) { row_key[i] = i; }
-    qr_rms_norm_backward_args rms = {.x = x, .weight = weight, .dy = y, .dx = z, .n_rows = n, .n_groups = 1, .dim = dim,
-                                     .x_stride = dim, .dy_stride = dim, .dx_stride = dim, .eps = 1e-5F};
+    qr_rms_norm_backward_args rms = {.x = x,
+                                     .weight = weight,
+                                     .dy = y,
+                                     .dx = z,
+                                     .n_rows = n,
+                                     .n_groups = 1,
+                                     .dim = dim,
+                                     .x_stride = dim,
+                                     .dy_stride = dim,
+                                     .dx_stride = dim,
+                                     .eps = 1e-5F};
     bench_bytes(b, "rms_norm_backward", QR_OP_rms_norm_backward, &rms, 3 * matrix);
     rms.dweight = dweight;
     bench_bytes(b, "rms_norm_backward, dweight", QR_OP_rms_norm_backward, &rms, 3 * matrix);
-    const qr_layer_norm_backward_args layer = {.x = x, .weight = weight, .dy = y, .dx = z, .dweight = dweight,
-                                               .dbias = dbias, .n_rows = n, .dim = dim, .eps = 1e-5F};
+    const qr_layer_norm_backward_args layer = {.x = x,
+                                               .weight = weight,
+                                               .dy = y,
+                                               .dx = z,
+                                               .dweight = dweight,
+                                               .dbias = dbias,
+                                               .n_rows = n,
+                                               .dim = dim,
+                                               .eps = 1e-5F};
     bench_bytes(b, "layer_norm_backward", QR_OP_layer_norm_backward, &layer, 3 * matrix);
     static const char *const act_names[] = {"gate_backward, silu", "gate_backward, gelu_tanh",
                                             "gate_backward, gelu_erf"};
     for (int fn = QR_ACT_SILU; fn <= QR_ACT_GELU_ERF; fn++) {
-        const qr_gate_backward_args gate = {.fn = (qr_act_fn)fn, .g = x, .u = y, .dy = x, .dg = z, .du = w, .n_rows = n,
-                                            .dim = dim, .gu_stride = dim, .dgu_stride = dim};
+        const qr_gate_backward_args gate = {.fn = (qr_act_fn)fn,
+                                            .g = x,
+                                            .u = y,
+                                            .dy = x,
+                                            .dg = z,
+                                            .du = w,
+                                            .n_rows = n,
+                                            .dim = dim,
+                                            .gu_stride = dim,
+                                            .dgu_stride = dim};
         bench_bytes(b, act_names[fn], QR_OP_gate_backward, &gate, 5 * matrix);
     }
-    const qr_dropout_args dropout = {.x = x, .x_dtype = QR_DTYPE_BF16, .dst = z, .row_key = row_key, .key = 1,
-                                     .p = 0.1F, .n_rows = n, .dim = dim, .x_stride = dim, .dst_stride = dim};
+    const qr_dropout_args dropout = {.x = x,
+                                     .x_dtype = QR_DTYPE_BF16,
+                                     .dst = z,
+                                     .row_key = row_key,
+                                     .key = 1,
+                                     .p = 0.1F,
+                                     .n_rows = n,
+                                     .dim = dim,
+                                     .x_stride = dim,
+                                     .dst_stride = dim};
     bench_bytes(b, "dropout, bf16", QR_OP_dropout, &dropout, matrix);
-    const qr_round_act_args round_act = {.src = x, .dst = z, .dst_dtype = QR_DTYPE_BF16, .n_rows = n, .dim = dim,
-                                         .src_stride = dim};
+    const qr_round_act_args round_act = {
+        .src = x, .dst = z, .dst_dtype = QR_DTYPE_BF16, .n_rows = n, .dim = dim, .src_stride = dim};
     bench_bytes(b, "round_act, bf16", QR_OP_round_act, &round_act, matrix * 3 / 2);
 }
 
@@ -177,8 +209,12 @@ static void bench_loss(const bench *b) {
     const options *o = &b->options;
     const int64_t n = qr_max(1, (64 << 20) / (o->vocab * 4)), matrix = n * o->vocab * 4;
     if (!wanted(b, "cross_entropy, softcap")) { return; }
-    qr_cross_entropy_args args = {.logits = numbers(b, n * o->vocab), .target = below(b, n, o->vocab),
-                                  .loss = memory(b, n * 4), .n_rows = n, .vocab = o->vocab, .dloss = 1.0F};
+    qr_cross_entropy_args args = {.logits = numbers(b, n * o->vocab),
+                                  .target = below(b, n, o->vocab),
+                                  .loss = memory(b, n * 4),
+                                  .n_rows = n,
+                                  .vocab = o->vocab,
+                                  .dloss = 1.0F};
     bench_bytes(b, "cross_entropy", QR_OP_cross_entropy, &args, 2 * matrix);
     args.softcap = 30.0F;
     bench_bytes(b, "cross_entropy, softcap", QR_OP_cross_entropy, &args, 2 * matrix);
@@ -190,8 +226,11 @@ static void bench_embedding(const bench *b) {
     const int64_t row = o->dim * 4, vocab = 32768;
     const qr_embedding_backward_args args = {.ids = below(b, o->n_tokens, vocab),
                                              .dy = numbers(b, o->n_tokens * o->dim),
-                                             .dtable = memory(b, vocab * row), .n_tokens = o->n_tokens, .dim = o->dim,
-                                             .vocab = vocab, .scale = 1.0F};
+                                             .dtable = memory(b, vocab * row),
+                                             .n_tokens = o->n_tokens,
+                                             .dim = o->dim,
+                                             .vocab = vocab,
+                                             .scale = 1.0F};
     bench_bytes(b, "embedding_backward", QR_OP_embedding_backward, &args, 3 * o->n_tokens * row);
 }
 
@@ -200,27 +239,58 @@ static void bench_optimizers(const bench *b) {
     float *p = numbers(b, n), *g = numbers(b, n), *m = memory(b, n * 4), *v = memory(b, n * 4);
     const qr_sum_squares_args squares = {.x = g, .n = n, .dst = memory(b, 8), .n_nonfinite = memory(b, 8)};
     bench_bytes(b, "sum_squares", QR_OP_sum_squares, &squares, 4 * n);
-    const qr_adamw_args adamw = {.p = p, .g = g, .m = m, .v = v, .n = n, .step = 10, .grad_scale = 1.0F, .lr = 1e-4F,
-                                 .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F, .weight_decay = 0.01F};
+    const qr_adamw_args adamw = {.p = p,
+                                 .g = g,
+                                 .m = m,
+                                 .v = v,
+                                 .n = n,
+                                 .step = 10,
+                                 .grad_scale = 1.0F,
+                                 .lr = 1e-4F,
+                                 .beta1 = 0.9F,
+                                 .beta2 = 0.999F,
+                                 .eps = 1e-8F,
+                                 .weight_decay = 0.01F};
     bench_bytes(b, "adamw", QR_OP_adamw, &adamw, 28 * n);
-    const qr_adamw8bit_args adamw8bit = {.p = p, .g = g, .m = memory(b, n), .v = memory(b, n),
-                                         .m_absmax = memory(b, n_blocks * 4), .v_absmax = memory(b, n_blocks * 4),
-                                         .n = n, .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .beta1 = 0.9F,
-                                         .beta2 = 0.999F, .eps = 1e-8F, .weight_decay = 0.01F};
+    const qr_adamw8bit_args adamw8bit = {.p = p,
+                                         .g = g,
+                                         .m = memory(b, n),
+                                         .v = memory(b, n),
+                                         .m_absmax = memory(b, n_blocks * 4),
+                                         .v_absmax = memory(b, n_blocks * 4),
+                                         .n = n,
+                                         .step = 10,
+                                         .grad_scale = 1.0F,
+                                         .lr = 1e-4F,
+                                         .beta1 = 0.9F,
+                                         .beta2 = 0.999F,
+                                         .eps = 1e-8F,
+                                         .weight_decay = 0.01F};
     bench_bytes(b, "adamw8bit", QR_OP_adamw8bit, &adamw8bit, 16 * n);
-    const qr_sgd_args sgd = {.p = p, .g = g, .m = m, .n = n, .step = 2, .grad_scale = 1.0F, .lr = 1e-4F,
-                             .momentum = 0.9F};
+    const qr_sgd_args sgd = {
+        .p = p, .g = g, .m = m, .n = n, .step = 2, .grad_scale = 1.0F, .lr = 1e-4F, .momentum = 0.9F};
     bench_bytes(b, "sgd", QR_OP_sgd, &sgd, 20 * n);
-    const qr_adafactor_args adafactor = {.p = p, .g = g, .row_moment = memory(b, rows * 4),
-                                         .col_moment = memory(b, cols * 4), .update = m, .rows = rows, .cols = cols,
-                                         .step = 10, .grad_scale = 1.0F, .lr = 1e-4F, .eps1 = 1e-30F,
-                                         .clip_threshold = 1.0F, .decay_rate = -0.8F};
+    const qr_adafactor_args adafactor = {.p = p,
+                                         .g = g,
+                                         .row_moment = memory(b, rows * 4),
+                                         .col_moment = memory(b, cols * 4),
+                                         .update = m,
+                                         .rows = rows,
+                                         .cols = cols,
+                                         .step = 10,
+                                         .grad_scale = 1.0F,
+                                         .lr = 1e-4F,
+                                         .eps1 = 1e-30F,
+                                         .clip_threshold = 1.0F,
+                                         .decay_rate = -0.8F};
     bench_bytes(b, "adafactor", QR_OP_adafactor, &adafactor, 12 * n);
 }
 
 static int usage(const char *argument) {
-    fprintf(stderr, "bench_train_ops: %s? Options: --only NAME --tokens N --seqs N --heads N/KV --head-dim N --dim N "
-                    "--vocab N --parameters N --isa NAME --threads N\n", argument);
+    fprintf(stderr,
+            "bench_train_ops: %s? Options: --only NAME --tokens N --seqs N --heads N/KV --head-dim N --dim N "
+            "--vocab N --parameters N --isa NAME --threads N\n",
+            argument);
     return 2;
 }
 
@@ -242,8 +312,14 @@ static bool take_option(options *o, const char *name, const char *value) {
 }
 
 int main(int argc, char **argv) {
-    bench b = {.options = {.n_tokens = 1024, .n_seqs = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64, .dim = 2048,
-                           .vocab = 128256, .n_parameters = 16 << 20}};
+    bench b = {.options = {.n_tokens = 1024,
+                           .n_seqs = 1,
+                           .n_heads = 32,
+                           .n_kv_heads = 8,
+                           .head_dim = 64,
+                           .dim = 2048,
+                           .vocab = 128256,
+                           .n_parameters = 16 << 20}};
     options *o = &b.options;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc || !take_option(o, argv[i], argv[i + 1])) { return usage(argv[i]); }

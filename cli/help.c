@@ -1,11 +1,11 @@
-#include "help.h"
+#include "cli/help.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/terminal/terminal.h"
+#include "cli/terminal/text.h"
 #include "qrun.h"
-#include "terminal.h"
-#include "text.h"
 
 enum { OPTION_COLUMN = 28, WIDTH_MAX = 100 };
 

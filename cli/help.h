@@ -2,7 +2,7 @@
 #ifndef QRUN_CLI_HELP_H
 #define QRUN_CLI_HELP_H
 
-#include "command.h"
+#include "cli/options/command.h"
 
 void help_print_program(void);
 void help_print_command(const command *cmd);

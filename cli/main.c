@@ -3,16 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "help.h"
-#include "interrupt.h"
-#include "messages.h"
-#include "nearest.h"
+#include "cli/help.h"
+#include "cli/options/command.h"
+#include "cli/options/nearest.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/messages.h"
 #include "qrun.h"
 
-const command *const commands[] = {
-    &command_generate, &command_chat, &command_finetune, &command_merge, &command_inspect,    &command_plan,
-    &command_tokenize, &command_eval, &command_quantize, &command_bench, &command_completion, NULL};
+const command *const commands[] = {&command_generate, &command_chat,  &command_finetune,   &command_merge,
+                                   &command_inspect,  &command_plan,  &command_tokenize,   &command_eval,
+                                   &command_quantize, &command_bench, &command_completion, NULL};
 
 const command *command_find(const char *name) {
     for (int i = 0; commands[i] != NULL; i++) {

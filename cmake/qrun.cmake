@@ -19,18 +19,66 @@ if(QRUN_FUZZ)
   target_compile_options(qrun_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# A folder of its own for each part's headers, holding only a link to that part: `#include "quant/nf4.h"` compiles
-# only in a target that links qr_quant, so the direction of the arrows is checked by the compiler.
-function(qrun_part NAME FOLDER)
-  cmake_parse_arguments(PART "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
-  set(root ${PROJECT_BINARY_DIR}/parts/${FOLDER})
-  file(MAKE_DIRECTORY ${root})
-  if(NOT EXISTS ${root}/${FOLDER})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${FOLDER} ${root}/${FOLDER} SYMBOLIC)
-  endif()
-  add_library(${NAME} STATIC ${PART_SOURCES})
-  target_include_directories(${NAME} PUBLIC ${root})
+# A part of qrun is one library; a room is a folder of it with one job. The compiler holds the drawing in
+# docs/architecture.md: a source of a room finds the headers of its own room, of the rooms that it SEES, and of what
+# those see; any other #include is an error.
+function(qrun_part NAME)
+  cmake_parse_arguments(PART "" "" "LINK;LINK_PRIVATE" ${ARGN})
+  add_library(${NAME} STATIC)
   target_link_libraries(${NAME} PUBLIC ${PART_LINK} PRIVATE qrun_flags ${PART_LINK_PRIVATE})
+  add_library(${NAME}_inside INTERFACE)
+endfunction()
+
+# A folder with links to a room's headers and to nothing else, on the include path of whoever may see them.
+function(qrun_room_view FOLDER RESULT)
+  string(REPLACE "/" "_" name ${FOLDER})
+  set(view ${PROJECT_BINARY_DIR}/rooms/${name})
+  set(${RESULT} ${view} PARENT_SCOPE)
+  get_property(known GLOBAL PROPERTY QRUN_ROOM_${FOLDER})
+  if(known)
+    return()
+  endif()
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${FOLDER}/*.h ${PROJECT_SOURCE_DIR}/${FOLDER}/*.cuh)
+  file(REMOVE_RECURSE ${view})
+  file(MAKE_DIRECTORY ${view}/${FOLDER})
+  foreach(header ${headers})
+    get_filename_component(header_name ${header} NAME)
+    file(CREATE_LINK ${header} ${view}/${FOLDER}/${header_name} SYMBOLIC)
+  endforeach()
+endfunction()
+
+# qrun_room(PART FOLDER [INSIDE] [SEES FOLDER…] [SOURCES FILE…]): FOLDER is relative to the project, the sources to
+# FOLDER. INSIDE: other parts do not see the room; tests do, through PART_inside.
+function(qrun_room PART FOLDER)
+  cmake_parse_arguments(ROOM "INSIDE" "" "SEES;SOURCES" ${ARGN})
+  qrun_room_view(${FOLDER} view)
+  set(views ${view})
+  foreach(seen ${ROOM_SEES})
+    get_property(below GLOBAL PROPERTY QRUN_ROOM_${seen})
+    if(NOT below)
+      message(FATAL_ERROR "${FOLDER} sees ${seen}, which is no room declared before it")
+    endif()
+    list(APPEND views ${below})
+  endforeach()
+  list(REMOVE_DUPLICATES views)
+  set_property(GLOBAL PROPERTY QRUN_ROOM_${FOLDER} ${views})
+  if(ROOM_INSIDE)
+    target_include_directories(${PART}_inside INTERFACE ${view})
+  else()
+    target_include_directories(${PART} INTERFACE ${view})
+  endif()
+  if(ROOM_SOURCES)
+    qrun_room_sources(${FOLDER} sources ${ROOM_SOURCES})
+    target_sources(${PART} PRIVATE ${sources})
+  endif()
+endfunction()
+
+# The paths of sources of a room, each told what it may include; for targets of the calling folder.
+function(qrun_room_sources FOLDER RESULT)
+  get_property(views GLOBAL PROPERTY QRUN_ROOM_${FOLDER})
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/${FOLDER}/ OUTPUT_VARIABLE sources)
+  set_source_files_properties(${sources} PROPERTIES INCLUDE_DIRECTORIES "${views}")
+  set(${RESULT} ${sources} PARENT_SCOPE)
 endfunction()
 
 # Where tests find their fixtures. They run in the source folder, which lies elsewhere on the machine that a portable

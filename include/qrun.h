@@ -61,17 +61,17 @@ QRUN_API const char *qrun_version(void);
 /* ---- Status ------------------------------------------------------------------------------------------------------ */
 
 /* X(name, value, message): the codes are pinned for good. */
-#define QRUN_STATUS_LIST(X)                                                                        \
-    X(OK, 0, "success")                                                                            \
-    X(ERROR_ARGUMENT, -1, "an argument is out of range or does not fit the others")                \
-    X(ERROR_NOT_FOUND, -2, "a file, folder or object does not exist")                              \
-    X(ERROR_IO, -3, "reading or writing failed")                                                   \
-    X(ERROR_INPUT, -4, "a file or text is malformed")                                              \
-    X(ERROR_UNSUPPORTED, -5, "well-formed, but not something this build can handle")               \
-    X(ERROR_MEMORY, -6, "out of memory, or over the memory budget")                                \
-    X(ERROR_CANCELLED, -7, "cancelled by the caller")                                              \
-    X(ERROR_DEVICE, -8, "the device or its driver failed")                                         \
-    X(ERROR_BUSY, -9, "the object is in use")                                                      \
+#define QRUN_STATUS_LIST(X)                                                          \
+    X(OK, 0, "success")                                                              \
+    X(ERROR_ARGUMENT, -1, "an argument is out of range or does not fit the others")  \
+    X(ERROR_NOT_FOUND, -2, "a file, folder or object does not exist")                \
+    X(ERROR_IO, -3, "reading or writing failed")                                     \
+    X(ERROR_INPUT, -4, "a file or text is malformed")                                \
+    X(ERROR_UNSUPPORTED, -5, "well-formed, but not something this build can handle") \
+    X(ERROR_MEMORY, -6, "out of memory, or over the memory budget")                  \
+    X(ERROR_CANCELLED, -7, "cancelled by the caller")                                \
+    X(ERROR_DEVICE, -8, "the device or its driver failed")                           \
+    X(ERROR_BUSY, -9, "the object is in use")                                        \
     X(ERROR_INTERNAL, -10, "a mistake in qrun itself; please report it")
 
 typedef enum qrun_status {
@@ -89,7 +89,10 @@ typedef struct qrun_error {
     qrun_status status;
     char message[1024]; /* one line, no newline, control characters replaced */
 } qrun_error;
-#define QRUN_ERROR_INIT {QRUN_OK, {0}}
+#define QRUN_ERROR_INIT \
+    {                   \
+        QRUN_OK, { 0 }  \
+    }
 
 /* Gives back text that a call allocated for the caller. NULL is fine. */
 QRUN_API void qrun_free(void *memory);
@@ -103,7 +106,8 @@ typedef struct qrun_context_params {
     int32_t n_threads;  /* 0: all processors this process may use */
     const char *device; /* "auto" (a GPU that can be used, else the processor), "cpu", "cuda"; NULL is "auto" */
 } qrun_context_params;
-#define QRUN_CONTEXT_PARAMS_INIT {sizeof(qrun_context_params), 0, NULL}
+#define QRUN_CONTEXT_PARAMS_INIT \
+    { sizeof(qrun_context_params), 0, NULL }
 
 QRUN_API qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error);
 QRUN_API void qrun_context_destroy(qrun_context *context);
@@ -117,9 +121,11 @@ typedef struct qrun_device_info {
     int64_t memory_available_bytes; /* now */
     int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the processor, −1: not
                                        known (it is measured with libnvidia-ml.so, which comes with the driver) */
-    const char *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
+    const char
+        *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
 } qrun_device_info;
-#define QRUN_DEVICE_INFO_INIT {.struct_size = sizeof(qrun_device_info)}
+#define QRUN_DEVICE_INFO_INIT \
+    { .struct_size = sizeof(qrun_device_info) }
 QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
 
 /* What the machine can do at most, measured now (takes about `seconds` in all). */
@@ -128,9 +134,10 @@ typedef struct qrun_limits {
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
-    double f16_flops;             /* of what F16 is computed by: the F32 kernels on processors, tensor cores on GPUs */
+    double f16_flops; /* of what F16 is computed by: the F32 kernels on processors, tensor cores on GPUs */
 } qrun_limits;
-#define QRUN_LIMITS_INIT {sizeof(qrun_limits), 0, 0, 0, 0}
+#define QRUN_LIMITS_INIT \
+    { sizeof(qrun_limits), 0, 0, 0, 0 }
 QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
                                                  qrun_error *error);
 
@@ -157,18 +164,18 @@ typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
 typedef struct qrun_model_params {
     size_t struct_size;
-    const char *path;      /* a folder, a model id in the Hugging Face cache, or (random_weights) a config.json too */
-    qrun_quant quant;      /* of the linear layers */
-    bool quant_head_int8;  /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
-    qrun_dtype dtype;      /* compute type; F32 is for exact comparison */
-    bool random_weights;   /* only the shape is read; for measuring. Nothing else of the folder is needed */
-    int64_t memory_bytes;  /* refuse a model whose weights need more; 0: what the device has free */
+    const char *path;     /* a folder, a model id in the Hugging Face cache, or (random_weights) a config.json too */
+    qrun_quant quant;     /* of the linear layers */
+    bool quant_head_int8; /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
+    qrun_dtype dtype;     /* compute type; F32 is for exact comparison */
+    bool random_weights;  /* only the shape is read; for measuring. Nothing else of the folder is needed */
+    int64_t memory_bytes; /* refuse a model whose weights need more; 0: what the device has free */
     qrun_progress_fn progress;
     void *progress_user;
-    bool trainable;        /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
+    bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
-    {sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL, false}
+    { sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL, false }
 
 QRUN_API qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
                                      qrun_error *error);
@@ -176,23 +183,24 @@ QRUN_API void qrun_model_destroy(qrun_model *model);
 
 typedef struct qrun_model_info {
     size_t struct_size;
-    const char *folder;       /* resolved */
-    const char *family;       /* "llama", "gemma3" … */
-    const char *quant;        /* of the linear layers as held: "nf4-dq" … */
-    const char *head_format;  /* "bf16", "int8" … */
-    const char *dtype;        /* "bf16", "f16" or "f32" */
+    const char *folder;      /* resolved */
+    const char *family;      /* "llama", "gemma3" … */
+    const char *quant;       /* of the linear layers as held: "nf4-dq" … */
+    const char *head_format; /* "bf16", "int8" … */
+    const char *dtype;       /* "bf16", "f16" or "f32" */
     int64_t n_parameters;
     int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
     int64_t n_linear_parameters;    /* in linear layers, the head excluded: what every prompt token is multiplied by */
     int64_t weight_bytes;
-    int64_t step_weight_bytes;      /* what a decode step reads: all but an embedding table that is not the head too */
+    int64_t step_weight_bytes; /* what a decode step reads: all but an embedding table that is not the head too */
     int32_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim, vocab_size;
-    int32_t context_tokens;   /* the longest sequence the model is made for */
-    int32_t sliding_window;   /* of its windowed layers; 0: none */
+    int32_t context_tokens; /* the longest sequence the model is made for */
+    int32_t sliding_window; /* of its windowed layers; 0: none */
     double load_seconds;
     bool has_tokenizer, has_chat_template;
 } qrun_model_info;
-#define QRUN_MODEL_INFO_INIT {.struct_size = sizeof(qrun_model_info)}
+#define QRUN_MODEL_INFO_INIT \
+    { .struct_size = sizeof(qrun_model_info) }
 QRUN_API qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error);
 
 /* ---- Tokenizer and chat template --------------------------------------------------------------------------------- */
@@ -241,11 +249,12 @@ QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    const char *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context"
-                             (what a GPU's driver takes for the process), "host" (what is kept out of the device's
-                             memory, or on its way there); of a training run also "gradients" and "optimizer" */
-    int64_t bytes;        /* of the context −1: not known */
-    bool is_apart;        /* of "host" on a GPU: in the machine's memory, which no budget for the device's counts */
+    const char
+        *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context"
+                      (what a GPU's driver takes for the process), "host" (what is kept out of the device's
+                      memory, or on its way there); of a training run also "gradients" and "optimizer" */
+    int64_t bytes; /* of the context −1: not known */
+    bool is_apart; /* of "host" on a GPU: in the machine's memory, which no budget for the device's counts */
 } qrun_plan_entry;
 
 typedef enum qrun_kv {
@@ -258,16 +267,17 @@ typedef enum qrun_kv {
 
 typedef struct qrun_session_params {
     size_t struct_size;
-    int64_t memory_bytes;     /* budget of device memory for weights, session and context together; 0: fit the limits
-                                 below into what is free */
-    int32_t max_sequences;    /* run at once; 0: 64 */
-    int32_t max_step_tokens;  /* tokens of one step, prompt chunks included; 0: 512 */
-    int32_t context_tokens;   /* the longest sequence; 0: the model's own, as far as memory allows */
-    int64_t kv_tokens;        /* size of the K/V pool in tokens; 0: decided by the budget */
+    int64_t memory_bytes;    /* budget of device memory for weights, session and context together; 0: fit the limits
+                                below into what is free */
+    int32_t max_sequences;   /* run at once; 0: 64 */
+    int32_t max_step_tokens; /* tokens of one step, prompt chunks included; 0: 512 */
+    int32_t context_tokens;  /* the longest sequence; 0: the model's own, as far as memory allows */
+    int64_t kv_tokens;       /* size of the K/V pool in tokens; 0: decided by the budget */
     qrun_kv kv;
     bool no_prefix_sharing;
 } qrun_session_params;
-#define QRUN_SESSION_PARAMS_INIT {.struct_size = sizeof(qrun_session_params)}
+#define QRUN_SESSION_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_session_params) }
 
 /* What a session would take, without loading weights or making anything. entries [*n_entries], qrun_free. */
 QRUN_API qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,
@@ -303,16 +313,16 @@ typedef struct qrun_top_logprob {
 typedef struct qrun_event {
     size_t struct_size;
     qrun_event_type type;
-    uint64_t request;   /* as qrun_session_submit returned it */
-    int32_t sample;     /* 0 … n − 1 */
-    bool is_last;       /* no further event for this request */
-    int32_t token_id;   /* TOKEN */
+    uint64_t request; /* as qrun_session_submit returned it */
+    int32_t sample;   /* 0 … n − 1 */
+    bool is_last;     /* no further event for this request */
+    int32_t token_id; /* TOKEN */
     const char *text; /* [text_bytes], not NUL-terminated. TOKEN: what can now be added to the answer, whole characters
                          only; DONE: what was held back until the end. A stop string never appears */
     size_t text_bytes;
-    bool has_logprob;   /* TOKEN: the request asked for logprobs: */
-    float logprob;      /* TOKEN: log p of the token under the model's own distribution (before temperature and
-                           penalties) */
+    bool has_logprob;            /* TOKEN: the request asked for logprobs: */
+    float logprob;               /* TOKEN: log p of the token under the model's own distribution (before temperature and
+                                    penalties) */
     const qrun_top_logprob *top; /* TOKEN: [n_top], best first */
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
@@ -320,7 +330,7 @@ typedef struct qrun_event {
     int32_t prompt_tokens;     /* DONE: and how many of them were shared with an earlier prompt */
     int32_t cached_tokens;
     int32_t completion_tokens;
-    double queue_seconds;      /* DONE: from submission to the first step; to the first token; to the end */
+    double queue_seconds; /* DONE: from submission to the first step; to the first token; to the end */
     double first_token_seconds;
     double total_seconds;
 } qrun_event;
@@ -331,35 +341,37 @@ typedef struct qrun_request_params {
     size_t struct_size;
     /* The prompt: exactly one of prompt, token_ids, messages_json. */
     const char *prompt;
-    size_t prompt_bytes;        /* 0: prompt is NUL-terminated */
-    const int32_t *token_ids;   /* [n_token_ids], used as they are */
+    size_t prompt_bytes;      /* 0: prompt is NUL-terminated */
+    const int32_t *token_ids; /* [n_token_ids], used as they are */
     int64_t n_token_ids;
-    const char *messages_json;  /* rendered with the chat template */
-    const char *tools_json;     /* with messages_json; may be NULL */
-    const char *template_json;  /* with messages_json: object of template arguments; may be NULL */
-    bool no_special;            /* prompt: do not add BOS and the like */
-    bool parse_special;         /* prompt: the text of special tokens becomes these tokens */
+    const char *messages_json;   /* rendered with the chat template */
+    const char *tools_json;      /* with messages_json; may be NULL */
+    const char *template_json;   /* with messages_json: object of template arguments; may be NULL */
+    bool no_special;             /* prompt: do not add BOS and the like */
+    bool parse_special;          /* prompt: the text of special tokens becomes these tokens */
     const qrun_adapter *adapter; /* NULL: the base model */
     /* Sampling. Penalties see prompt and answer (repetition) or the answer alone (presence, frequency). */
-    float temperature;          /* 0: greedy */
-    int32_t top_k;              /* 0: all */
-    float top_p, min_p;         /* 1 and 0: off */
-    float repetition_penalty;   /* 1: off */
+    float temperature;                         /* 0: greedy */
+    int32_t top_k;                             /* 0: all */
+    float top_p, min_p;                        /* 1 and 0: off */
+    float repetition_penalty;                  /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
-    bool has_seed;              /* else the seed is made from the request itself, so that equal requests agree */
+    bool has_seed; /* else the seed is made from the request itself, so that equal requests agree */
     uint64_t seed;
-    const char *const *stop;    /* [n_stop] texts that end the answer */
+    const char *const *stop; /* [n_stop] texts that end the answer */
     int32_t n_stop;
-    int32_t max_tokens;         /* 0: as far as the context allows */
-    int32_t n;                  /* samples; 0 and 1: one */
-    int32_t logprobs;           /* −1: none; k ≥ 0: of the token and of the k best (at most 20) */
+    int32_t max_tokens; /* 0: as far as the context allows */
+    int32_t n;          /* samples; 0 and 1: one */
+    int32_t logprobs;   /* −1: none; k ≥ 0: of the token and of the k best (at most 20) */
     bool ignore_eos;
-    qrun_event_fn on_event;     /* called from the thread that steps the session; may submit and cancel */
+    qrun_event_fn on_event; /* called from the thread that steps the session; may submit and cancel */
     void *user;
 } qrun_request_params;
-#define QRUN_REQUEST_PARAMS_INIT                                                                          \
-    {.struct_size = sizeof(qrun_request_params), .temperature = 0.0F, .top_p = 1.0F,                      \
-     .repetition_penalty = 1.0F, .n = 1, .logprobs = -1}
+#define QRUN_REQUEST_PARAMS_INIT                                                                                    \
+    {                                                                                                               \
+        .struct_size = sizeof(qrun_request_params), .temperature = 0.0F, .top_p = 1.0F, .repetition_penalty = 1.0F, \
+        .n = 1, .logprobs = -1                                                                                      \
+    }
 
 /* Takes over the model's generation_config.json (temperature, top_k, top_p, …) into params. */
 QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
@@ -397,14 +409,15 @@ typedef struct qrun_session_stats {
     int64_t pages_total, pages_used; /* used: referenced by a sequence; the rest is free or kept for reuse */
     int64_t pages_peak;
     int64_t prompt_tokens, cached_prompt_tokens, completion_tokens; /* so far */
-    int64_t steps, replayed_steps;   /* replayed: decode steps that a GPU ran from a recording of one like them */
-    char replay_failure[128];        /* why steps are not recorded any more, where that failed; else empty */
-    double step_seconds;             /* spent inside steps */
-    double prefill_seconds;          /* of these, in steps that carried prompt tokens */
-    int64_t context_tokens;          /* longest sequence this session accepts */
+    int64_t steps, replayed_steps;     /* replayed: decode steps that a GPU ran from a recording of one like them */
+    char replay_failure[128];          /* why steps are not recorded any more, where that failed; else empty */
+    double step_seconds;               /* spent inside steps */
+    double prefill_seconds;            /* of these, in steps that carried prompt tokens */
+    int64_t context_tokens;            /* longest sequence this session accepts */
     int64_t planned_bytes, peak_bytes; /* device memory of context, model and session: by the plan, and as measured */
 } qrun_session_stats;
-#define QRUN_SESSION_STATS_INIT {.struct_size = sizeof(qrun_session_stats)}
+#define QRUN_SESSION_STATS_INIT \
+    { .struct_size = sizeof(qrun_session_stats) }
 QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
 /* The session's plan by category, the model's weights included; entries [*n_entries], lent. */
 QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries);
@@ -420,16 +433,18 @@ typedef struct qrun_eval_params {
     qrun_progress_fn progress; /* in tokens here */
     void *progress_user;
 } qrun_eval_params;
-#define QRUN_EVAL_PARAMS_INIT {.struct_size = sizeof(qrun_eval_params)}
+#define QRUN_EVAL_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_eval_params) }
 
 typedef struct qrun_eval_result {
     size_t struct_size;
-    int64_t n_tokens;   /* scored: every token of a window but its first */
-    double mean_nll;    /* natural logarithm, per token */
-    double perplexity;  /* exp(mean_nll) */
+    int64_t n_tokens;  /* scored: every token of a window but its first */
+    double mean_nll;   /* natural logarithm, per token */
+    double perplexity; /* exp(mean_nll) */
     double seconds;
 } qrun_eval_result;
-#define QRUN_EVAL_RESULT_INIT {.struct_size = sizeof(qrun_eval_result)}
+#define QRUN_EVAL_RESULT_INIT \
+    { .struct_size = sizeof(qrun_eval_result) }
 /* Uses the session's memory; it must be idle (QRUN_ERROR_BUSY). */
 QRUN_API qrun_status qrun_session_eval(qrun_session *session, const char *text, size_t n_bytes,
                                        const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
@@ -446,7 +461,7 @@ typedef enum qrun_optimizer {
     QRUN_OPTIMIZER_ADAMW = 0,
     QRUN_OPTIMIZER_ADAMW8BIT = 1, /* states in 8 bits, as bitsandbytes */
     QRUN_OPTIMIZER_ADAFACTOR = 2,
-    QRUN_OPTIMIZER_SGD = 3        /* with momentum */
+    QRUN_OPTIMIZER_SGD = 3 /* with momentum */
 } qrun_optimizer;
 
 typedef enum qrun_schedule {
@@ -466,104 +481,107 @@ typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metr
 
 typedef struct qrun_train_params {
     size_t struct_size;
-    const char *data;        /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
-                                answer, ShareGPT conversations, or text */
-    const char *eval_data;   /* NULL: none, or a part of data by eval_fraction */
-    double eval_fraction;    /* of data, set aside for evaluation; 0: none */
-    bool skip_bad;           /* pass over lines that are no example instead of refusing the file */
+    const char *data;         /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
+                                 answer, ShareGPT conversations, or text */
+    const char *eval_data;    /* NULL: none, or a part of data by eval_fraction */
+    double eval_fraction;     /* of data, set aside for evaluation; 0: none */
+    bool skip_bad;            /* pass over lines that are no example instead of refusing the file */
     const char *cache_folder; /* for tokenised data; NULL: inside out */
-    const char *out;         /* the adapter's folder, or the trained model's; checkpoints go inside */
-    const char *targets;     /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
-    int32_t rank;            /* 0: 16 */
-    float alpha;             /* 0: twice the rank */
+    const char *out;          /* the adapter's folder, or the trained model's; checkpoints go inside */
+    const char *targets;      /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
+    int32_t rank;             /* 0: 16 */
+    float alpha;              /* 0: twice the rank */
     bool rslora;
-    bool dora;               /* DoRA: a trained magnitude for every output of an adapted layer */
-    const char *adapter;     /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
-                                targets that are not given here are the adapter's. NULL: none */
-    /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of the
-     * tokenizer's tokens where the data has one that the model has no row for; qrun_model_info's vocab_size is then theirs
-     * while the trainer lives, and stays so after full training. Without it such data is refused. */
+    bool dora;           /* DoRA: a trained magnitude for every output of an adapted layer */
+    const char *adapter; /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
+                            targets that are not given here are the adapter's. NULL: none */
+    /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of
+     * the tokenizer's tokens where the data has one that the model has no row for; qrun_model_info's vocab_size is then
+     * theirs while the trainer lives, and stays so after full training. Without it such data is refused. */
     const char *modules_to_save;
-    bool full;               /* every weight is trained instead, of a model opened as trainable */
-    bool init_random;        /* full: from random weights, as its family begins with */
+    bool full;                 /* every weight is trained instead, of a model opened as trainable */
+    bool init_random;          /* full: from random weights, as its family begins with */
     double init_embedding_std; /* init_random: deviation of the embeddings; 0: as of every matrix */
-    double lora_dropout;     /* of what enters the adapters, while training; 0: none, up to 0.99 */
+    double lora_dropout;       /* of what enters the adapters, while training; 0: none, up to 0.99 */
     qrun_optimizer optimizer;
     qrun_schedule schedule;
-    double learning_rate;    /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
-    double warmup;           /* below 1: share of all steps; else steps */
-    double weight_decay;     /* of everything but norms and biases, as the Hugging Face Trainer has it */
-    bool decay_all;          /* of norms and biases too */
+    double learning_rate;     /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
+    double warmup;            /* below 1: share of all steps; else steps */
+    double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer has it */
+    bool decay_all;           /* of norms and biases too */
     double loraplus_lr_ratio; /* LoRA+: B's learning rate over A's; 0: 1 */
-    bool offload_optimizer;  /* its states in host memory, brought to the device piece by piece in the update */
-    bool offload_activations; /* the inputs of layers that are computed again (checkpointing full, every:N, auto) in host
-                                 memory: sent behind the forward pass, fetched ahead of the backward pass */
-    double max_grad_norm;    /* 0: 1.0; negative: no clipping */
-    int32_t seq_tokens;      /* longest example; 0: 1,024, or the model's context where that is less */
-    qrun_batching batching;  /* how examples share a micro-batch; none ever sees another */
-    int32_t batch_size;      /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
-    int64_t batch_tokens;    /* GROUP: the most tokens of a micro-batch; 0: batch_size × seq_tokens */
-    int32_t grad_accum;      /* micro-batches of a step; 0: 1 */
-    double epochs;           /* 0: 1; max_steps wins */
-    int64_t max_steps;       /* 0: by epochs */
+    bool offload_optimizer;   /* its states in host memory, brought to the device piece by piece in the update */
+    bool offload_activations; /* the inputs of layers that are computed again (checkpointing full, every:N, auto) in
+                                 host memory: sent behind the forward pass, fetched ahead of the backward pass */
+    double max_grad_norm;     /* 0: 1.0; negative: no clipping */
+    int32_t seq_tokens;       /* longest example; 0: 1,024, or the model's context where that is less */
+    qrun_batching batching;   /* how examples share a micro-batch; none ever sees another */
+    int32_t batch_size;       /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
+    int64_t batch_tokens;     /* GROUP: the most tokens of a micro-batch; 0: batch_size × seq_tokens */
+    int32_t grad_accum;       /* micro-batches of a step; 0: 1 */
+    double epochs;            /* 0: 1; max_steps wins */
+    int64_t max_steps;        /* 0: by epochs */
     uint64_t seed;
-    const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
-    int64_t memory_bytes;    /* budget of device memory for everything, the context included; 0: what is free */
-    int64_t eval_every;      /* steps; 0: only at the end. Needs examples to evaluate on */
-    int32_t early_stopping_patience;   /* stop after so many evaluations in a row that were not better than the best by
-                                          more than the threshold; 0: never. Needs eval_every */
+    const char *checkpointing;       /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
+    int64_t memory_bytes;            /* budget of device memory for everything, the context included; 0: what is free */
+    int64_t eval_every;              /* steps; 0: only at the end. Needs examples to evaluate on */
+    int32_t early_stopping_patience; /* stop after so many evaluations in a row that were not better than the best by
+                                        more than the threshold; 0: never. Needs eval_every */
     double early_stopping_threshold;
-    bool load_best;          /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones;
-                                early stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
-    int64_t save_every;      /* steps; 0: only at the end */
-    int32_t keep;            /* the last so many checkpoints; 0: 2. That of the best evaluation stays beside them */
-    bool restart;            /* ignore a checkpoint in out; else training goes on from the last one */
-    bool random_tokens;      /* for measuring: full rows of random tokens in place of data, an epoch of one step.
-                                data and out are not looked at, and nothing can be saved */
+    bool load_best;            /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones;
+                                  early stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
+    int64_t save_every;        /* steps; 0: only at the end */
+    int32_t keep;              /* the last so many checkpoints; 0: 2. That of the best evaluation stays beside them */
+    bool restart;              /* ignore a checkpoint in out; else training goes on from the last one */
+    bool random_tokens;        /* for measuring: full rows of random tokens in place of data, an epoch of one step.
+                                  data and out are not looked at, and nothing can be saved */
     qrun_progress_fn progress; /* bytes of the data while they are read and tokenised; examples during an evaluation */
     void *progress_user;
     qrun_train_metrics_fn on_metrics;
     void *metrics_user;
 } qrun_train_params;
-#define QRUN_TRAIN_PARAMS_INIT {.struct_size = sizeof(qrun_train_params)}
+#define QRUN_TRAIN_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_train_params) }
 
 typedef struct qrun_train_info {
     size_t struct_size;
-    const char *data_format;    /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
+    const char *data_format; /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
-    const char *first_bad;      /* why the first of n_bad_lines was passed over, its place included; "": none was */
+    const char *first_bad; /* why the first of n_bad_lines was passed over, its place included; "": none was */
     int64_t n_tokens, n_target_tokens; /* of an epoch */
-    int64_t n_trainable;        /* parameters */
-    int64_t total_steps, first_step; /* first_step > 1 after a resume */
-    int64_t best_step;          /* after which the evaluation was best; 0: there was none yet */
-    double best_loss;           /* of it */
-    int32_t n_not_better;       /* evaluations in a row up to now that early stopping counts */
+    int64_t n_trainable;               /* parameters */
+    int64_t total_steps, first_step;   /* first_step > 1 after a resume */
+    int64_t best_step;                 /* after which the evaluation was best; 0: there was none yet */
+    double best_loss;                  /* of it */
+    int32_t n_not_better;              /* evaluations in a row up to now that early stopping counts */
     bool stopped_early;
-    const char *checkpointing;  /* as chosen */
+    const char *checkpointing;                   /* as chosen */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
     int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is apart (on a GPU); else 0 */
-    double flops_per_token;     /* what matrix products and attention compute for a token of a full row, forward, again
-                                   and backward: a multiply-add counts 2, frozen weights have no gradient */
+    double flops_per_token; /* what matrix products and attention compute for a token of a full row, forward, again
+                               and backward: a multiply-add counts 2, frozen weights have no gradient */
 } qrun_train_info;
-#define QRUN_TRAIN_INFO_INIT {.struct_size = sizeof(qrun_train_info)}
+#define QRUN_TRAIN_INFO_INIT \
+    { .struct_size = sizeof(qrun_train_info) }
 
 struct qrun_train_metrics {
     size_t struct_size;
-    bool is_evaluation;   /* for on_metrics: loss, seconds and the tokens are those of an evaluation after the step */
-    int64_t step;         /* 1 … */
+    bool is_evaluation; /* for on_metrics: loss, seconds and the tokens are those of an evaluation after the step */
+    int64_t step;       /* 1 … */
     double epoch;
-    double loss;          /* mean over the step's target tokens, before the update */
+    double loss; /* mean over the step's target tokens, before the update */
     double learning_rate;
-    double grad_norm;     /* before clipping */
-    double loss_scale;    /* F16: what the loss was multiplied by for this step's gradients; else 0 */
-    bool skipped;         /* loss or gradient was no number: parameters unchanged */
+    double grad_norm;      /* before clipping */
+    double loss_scale;     /* F16: what the loss was multiplied by for this step's gradients; else 0 */
+    bool skipped;          /* loss or gradient was no number: parameters unchanged */
     const char *nonfinite; /* then the first tensor whose gradient was none; NULL: none, or overflowed. Lent until the
                               next step */
-    bool overflowed;      /* skipped because the loss scale was too large, which was halved: no error */
+    bool overflowed;       /* skipped because the loss scale was too large, which was halved: no error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
 };
-#define QRUN_TRAIN_METRICS_INIT {.struct_size = sizeof(qrun_train_metrics)}
+#define QRUN_TRAIN_METRICS_INIT \
+    { .struct_size = sizeof(qrun_train_metrics) }
 
 /* Reads and tokenises the data, plans the memory and refuses what does not fit, and goes on from the last checkpoint in
  * `out` where there is one (QRUN_ERROR_INPUT when it belongs to other options). The model must not have sessions. */
@@ -573,10 +591,10 @@ QRUN_API void qrun_trainer_destroy(qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error);
 QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
 
-/* What a run would take, without loading weights, reading data or making anything: data and out of params are not looked
- * at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL *checkpointing,
- * what "auto" came to, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where params'
- * memory_bytes, or what is free, is too little. */
+/* What a run would take, without loading weights, reading data or making anything: data and out of params are not
+ * looked at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL
+ * *checkpointing, what "auto" came to, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
+ * params' memory_bytes, or what is free, is too little. */
 QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                         const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
                                         char **checkpointing, qrun_error *error);
@@ -630,14 +648,15 @@ QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *erro
 
 typedef struct qrun_quantize_params {
     size_t struct_size;
-    const char *path;    /* as in qrun_model_params */
-    const char *out;     /* a folder that does not exist yet */
-    qrun_quant quant;    /* NF4_DQ (AUTO), NF4 or INT8 */
+    const char *path;        /* as in qrun_model_params */
+    const char *out;         /* a folder that does not exist yet */
+    qrun_quant quant;        /* NF4_DQ (AUTO), NF4 or INT8 */
     int64_t max_shard_bytes; /* 0: 5 GB */
     qrun_progress_fn progress;
     void *progress_user;
 } qrun_quantize_params;
-#define QRUN_QUANTIZE_PARAMS_INIT {.struct_size = sizeof(qrun_quantize_params)}
+#define QRUN_QUANTIZE_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_quantize_params) }
 /* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
@@ -647,23 +666,25 @@ typedef struct qrun_compare_params {
     size_t struct_size;
     const qrun_model_params *model, *other; /* of one vocabulary; opened one after the other */
     const char *adapter, *other_adapter;    /* folders; NULL: none */
-    const char *text;        /* NULL: a short one of the library's own (random tokens for a model without tokenizer) */
-    size_t text_bytes;       /* 0: text is NUL-terminated */
-    int32_t max_tokens;      /* of the text, from its beginning; 0: 256 */
+    const char *text;   /* NULL: a short one of the library's own (random tokens for a model without tokenizer) */
+    size_t text_bytes;  /* 0: text is NUL-terminated */
+    int32_t max_tokens; /* of the text, from its beginning; 0: 256 */
     qrun_progress_fn progress; /* in tokens, over both models */
     void *progress_user;
 } qrun_compare_params;
-#define QRUN_COMPARE_PARAMS_INIT {.struct_size = sizeof(qrun_compare_params)}
+#define QRUN_COMPARE_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_compare_params) }
 
 typedef struct qrun_difference {
     size_t struct_size;
-    int64_t n_tokens;       /* places compared: what follows each token of the text */
-    double max_abs_logit;   /* of the first model: what the differences are to be held against */
+    int64_t n_tokens;     /* places compared: what follows each token of the text */
+    double max_abs_logit; /* of the first model: what the differences are to be held against */
     double mean_logit_difference, max_logit_difference; /* absolute */
     double mean_kl, max_kl; /* Kullback-Leibler divergence of the other model from the first, in nats a token */
     int64_t n_same_greedy;  /* places where both have the same best token */
 } qrun_difference;
-#define QRUN_DIFFERENCE_INIT {.struct_size = sizeof(qrun_difference)}
+#define QRUN_DIFFERENCE_INIT \
+    { .struct_size = sizeof(qrun_difference) }
 /* Runs both models over a text and compares their logits at every token. Holds one model at a time, and the first one's
  * logits. */
 QRUN_API qrun_status qrun_compare_outputs(qrun_context *context, const qrun_compare_params *params,
@@ -672,16 +693,16 @@ QRUN_API qrun_status qrun_compare_outputs(qrun_context *context, const qrun_comp
 /* ---- Merging an adapter into its model --------------------------------------------------------------------------- */
 
 typedef enum qrun_merge_onto {
-    QRUN_MERGE_AUTO = 0,      /* ORIGINAL; of a folder that is stored quantised, QUANTIZED */
-    QRUN_MERGE_ORIGINAL = 1,  /* the folder's own weights */
-    QRUN_MERGE_QUANTIZED = 2  /* linear layers as the engine holds them: quantised, and back */
+    QRUN_MERGE_AUTO = 0,     /* ORIGINAL; of a folder that is stored quantised, QUANTIZED */
+    QRUN_MERGE_ORIGINAL = 1, /* the folder's own weights */
+    QRUN_MERGE_QUANTIZED = 2 /* linear layers as the engine holds them: quantised, and back */
 } qrun_merge_onto;
 
 typedef struct qrun_merge_params {
     size_t struct_size;
-    const char *path;        /* as in qrun_model_params */
-    const char *adapter;     /* a PEFT LoRA folder that was made for this model */
-    const char *out;         /* a folder that does not exist yet */
+    const char *path;    /* as in qrun_model_params */
+    const char *adapter; /* a PEFT LoRA folder that was made for this model */
+    const char *out;     /* a folder that does not exist yet */
     qrun_merge_onto onto;
     qrun_quant quant;        /* QUANTIZED, of a folder stored plain: NF4_DQ (AUTO), NF4 or INT8 */
     qrun_quant dtype;        /* to write: BF16, F16 or F32; AUTO: F16 where the model is F16, else BF16 */
@@ -689,19 +710,21 @@ typedef struct qrun_merge_params {
     qrun_progress_fn progress;
     void *progress_user;
 } qrun_merge_params;
-#define QRUN_MERGE_PARAMS_INIT {.struct_size = sizeof(qrun_merge_params)}
+#define QRUN_MERGE_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_merge_params) }
 
 typedef struct qrun_merge_result {
     size_t struct_size;
-    qrun_merge_onto onto;    /* ORIGINAL or QUANTIZED */
-    qrun_quant base_quant;   /* what holds the weights that were merged onto, for qrun_model_params.quant */
-    qrun_quant dtype;        /* as written */
-    int64_t n_merged;        /* matrices that LoRA changed */
-    int64_t n_replaced;      /* parameters that the adapter brought whole (modules_to_save) */
-    bool head_untied;        /* embedding and output head were one matrix and are two now */
+    qrun_merge_onto onto;       /* ORIGINAL or QUANTIZED */
+    qrun_quant base_quant;      /* what holds the weights that were merged onto, for qrun_model_params.quant */
+    qrun_quant dtype;           /* as written */
+    int64_t n_merged;           /* matrices that LoRA changed */
+    int64_t n_replaced;         /* parameters that the adapter brought whole (modules_to_save) */
+    bool head_untied;           /* embedding and output head were one matrix and are two now */
     int64_t n_tensors, n_bytes; /* written */
 } qrun_merge_result;
-#define QRUN_MERGE_RESULT_INIT {.struct_size = sizeof(qrun_merge_result)}
+#define QRUN_MERGE_RESULT_INIT \
+    { .struct_size = sizeof(qrun_merge_result) }
 /* Writes the model that gives, alone, what `path` with the adapter gives: a Hugging Face folder in 16 or 32 bits that
  * any tool loads. Holds about one tensor at a time. Appears whole or not at all. result may be NULL. QRUN_ERROR_INPUT
  * for an adapter of another model. */

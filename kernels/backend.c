@@ -9,10 +9,10 @@ void qr_backend_destroy(qr_backend *backend) {
 
 size_t qr_kv_element_bytes(qr_kv_format format) {
     switch (format) {
-    case QR_KV_F32: return 4;
-    case QR_KV_BF16:
-    case QR_KV_F16: return 2;
-    case QR_KV_INT8: return 1;
+        case QR_KV_F32: return 4;
+        case QR_KV_BF16:
+        case QR_KV_F16: return 2;
+        case QR_KV_INT8: return 1;
     }
     return 0;
 }

@@ -19,7 +19,7 @@ typedef enum qr_memory_kind { QR_MEMORY_DEVICE, QR_MEMORY_HOST } qr_memory_kind;
 /* The memory that QR_MEMORY_DEVICE comes from, where it is not the machine's. */
 typedef struct qr_backend_memory {
     int64_t total_bytes, free_bytes; /* free: now, for whatever is made next */
-    int64_t context_bytes;           /* what the driver took for this process when the backend was made; −1: not known */
+    int64_t context_bytes; /* what the driver took for this process when the backend was made; −1: not known */
     int64_t host_held_bytes, host_peak_bytes; /* QR_MEMORY_HOST: now, and at most */
 } qr_backend_memory;
 
@@ -28,7 +28,7 @@ typedef struct qr_backend_limits {
     double read_bytes_per_second; /* streaming reads of device memory */
     double bf16_flops;            /* BF16 products with F32 sums, from registers; a multiply-add is two */
     double f32_flops;
-    double f16_flops;             /* 0: as BF16 */
+    double f16_flops; /* 0: as BF16 */
 } qr_backend_limits;
 
 /* One op of one backend. */
@@ -43,9 +43,9 @@ typedef struct qr_op_impl {
 } qr_op_impl;
 
 struct qr_backend {
-    uint32_t version; /* QR_BACKEND_VERSION */
-    const char *name; /* "cpu", "ref", "cuda" */
-    const char *isa;  /* "avx512-bf16", "avx2", "c", "sm_90" … */
+    uint32_t version;    /* QR_BACKEND_VERSION */
+    const char *name;    /* "cpu", "ref", "cuda" */
+    const char *isa;     /* "avx512-bf16", "avx2", "c", "sm_90" … */
     qr_threads *threads; /* lent; for host-side loops */
 
     void (*destroy)(qr_backend *backend);
@@ -77,11 +77,11 @@ struct qr_backend {
                                 qr_error *err);
     qrun_status (*transfer_wait)(qr_backend *backend, uint64_t ticket, qr_error *err);
 
-    /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops, copy_within,
-     * fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail. Other threads may
-     * use the backend meanwhile as ever. record_end without a `recording` forgets all. A recording keeps the arguments
-     * and addresses it was given; each replay runs it in the order of what is issued before and behind, reading what is
-     * in the memory then: host memory too, which stays as copy_in_async says. */
+    /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops,
+     * copy_within, fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail.
+     * Other threads may use the backend meanwhile as ever. record_end without a `recording` forgets all. A recording
+     * keeps the arguments and addresses it was given; each replay runs it in the order of what is issued before and
+     * behind, reading what is in the memory then: host memory too, which stays as copy_in_async says. */
     qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);
@@ -101,16 +101,16 @@ struct qr_backend {
     qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 
-    /* Loading a model, one at a time: until loading_end, weight_put_rows too may return before the bytes are there, which
-     * loading_wait waits for. NULL, like weight_put_source: this backend has nothing to prepare. */
+    /* Loading a model, one at a time: until loading_end, weight_put_rows too may return before the bytes are there,
+     * which loading_wait waits for. NULL, like weight_put_source: this backend has nothing to prepare. */
     qrun_status (*loading_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*loading_wait)(qr_backend *backend, qr_error *err);
     void (*loading_end)(qr_backend *backend);
     bool takes_sources; /* set while weight_put_source may be called; loading_begin may have found no room for it */
     /* Quantises or converts rows as weight_put_rows takes them, of a plain type (host, any alignment), into the weight:
      * what the quantize op, weight_put_rows and weight_put_scales would write. Of NF4_DQ not the scales: absmax, F32 of
-     * these rows' blocks, is the caller's to nest once loading_wait has brought it; else absmax is not looked at. src may
-     * go when the call returns. Threads may write disjoint rows at once. */
+     * these rows' blocks, is the caller's to nest once loading_wait has brought it; else absmax is not looked at. src
+     * may go when the call returns. Threads may write disjoint rows at once. */
     qrun_status (*weight_put_source)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                      qr_dtype dtype, const void *src, float *absmax, qr_error *err);
 
@@ -122,7 +122,8 @@ struct qr_backend {
 };
 
 /* The backends. `isa` NULL takes the best the processor has (or QRUN_FORCE_ISA, where set to a processor's and not to a
- * GPU's, "sm_…"); a name it does not have is refused with the list. The reference backend is single-threaded scalar C. */
+ * GPU's, "sm_…"); a name it does not have is refused with the list. The reference backend is single-threaded scalar C.
+ */
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
 /* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;
@@ -133,16 +134,16 @@ const char *const *qr_backend_cpu_isas(void);
 void qr_backend_destroy(qr_backend *backend); /* NULL is fine */
 
 /* Typed calls, one per op: bool qr_supports_<op>, size_t qr_<op>_workspace, qrun_status qr_<op>. */
-#define QR_X(name)                                                                                              \
+#define QR_X(name)                                                                                                  \
     static inline bool qr_supports_##name(const qr_backend *backend, const qr_##name##_args *args, qr_error *err) { \
-        return backend->ops[QR_OP_##name].supports(backend, args, err);                                         \
-    }                                                                                                           \
-    static inline size_t qr_##name##_workspace(const qr_backend *backend, const qr_##name##_args *args) {       \
-        return backend->ops[QR_OP_##name].workspace_bytes(backend, args);                                       \
-    }                                                                                                           \
-    static inline qrun_status qr_##name(qr_backend *backend, const qr_##name##_args *args, void *workspace,     \
-                                        qr_error *err) {                                                        \
-        return backend->ops[QR_OP_##name].run(backend, args, workspace, err);                                   \
+        return backend->ops[QR_OP_##name].supports(backend, args, err);                                             \
+    }                                                                                                               \
+    static inline size_t qr_##name##_workspace(const qr_backend *backend, const qr_##name##_args *args) {           \
+        return backend->ops[QR_OP_##name].workspace_bytes(backend, args);                                           \
+    }                                                                                                               \
+    static inline qrun_status qr_##name(qr_backend *backend, const qr_##name##_args *args, void *workspace,         \
+                                        qr_error *err) {                                                            \
+        return backend->ops[QR_OP_##name].run(backend, args, workspace, err);                                       \
     }
 QR_OPS(QR_X)
 #undef QR_X

@@ -58,9 +58,7 @@ qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr
     qr_cuda_plugin_get_fn get;
     void *symbol = dlsym(library, QR_CUDA_PLUGIN_SYMBOL);
     memcpy(&get, &symbol, sizeof get); /* C has no cast from a pointer to data to one to a function */
-    if (symbol == NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: " QR_CUDA_PLUGIN_FILE " is not qrun's");
-    }
+    if (symbol == NULL) { return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: " QR_CUDA_PLUGIN_FILE " is not qrun's"); }
     const qr_cuda_plugin *plugin = get();
     status = check_plugin(plugin, err);
     if (status == QRUN_OK) { status = plugin->create(threads, backend, err); }

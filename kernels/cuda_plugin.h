@@ -20,8 +20,7 @@ typedef struct qr_cuda_plugin {
 typedef const qr_cuda_plugin *(*qr_cuda_plugin_get_fn)(void);
 
 #define QR_PLUGIN_TEXT(x) #x
-#define QR_PLUGIN_VERSION(major, minor, patch) \
-    QR_PLUGIN_TEXT(major) "." QR_PLUGIN_TEXT(minor) "." QR_PLUGIN_TEXT(patch)
+#define QR_PLUGIN_VERSION(major, minor, patch) QR_PLUGIN_TEXT(major) "." QR_PLUGIN_TEXT(minor) "." QR_PLUGIN_TEXT(patch)
 #define QR_CUDA_PLUGIN_BUILD QR_PLUGIN_VERSION(QRUN_VERSION_MAJOR, QRUN_VERSION_MINOR, QRUN_VERSION_PATCH)
 
 #endif

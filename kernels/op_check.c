@@ -94,8 +94,8 @@ bool qr_check_quantize(const void *args, qr_error *err) {
 bool qr_check_embedding(const void *args, qr_error *err) {
     const qr_embedding_args *a = args;
     if (!check_weight("embedding", a->table, err)) { return false; }
-    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "embedding",
-            "the table is %s; it must be f32, f16, bf16 or int8", qr_weight_format_name(a->table->desc.format));
+    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "embedding", "the table is %s; it must be f32, f16, bf16 or int8",
+            qr_weight_format_name(a->table->desc.format));
     REQUIRE(a->table->desc.rows <= INT32_MAX, "embedding", "a vocabulary of %" PRId64 " is too large",
             a->table->desc.rows);
     return check_view("embedding", "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols, err);
@@ -416,8 +416,8 @@ bool qr_check_adafactor(const void *args, qr_error *err) {
     const qr_adafactor_args *a = args;
     const char *op = "adafactor";
     if (!check_view(op, "p", a->rows, a->cols, a->cols, err)) { return false; }
-    REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), op,
-            "clip_threshold is %g; it must be positive", (double)a->clip_threshold);
+    REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), op, "clip_threshold is %g; it must be positive",
+            (double)a->clip_threshold);
     REQUIRE(a->decay_rate <= 0.0F && isfinite(a->decay_rate), op,
             "decay_rate is %g; it must not be positive (usually -0.8)", (double)a->decay_rate);
     return check_step(op, a->rows * a->cols, a->step, a->grad_scale, a->lr, err) && check_eps(op, a->eps1, err) &&
@@ -428,8 +428,8 @@ bool qr_check_adafactor(const void *args, qr_error *err) {
 
 qrun_status qr_check_weight_rows(const qr_weight_desc *desc, int64_t row, int64_t n_rows, qr_error *err) {
     const bool inside = row >= 0 && n_rows > 0 && row <= desc->rows && n_rows <= desc->rows - row;
-    const bool aligned = row % QR_WEIGHT_ROW_GROUP == 0 &&
-                         (n_rows % QR_WEIGHT_ROW_GROUP == 0 || row + n_rows == desc->rows);
+    const bool aligned =
+        row % QR_WEIGHT_ROW_GROUP == 0 && (n_rows % QR_WEIGHT_ROW_GROUP == 0 || row + n_rows == desc->rows);
     if (inside && aligned) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "rows %" PRId64 " to %" PRId64 " of a weight with %" PRId64 " rows; they must lie inside and be "

@@ -23,50 +23,50 @@
 
 /* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it.
  */
-#define QR_FORWARD_OPS(X)       \
-    X(quantize)                 \
-    X(embedding)                \
-    X(gather_rows)              \
-    X(rms_norm)                 \
-    X(layer_norm)               \
-    X(linear)                   \
-    X(lora)                     \
-    X(dora_norm)                \
-    X(dora)                     \
-    X(rope_table)               \
-    X(rope)                     \
-    X(kv_write)                 \
-    X(attention)                \
-    X(activation)               \
-    X(gate)                     \
-    X(add)                      \
-    X(softcap)                  \
-    X(nll)                      \
+#define QR_FORWARD_OPS(X) \
+    X(quantize)           \
+    X(embedding)          \
+    X(gather_rows)        \
+    X(rms_norm)           \
+    X(layer_norm)         \
+    X(linear)             \
+    X(lora)               \
+    X(dora_norm)          \
+    X(dora)               \
+    X(rope_table)         \
+    X(rope)               \
+    X(kv_write)           \
+    X(attention)          \
+    X(activation)         \
+    X(gate)               \
+    X(add)                \
+    X(softcap)            \
+    X(nll)                \
     X(sample)
 
 /* Their arguments are in ops_train.h. */
-#define QR_TRAIN_OPS(X)            \
-    X(linear_backward)             \
-    X(weight_backward)             \
-    X(lora_backward)               \
-    X(dora_backward)               \
-    X(rms_norm_backward)           \
-    X(layer_norm_backward)         \
-    X(rope_backward)               \
-    X(attention_packed)            \
-    X(attention_packed_backward)   \
-    X(activation_backward)         \
-    X(gate_backward)               \
-    X(cross_entropy)               \
-    X(embedding_backward)          \
-    X(scatter_rows)                \
-    X(dropout)                     \
-    X(round_act)                   \
-    X(store_weight)                \
-    X(sum_squares)                 \
-    X(adamw)                       \
-    X(adamw8bit)                   \
-    X(sgd)                         \
+#define QR_TRAIN_OPS(X)          \
+    X(linear_backward)           \
+    X(weight_backward)           \
+    X(lora_backward)             \
+    X(dora_backward)             \
+    X(rms_norm_backward)         \
+    X(layer_norm_backward)       \
+    X(rope_backward)             \
+    X(attention_packed)          \
+    X(attention_packed_backward) \
+    X(activation_backward)       \
+    X(gate_backward)             \
+    X(cross_entropy)             \
+    X(embedding_backward)        \
+    X(scatter_rows)              \
+    X(dropout)                   \
+    X(round_act)                 \
+    X(store_weight)              \
+    X(sum_squares)               \
+    X(adamw)                     \
+    X(adamw8bit)                 \
+    X(sgd)                       \
     X(adafactor)
 
 #define QR_OPS(X) QR_FORWARD_OPS(X) QR_TRAIN_OPS(X)
@@ -87,11 +87,11 @@ typedef enum qr_op {
 typedef struct qr_quantize_args {
     qr_weight_format format;
     int block;
-    qr_dtype src_dtype;   /* F32, F16, BF16 */
-    const void *src;      /* host, [n_rows, cols] contiguous, any alignment (a mapped file) */
+    qr_dtype src_dtype; /* F32, F16, BF16 */
+    const void *src;    /* host, [n_rows, cols] contiguous, any alignment (a mapped file) */
     int64_t n_rows, cols;
-    void *codes;          /* host, 64-byte aligned: canonical codes of these rows */
-    float *absmax;        /* host; NF4: [ceil(n_rows · cols / block)]; INT8: [n_rows]; else unused */
+    void *codes;   /* host, 64-byte aligned: canonical codes of these rows */
+    float *absmax; /* host; NF4: [ceil(n_rows · cols / block)]; INT8: [n_rows]; else unused */
 } qr_quantize_args;
 
 /* embedding: dst[i, :] = table[ids[i], :] · scale, or added to dst when accumulate. scale is applied in F32. */
@@ -106,9 +106,9 @@ typedef struct qr_embedding_args {
 
 /* gather_rows: dst[i, :] = src[rows[i], :]. */
 typedef struct qr_gather_rows_args {
-    const float *src; /* [n_src_rows, dim] contiguous */
+    const float *src;    /* [n_src_rows, dim] contiguous */
     const int32_t *rows; /* [n_rows] */
-    float *dst;       /* [n_rows, dim] contiguous */
+    float *dst;          /* [n_rows, dim] contiguous */
     int64_t n_rows, dim;
 } qr_gather_rows_args;
 
@@ -127,9 +127,9 @@ typedef struct qr_rms_norm_args {
 
 /* layer_norm: dst = (x − mean) / sqrt(var + eps) · weight + bias. bias may be NULL. */
 typedef struct qr_layer_norm_args {
-    const float *src; /* [n_rows, dim] contiguous */
+    const float *src;           /* [n_rows, dim] contiguous */
     const float *weight, *bias; /* [dim] */
-    void *dst;        /* act, [n_rows, dim] contiguous */
+    void *dst;                  /* act, [n_rows, dim] contiguous */
     qr_dtype dst_dtype;
     int64_t n_rows, dim;
     float eps;
@@ -150,7 +150,7 @@ typedef struct qr_linear_args {
     float *y;                /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, x_stride, y_stride;
     bool accumulate;
-    bool any_order;          /* above */
+    bool any_order; /* above */
 } qr_linear_args;
 
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module
@@ -158,8 +158,8 @@ typedef struct qr_linear_args {
  *
  * in_pairs, of x in BF16, says that all rows have one adapter, and gives up two things beside the order of sums, as
  * any_order of linear does: A, scale · B and t = A x may each be taken as the sum of two BF16 numbers, within 2^-17 of
- * itself, and products of two low parts be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale · b|
- * |t| beside. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
+ * itself, and products of two low parts be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale ·
+ * b| |t| beside. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
 typedef struct qr_lora_factor {
     const float *a; /* [rank, in] */
     const float *b; /* [out, rank] */
@@ -174,10 +174,10 @@ typedef struct qr_lora_args {
     const int32_t *row_adapter;    /* [n_rows] */
     const void *x;                 /* [n_rows, in], rows x_stride apart */
     qr_dtype x_dtype;
-    float *y;                      /* [n_rows, out], rows y_stride apart */
+    float *y; /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, in, out, x_stride, y_stride;
     int32_t n_adapters, max_rank;
-    bool in_pairs;                 /* above */
+    bool in_pairs; /* above */
 } qr_lora_args;
 
 /* dora_norm: the length of every row of a matrix with its update, and what DoRA scales the row's output by:
@@ -188,9 +188,9 @@ typedef struct qr_dora_norm_args {
     const float *a, *b;      /* [rank, in], [out, rank] */
     int32_t rank;
     float scale;
-    const float *magnitude;  /* [out]; NULL: ratio is not wanted */
-    float *norm;             /* [out]; NULL: not wanted */
-    float *ratio;            /* [out]; may be magnitude */
+    const float *magnitude; /* [out]; NULL: ratio is not wanted */
+    float *norm;            /* [out]; NULL: not wanted */
+    float *ratio;           /* [out]; may be magnitude */
 } qr_dora_norm_args;
 
 /* dora: dst[i, o] = (ratio_a[o] − less) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter
@@ -211,17 +211,17 @@ typedef struct qr_dora_args {
 /* rope_table: cos and sin of position · inv_freq (the product and the functions in F32, as transformers does), times
  * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i]. */
 typedef struct qr_rope_table_args {
-    const float *inv_freq;       /* [n_slots, half] */
-    const float *factor;         /* [n_slots] */
-    const int32_t *token_slot;   /* [n_tokens] */
-    const int32_t *position;     /* [n_tokens] */
+    const float *inv_freq;        /* [n_slots, half] */
+    const float *factor;          /* [n_slots] */
+    const int32_t *token_slot;    /* [n_tokens] */
+    const int32_t *position;      /* [n_tokens] */
     float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, half;
 } qr_rope_table_args;
 
 /* rope: rotates, in place, the pairs (j, j + half) of the first 2 · half elements of each head ("rotate half"). */
 typedef struct qr_rope_args {
-    float *x; /* [n_tokens, n_heads, head_dim], rows x_stride apart */
+    float *x;                           /* [n_tokens, n_heads, head_dim], rows x_stride apart */
     const float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, n_heads, head_dim, half, x_stride;
 } qr_rope_args;
@@ -283,8 +283,8 @@ typedef struct qr_attention_args {
     const unsigned char *pages;
     size_t page_stride_bytes;
     float scale;
-    float softcap;   /* 0: none */
-    int32_t window;  /* tokens a position sees, itself included; 0: all */
+    float softcap;  /* 0: none */
+    int32_t window; /* tokens a position sees, itself included; 0: all */
 } qr_attention_args;
 
 typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF } qr_act_fn;

@@ -1,7 +1,7 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
  * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches
- * meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of tokens alone
- * decides, whatever the number of threads. */
+ * meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of tokens
+ * alone decides, whatever the number of threads. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 
@@ -17,17 +17,17 @@ typedef struct qr_linear_backward_args {
     float *dx;               /* [n_rows, in], rows dx_stride apart */
     int64_t n_rows, dy_stride, dx_stride;
     bool accumulate;
-    bool any_order;          /* as of linear */
+    bool any_order; /* as of linear */
 } qr_linear_backward_args;
 
 /* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is
  * not NULL. For full fine-tuning and whole trained modules. */
 typedef struct qr_weight_backward_args {
-    const void *x;           /* [n_rows, in], rows x_stride apart */
-    qr_dtype x_dtype;        /* act */
-    const float *dy;         /* [n_rows, out], rows dy_stride apart */
-    float *dw;               /* [out, in] contiguous */
-    float *dbias;            /* [out] or NULL */
+    const void *x;    /* [n_rows, in], rows x_stride apart */
+    qr_dtype x_dtype; /* act */
+    const float *dy;  /* [n_rows, out], rows dy_stride apart */
+    float *dw;        /* [out, in] contiguous */
+    float *dbias;     /* [out] or NULL */
     int64_t n_rows, in, out, x_stride, dy_stride;
 } qr_weight_backward_args;
 
@@ -36,20 +36,20 @@ typedef struct qr_weight_backward_args {
  * x may be of any act type; everything else is F32.
  *
  * in_pairs, of x in BF16, is as of lora: A, scale · B, h and dh may be pairs, and dy_rounded be taken for dy, which is
- * within 2^-8 of it. Pairs alone move h by 2^-17 Σ |a| |x| at most, dh by 2^-17 Σ |scale · b| |dy|; each term of da and db
- * by 2^-17 of itself beside, and of dx by 2^-15. */
+ * within 2^-8 of it. Pairs alone move h by 2^-17 Σ |a| |x| at most, dh by 2^-17 Σ |scale · b| |dy|; each term of da and
+ * db by 2^-17 of itself beside, and of dx by 2^-15. */
 typedef struct qr_lora_backward_args {
     const float *a, *b; /* [rank, in], [out, rank] */
     float *da, *db;     /* the same shapes; added to */
     const void *x;      /* [n_rows, in], rows x_stride apart */
     qr_dtype x_dtype;
-    const float *dy;    /* [n_rows, out], rows dy_stride apart */
+    const float *dy;        /* [n_rows, out], rows dy_stride apart */
     const void *dy_rounded; /* [n_rows, out] contiguous: dy in the type of x, for pairs; NULL: not there */
-    float *dx;          /* [n_rows, in], rows dx_stride apart; added to; NULL: not wanted */
+    float *dx;              /* [n_rows, in], rows dx_stride apart; added to; NULL: not wanted */
     int64_t n_rows, in, out, x_stride, dy_stride, dx_stride;
     int32_t rank;
     float scale;
-    bool in_pairs;      /* above */
+    bool in_pairs; /* above */
 } qr_lora_backward_args;
 
 /* dora_backward: of y = magnitude / norm · z, the norm held fixed as PEFT does:
@@ -72,7 +72,7 @@ typedef struct qr_rms_norm_backward_args {
     float *dweight;      /* [dim] or NULL */
     int64_t n_rows, n_groups, dim, x_stride, dy_stride, dx_stride;
     float eps, weight_offset;
-    bool accumulate;     /* false: dx is overwritten, and may be dy */
+    bool accumulate; /* false: dx is overwritten, and may be dy */
 } qr_rms_norm_backward_args;
 
 /* layer_norm_backward: the same for LayerNorm; contiguous rows. dweight, dbias [dim] are added to; NULL: not wanted. */
@@ -82,13 +82,13 @@ typedef struct qr_layer_norm_backward_args {
     float *dweight, *dbias;
     int64_t n_rows, dim;
     float eps;
-    bool accumulate;              /* false: dx is overwritten, and may be dy */
+    bool accumulate; /* false: dx is overwritten, and may be dy */
 } qr_layer_norm_backward_args;
 
 /* rope_backward: the transpose of what rope multiplies with, in place on a gradient: the inverse rotation, times the
  * attention factor that the tables hold. */
 typedef struct qr_rope_backward_args {
-    float *dx; /* [n_tokens, n_heads, head_dim], rows dx_stride apart */
+    float *dx;                          /* [n_tokens, n_heads, head_dim], rows dx_stride apart */
     const float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, n_heads, head_dim, half, dx_stride;
 } qr_rope_backward_args;
@@ -115,7 +115,7 @@ typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */
     qr_dtype dst_dtype;
-    float *lse;             /* [n_tokens, n_heads] */
+    float *lse;               /* [n_tokens, n_heads] */
     const int32_t *seq_start; /* [n_seqs + 1] */
     int64_t n_tokens, qkv_stride;
     int32_t n_heads, n_kv_heads, head_dim, n_seqs;
@@ -123,7 +123,7 @@ typedef struct qr_attention_packed_args {
     float scale, softcap;
     int32_t window;
     bool round_kv;
-    bool bf16_products;     /* above */
+    bool bf16_products; /* above */
 } qr_attention_packed_args;
 
 /* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads ·
@@ -184,9 +184,9 @@ typedef struct qr_scatter_rows_args {
 /* dropout: dst[i, c] = x[i, c] / (1 − p), or 0 with probability p: a pure function of (key, row_key[i], c) through
  * Philox (base/random.h: counter {c / 4, row_key low, row_key high, 0}, word c mod 4, dropped when below p · 2³²). */
 typedef struct qr_dropout_args {
-    const void *x; /* [n_rows, dim], rows x_stride apart */
-    qr_dtype x_dtype; /* act; of dst too */
-    void *dst;     /* [n_rows, dim], rows dst_stride apart; may be x */
+    const void *x;          /* [n_rows, dim], rows x_stride apart */
+    qr_dtype x_dtype;       /* act; of dst too */
+    void *dst;              /* [n_rows, dim], rows dst_stride apart; may be x */
     const int64_t *row_key; /* [n_rows] */
     uint64_t key;
     float p;
@@ -236,8 +236,8 @@ typedef struct qr_adamw_args {
 typedef struct qr_adamw8bit_args {
     float *p;
     const float *g;
-    uint8_t *m, *v;               /* [n] codes: signed map, unsigned map */
-    float *m_absmax, *v_absmax;   /* [ceil(n / 256)] */
+    uint8_t *m, *v;             /* [n] codes: signed map, unsigned map */
+    float *m_absmax, *v_absmax; /* [ceil(n / 256)] */
     int64_t n, step;
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
 } qr_adamw8bit_args;
@@ -255,11 +255,11 @@ typedef struct qr_sgd_args {
  * moments for matrices (rows > 1), plain ones for vectors; update clipped by its root mean square. The moments decay by
  * 1 − step^decay_rate (−0.8). What update holds afterwards is not said. */
 typedef struct qr_adafactor_args {
-    float *p;             /* [rows, cols] */
+    float *p; /* [rows, cols] */
     const float *g;
-    float *row_moment;    /* [rows], or [cols] unfactored (rows 1) */
-    float *col_moment;    /* [cols]; unused unfactored */
-    float *update;        /* [rows, cols] scratch */
+    float *row_moment; /* [rows], or [cols] unfactored (rows 1) */
+    float *col_moment; /* [cols]; unused unfactored */
+    float *update;     /* [rows, cols] scratch */
     int64_t rows, cols, step;
     float grad_scale, lr, eps1, clip_threshold, decay_rate, weight_decay;
 } qr_adafactor_args;

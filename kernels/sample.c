@@ -82,8 +82,7 @@ static int32_t pop(int32_t *heap, int64_t n, const float *logits) {
 static int64_t survivors(const qr_sample_draw *draw, const double *weights, int64_t n_taken, double total) {
     double mass = 0;
     int64_t n = 0;
-    while (n < n_taken &&
-           (n == 0 || (mass < (double)draw->top_p * total && weights[n] >= (double)draw->min_p))) {
+    while (n < n_taken && (n == 0 || (mass < (double)draw->top_p * total && weights[n] >= (double)draw->min_p))) {
         mass += weights[n++];
     }
     return n;

@@ -15,8 +15,8 @@ typedef struct qr_sample_scratch {
 size_t qr_sample_scratch_bytes(int64_t vocab);
 qr_sample_scratch qr_sample_scratch_at(void *memory, int64_t vocab);
 
-/* The token that `draw` (its row is not looked at) takes from logits [vocab]: numbers, or −∞ for what must not be drawn;
- * at least one is a number. */
+/* The token that `draw` (its row is not looked at) takes from logits [vocab]: numbers, or −∞ for what must not be
+ * drawn; at least one is a number. */
 int32_t qr_sample_token(const qr_sample_draw *draw, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch);
 

@@ -10,7 +10,7 @@
 #include "quant/nf4.h"
 
 enum {
-    ROWS = 100,  /* of x: more than any backend calls few */
+    ROWS = 100, /* of x: more than any backend calls few */
     FEW = 3,
     IN = 256,
     OUT = 64,
@@ -56,7 +56,9 @@ static qrun_status need_workspace(side *s, size_t n_bytes, qr_error *err) {
     return status;
 }
 
-static float uniform(uint64_t stream, int64_t i) { return (float)(2.0 * qr_random_uniform(1, stream, (uint64_t)i) - 1.0); }
+static float uniform(uint64_t stream, int64_t i) {
+    return (float)(2.0 * qr_random_uniform(1, stream, (uint64_t)i) - 1.0);
+}
 
 /* --- linear --- */
 
@@ -71,8 +73,14 @@ typedef struct canonical_weight {
 
 static qrun_status make_weight(qr_backend *ref, const qr_weight_desc *desc, canonical_weight *w, qr_error *err) {
     for (int64_t i = 0; i < OUT * IN; i++) { w->values[i] = uniform(1, i); }
-    const qr_quantize_args args = {.format = desc->format, .block = desc->block, .src_dtype = QR_DTYPE_F32,
-                                   .src = w->values, .n_rows = OUT, .cols = IN, .codes = w->codes, .absmax = w->absmax};
+    const qr_quantize_args args = {.format = desc->format,
+                                   .block = desc->block,
+                                   .src_dtype = QR_DTYPE_F32,
+                                   .src = w->values,
+                                   .n_rows = OUT,
+                                   .cols = IN,
+                                   .codes = w->codes,
+                                   .absmax = w->absmax};
     const qrun_status status = qr_quantize(ref, &args, NULL, err);
     w->scales = (qr_weight_scales){.row_absmax = w->absmax, .absmax = w->absmax};
     if (desc->format != QR_WEIGHT_NF4_DQ) { return status; }
@@ -95,8 +103,13 @@ static qrun_status multiply(side *s, const qr_weight_desc *desc, const canonical
     QR_TRY(put(s, x, (size_t)(n_rows * IN) * sizeof *x, &device_x, err)); /* fails where what is above did not fit */
     QR_TRY(backend->weight_put_rows(backend, &weight, 0, OUT, w->codes, err));
     QR_TRY(backend->weight_put_scales(backend, &weight, &w->scales, err));
-    const qr_linear_args args = {.weight = &weight, .x = device_x, .x_dtype = QR_DTYPE_BF16, .y = device_y,
-                                 .n_rows = n_rows, .x_stride = IN, .y_stride = OUT};
+    const qr_linear_args args = {.weight = &weight,
+                                 .x = device_x,
+                                 .x_dtype = QR_DTYPE_BF16,
+                                 .y = device_y,
+                                 .n_rows = n_rows,
+                                 .x_stride = IN,
+                                 .y_stride = OUT};
     QR_TRY(need_workspace(s, qr_linear_workspace(backend, &args), err));
     QR_TRY(qr_linear(backend, &args, s->workspace, err));
     QR_TRY(backend->copy_out(backend, y, device_y, (size_t)(n_rows * OUT) * sizeof *y, err));
@@ -172,10 +185,19 @@ static qrun_status attend(side *s, const attention_data *d, float *result, qr_er
     uint16_t dst[HEADS * HEAD_DIM];
     const qr_kv_layout layout = {QR_KV_BF16, KV_HEADS, HEAD_DIM};
     const size_t page_bytes = qr_kv_layer_bytes(&layout);
-    qr_kv_write_args write = {.layout = layout, .n_tokens = CONTEXT, .k_stride = KV_HEADS * HEAD_DIM,
-                              .v_stride = KV_HEADS * HEAD_DIM, .page_stride_bytes = page_bytes};
-    qr_attention_args args = {.layout = layout, .dst_dtype = QR_DTYPE_BF16, .n_tokens = 1, .q_stride = HEADS * HEAD_DIM,
-                              .n_heads = HEADS, .n_seqs = 1, .table_stride = N_PAGES, .page_stride_bytes = page_bytes,
+    qr_kv_write_args write = {.layout = layout,
+                              .n_tokens = CONTEXT,
+                              .k_stride = KV_HEADS * HEAD_DIM,
+                              .v_stride = KV_HEADS * HEAD_DIM,
+                              .page_stride_bytes = page_bytes};
+    qr_attention_args args = {.layout = layout,
+                              .dst_dtype = QR_DTYPE_BF16,
+                              .n_tokens = 1,
+                              .q_stride = HEADS * HEAD_DIM,
+                              .n_heads = HEADS,
+                              .n_seqs = 1,
+                              .table_stride = N_PAGES,
+                              .page_stride_bytes = page_bytes,
                               .scale = 0.125F};
     s->used = 0;
     write.pages = take(s, N_PAGES * page_bytes);

@@ -1,6 +1,6 @@
 /* Whether a backend computes what the reference does, on this machine, now: a few small products and an attention, as
- * generation uses them. Takes milliseconds. What it guards against are a driver, a GPU or a build on which nobody has run the
- * tests. */
+ * generation uses them. Takes milliseconds. What it guards against are a driver, a GPU or a build on which nobody has
+ * run the tests. */
 #ifndef QR_KERNELS_SELF_CHECK_H
 #define QR_KERNELS_SELF_CHECK_H
 

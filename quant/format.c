@@ -37,9 +37,7 @@ int64_t qr_weight_blocks(const qr_weight_desc *desc) {
     return qr_weight_is_nf4(desc->format) ? qr_ceil_div(qr_weight_elements(desc), desc->block) : 0;
 }
 
-size_t qr_weight_code_bytes(const qr_weight_desc *desc) {
-    return packed_bytes(desc->format, qr_weight_elements(desc));
-}
+size_t qr_weight_code_bytes(const qr_weight_desc *desc) { return packed_bytes(desc->format, qr_weight_elements(desc)); }
 
 size_t qr_weight_row_offset(const qr_weight_desc *desc, int64_t row) {
     return packed_bytes(desc->format, row * desc->cols);

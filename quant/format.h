@@ -45,11 +45,11 @@ typedef struct qr_weight_desc {
 
 /* Everything but the codes, in canonical form; which fields are used depends on the format. Lent. */
 typedef struct qr_weight_scales {
-    const float *row_absmax;         /* INT8: SCB, [rows] */
-    const float *absmax;             /* NF4: [n_blocks] */
-    const uint8_t *absmax_codes;     /* NF4_DQ: [n_blocks], indices into the signed dynamic map */
-    const float *nested_absmax;      /* NF4_DQ: [ceil(n_blocks / 256)] */
-    float nested_offset;             /* NF4_DQ */
+    const float *row_absmax;     /* INT8: SCB, [rows] */
+    const float *absmax;         /* NF4: [n_blocks] */
+    const uint8_t *absmax_codes; /* NF4_DQ: [n_blocks], indices into the signed dynamic map */
+    const float *nested_absmax;  /* NF4_DQ: [ceil(n_blocks / 256)] */
+    float nested_offset;         /* NF4_DQ */
 } qr_weight_scales;
 
 const char *qr_weight_format_name(qr_weight_format format);
@@ -62,8 +62,8 @@ static inline bool qr_weight_is_nf4(qr_weight_format format) {
 
 /* rows · cols; INT64_MAX never overflows because descriptions are checked by qr_weight_desc_check first. */
 int64_t qr_weight_elements(const qr_weight_desc *desc);
-int64_t qr_weight_blocks(const qr_weight_desc *desc);      /* NF4 formats: ceil(elements / block); else 0 */
-size_t qr_weight_code_bytes(const qr_weight_desc *desc);   /* canonical codes of the whole matrix */
+int64_t qr_weight_blocks(const qr_weight_desc *desc);    /* NF4 formats: ceil(elements / block); else 0 */
+size_t qr_weight_code_bytes(const qr_weight_desc *desc); /* canonical codes of the whole matrix */
 /* Canonical codes of rows [row, row + n_rows): row must be a multiple of QR_WEIGHT_ROW_GROUP; offset in bytes. */
 size_t qr_weight_row_offset(const qr_weight_desc *desc, int64_t row);
 

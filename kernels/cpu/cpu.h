@@ -24,15 +24,15 @@ typedef enum qr_cpu_level {
     QR_CPU_AMX_BF16,
 } qr_cpu_level;
 
-struct qr_cpu_matmul; /* kernels/cpu/linear.h */
+struct qr_cpu_matmul; /* kernels/cpu/linear/linear.h */
 
 typedef struct qr_cpu_isa {
-    const char *name;   /* as QRUN_FORCE_ISA takes it */
-    qr_cpu_level level; /* what ops other than linear choose by */
+    const char *name;                        /* as QRUN_FORCE_ISA takes it */
+    qr_cpu_level level;                      /* what ops other than linear choose by */
     const struct qr_cpu_matmul *matmul_bf16; /* linear with x in BF16 */
     const struct qr_cpu_matmul *matmul_f16;  /* in F16: on F32 elements, as these sets have no products of F16 */
     const struct qr_cpu_matmul *matmul_f32;  /* in F32 */
-    bool test_only; /* never chosen nor listed */
+    bool test_only;                          /* never chosen nor listed */
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
@@ -43,8 +43,8 @@ typedef struct qr_cpu_backend {
 
 static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }
 
-/* The instruction set named (NULL: QRUN_FORCE_ISA, but one of a GPU, "sm_…", or else the best of this machine); an unknown
- * or unavailable name is refused with the list of those that would do. */
+/* The instruction set named (NULL: QRUN_FORCE_ISA, but one of a GPU, "sm_…", or else the best of this machine); an
+ * unknown or unavailable name is refused with the list of those that would do. */
 qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err);
 
 /* Zeroed memory at a 64-byte boundary, in huge pages where it is large enough; NULL when there is none. Not counted. */
@@ -102,7 +102,7 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
     return (uint8_t *)weight->data + (size_t)(row / QR_CPU_NF4_GROUP_ROWS) * layout->group_bytes + (size_t)in_group;
 }
 
-/* The vtable's weight functions (cpu_weight.c). */
+/* The vtable's weight functions (backend/weight.c). */
 size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
 qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                    const void *codes, qr_error *err);

@@ -1,5 +1,5 @@
 /* dora and dora_backward. */
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
 static void dora_row(const qr_dora_args *a, const float *ratio, const float *src, float *dst) {
@@ -55,6 +55,6 @@ static void magnitude_columns(const void *args, int64_t begin, int64_t end) {
 
 void QR_ISA(qr_cpu_dora_backward)(const qr_backend *backend, const qr_dora_backward_args *args, void *workspace) {
     (void)workspace;
-    qr_cpu_run_ranges(backend, qr_ceil_div(args->dim, COLUMN_BLOCK), 2 * args->n_rows * COLUMN_BLOCK,
-                      magnitude_columns, args);
+    qr_cpu_run_ranges(backend, qr_ceil_div(args->dim, COLUMN_BLOCK), 2 * args->n_rows * COLUMN_BLOCK, magnitude_columns,
+                      args);
 }

@@ -1,5 +1,5 @@
 /* activation, gate, add, softcap. */
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
 
 /* A transcendental function costs as much as several elements moved. */

@@ -1,6 +1,6 @@
 /* embedding, gather_rows, and their gradients. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
 
 struct embedding {
@@ -11,13 +11,13 @@ struct embedding {
 /* Elements [j, j + n) of a row of the table, dequantised as quant/int8.h does. */
 QR_INLINE qr_vec load_elements(const struct embedding *e, const void *row, qr_vec row_absmax, int64_t j, int64_t n) {
     switch (e->args->table->desc.format) {
-    case QR_WEIGHT_F16: return qr_vec_load_f16_n((const uint16_t *)row + j, n);
-    case QR_WEIGHT_BF16: return qr_vec_load_bf16_n((const uint16_t *)row + j, n);
-    case QR_WEIGHT_INT8: {
-        const qr_vec scaled = qr_vec_mul(qr_vec_load_i8_n((const int8_t *)row + j, n), row_absmax);
-        return qr_vec_mul(scaled, qr_vec_set1(1.0F / 127.0F));
-    }
-    default: return qr_vec_load_n((const float *)row + j, n);
+        case QR_WEIGHT_F16: return qr_vec_load_f16_n((const uint16_t *)row + j, n);
+        case QR_WEIGHT_BF16: return qr_vec_load_bf16_n((const uint16_t *)row + j, n);
+        case QR_WEIGHT_INT8: {
+            const qr_vec scaled = qr_vec_mul(qr_vec_load_i8_n((const int8_t *)row + j, n), row_absmax);
+            return qr_vec_mul(scaled, qr_vec_set1(1.0F / 127.0F));
+        }
+        default: return qr_vec_load_n((const float *)row + j, n);
     }
 }
 

@@ -1,6 +1,6 @@
 /* rms_norm, layer_norm. */
 #include "kernels/cpu/norm_sums.h"
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
 
 static void rms_norm_group(const qr_rms_norm_args *a, const float *src, int64_t dst_index) {

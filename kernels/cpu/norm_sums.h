@@ -3,7 +3,7 @@
 #ifndef QR_KERNELS_CPU_NORM_SUMS_H
 #define QR_KERNELS_CPU_NORM_SUMS_H
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/simd/vec.h"
 
 enum { N_SUMS = 4 };
 

@@ -1,17 +1,17 @@
 /* quantize: one pass from the file's type to canonical codes, bit-equal to quant/. A block, or a row, is read twice,
  * the second time from the first-level cache. */
-#include "kernels/cpu/vec_math.h"
-#include "kernels/cpu/vec_nf4.h"
-#include "kernels/cpu/vec_units.h"
+#include "kernels/cpu/simd/vec_math.h"
+#include "kernels/cpu/simd/vec_nf4.h"
+#include "kernels/cpu/simd/vec_units.h"
 #include "kernels/cpu/vector_ops.h"
 #include "quant/format.h"
 
 /* Elements [index, index + n) of a tensor in the file's type. */
 QR_INLINE qr_vec load_source(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
     switch (dtype) {
-    case QR_DTYPE_BF16: return qr_vec_load_bf16_n((const uint16_t *)src + index, n);
-    case QR_DTYPE_F16: return qr_vec_load_f16_n((const uint16_t *)src + index, n);
-    default: return qr_vec_load_n((const float *)src + index, n);
+        case QR_DTYPE_BF16: return qr_vec_load_bf16_n((const uint16_t *)src + index, n);
+        case QR_DTYPE_F16: return qr_vec_load_f16_n((const uint16_t *)src + index, n);
+        default: return qr_vec_load_n((const float *)src + index, n);
     }
 }
 
@@ -96,19 +96,19 @@ QR_INLINE void convert_from(const qr_quantize_args *a, qr_dtype dtype) {
     for (int64_t j = 0; j < n; j += QR_VEC) {
         const qr_vec v = load_source(a->src, dtype, j, n - j);
         switch (a->format) {
-        case QR_WEIGHT_F16: qr_vec_store_f16_n((uint16_t *)a->codes + j, v, n - j); break;
-        case QR_WEIGHT_BF16: qr_vec_store_bf16_n((uint16_t *)a->codes + j, v, n - j); break;
-        default: qr_vec_store_n((float *)a->codes + j, v, n - j); break;
+            case QR_WEIGHT_F16: qr_vec_store_f16_n((uint16_t *)a->codes + j, v, n - j); break;
+            case QR_WEIGHT_BF16: qr_vec_store_bf16_n((uint16_t *)a->codes + j, v, n - j); break;
+            default: qr_vec_store_n((float *)a->codes + j, v, n - j); break;
         }
     }
 }
 
 QR_INLINE void quantize_from(const qr_quantize_args *a, qr_dtype dtype) {
     switch (a->format) {
-    case QR_WEIGHT_NF4:
-    case QR_WEIGHT_NF4_DQ: quantize_nf4_from(a, dtype); break;
-    case QR_WEIGHT_INT8: quantize_int8_from(a, dtype); break;
-    default: convert_from(a, dtype); break;
+        case QR_WEIGHT_NF4:
+        case QR_WEIGHT_NF4_DQ: quantize_nf4_from(a, dtype); break;
+        case QR_WEIGHT_INT8: quantize_int8_from(a, dtype); break;
+        default: convert_from(a, dtype); break;
     }
 }
 
@@ -124,9 +124,9 @@ static void quantize(const qr_quantize_args *a) {
         return;
     }
     switch (a->src_dtype) {
-    case QR_DTYPE_BF16: quantize_from(a, QR_DTYPE_BF16); break;
-    case QR_DTYPE_F16: quantize_from(a, QR_DTYPE_F16); break;
-    default: quantize_from(a, QR_DTYPE_F32); break;
+        case QR_DTYPE_BF16: quantize_from(a, QR_DTYPE_BF16); break;
+        case QR_DTYPE_F16: quantize_from(a, QR_DTYPE_F16); break;
+        default: quantize_from(a, QR_DTYPE_F32); break;
     }
 }
 

@@ -1,6 +1,6 @@
 /* rope_table, rope, rope_backward. The table is made once a step and shared by all layers, so libm's functions do: they
  * reduce arguments of any size exactly. */
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
 static void rope_table_rows(const void *args, int64_t begin, int64_t end) {

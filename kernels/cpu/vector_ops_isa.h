@@ -3,7 +3,7 @@
 #ifndef QR_KERNELS_CPU_VECTOR_OPS_ISA_H
 #define QR_KERNELS_CPU_VECTOR_OPS_ISA_H
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
 #define QR_X(name) void QR_ISA(qr_cpu_##name)(const qr_backend *backend, const qr_##name##_args *args, void *workspace);

@@ -2,7 +2,7 @@
 #ifndef QR_KERNELS_CUDA_ACT_FN_CUH
 #define QR_KERNELS_CUDA_ACT_FN_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device/device.cuh"
 
 __device__ __forceinline__ float gelu_tanh_argument(float x) {
     return 0.79788456080286535588F * (x + 0.044715F * x * x * x);
@@ -10,9 +10,9 @@ __device__ __forceinline__ float gelu_tanh_argument(float x) {
 
 __device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
     switch (fn) {
-    case QR_ACT_SILU: return x / (1.0F + expf(-x));
-    case QR_ACT_GELU_TANH: return 0.5F * x * (1.0F + tanhf(gelu_tanh_argument(x)));
-    default: return 0.5F * x * (1.0F + erff(x * 0.70710678118654752440F));
+        case QR_ACT_SILU: return x / (1.0F + expf(-x));
+        case QR_ACT_GELU_TANH: return 0.5F * x * (1.0F + tanhf(gelu_tanh_argument(x)));
+        default: return 0.5F * x * (1.0F + erff(x * 0.70710678118654752440F));
     }
 }
 
@@ -20,20 +20,20 @@ __device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
  * there. */
 __device__ __forceinline__ float act_derivative(qr_act_fn fn, float x) {
     switch (fn) {
-    case QR_ACT_SILU: {
-        const float on = 1.0F / (1.0F + expf(-x)), off = 1.0F / (1.0F + expf(x));
-        return on + x * on * off;
-    }
-    case QR_ACT_GELU_TANH: {
-        const float near = fminf(fmaxf(x, -20.0F), 20.0F), u = gelu_tanh_argument(near), cosine = coshf(u);
-        const float slope = 0.79788456080286535588F * (1.0F + 3.0F * 0.044715F * near * near);
-        return 0.5F * (1.0F + tanhf(u)) + 0.5F * near * slope / cosine / cosine;
-    }
-    default: {
-        const float near = fminf(fmaxf(x, -20.0F), 20.0F);
-        return 0.5F * erfcf(-near * 0.70710678118654752440F) +
-               near * 0.39894228040143267794F * expf(-0.5F * near * near);
-    }
+        case QR_ACT_SILU: {
+            const float on = 1.0F / (1.0F + expf(-x)), off = 1.0F / (1.0F + expf(x));
+            return on + x * on * off;
+        }
+        case QR_ACT_GELU_TANH: {
+            const float near = fminf(fmaxf(x, -20.0F), 20.0F), u = gelu_tanh_argument(near), cosine = coshf(u);
+            const float slope = 0.79788456080286535588F * (1.0F + 3.0F * 0.044715F * near * near);
+            return 0.5F * (1.0F + tanhf(u)) + 0.5F * near * slope / cosine / cosine;
+        }
+        default: {
+            const float near = fminf(fmaxf(x, -20.0F), 20.0F);
+            return 0.5F * erfcf(-near * 0.70710678118654752440F) +
+                   near * 0.39894228040143267794F * expf(-0.5F * near * near);
+        }
     }
 }
 

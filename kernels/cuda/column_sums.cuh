@@ -5,13 +5,11 @@
 #define QR_KERNELS_CUDA_COLUMN_SUMS_CUH
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fours.cuh"
+#include "kernels/cuda/device/fours.cuh"
 
 enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 }; /* at least so many rows in a chunk, at most so many chunks */
 
-static inline int64_t chunk_rows_of(int64_t n_rows) {
-    return qr_max(CHUNK_ROWS, qr_ceil_div(n_rows, MOST_CHUNKS));
-}
+static inline int64_t chunk_rows_of(int64_t n_rows) { return qr_max(CHUNK_ROWS, qr_ceil_div(n_rows, MOST_CHUNKS)); }
 static inline int64_t n_chunks_of(int64_t n_rows) { return qr_ceil_div(n_rows, chunk_rows_of(n_rows)); }
 
 /* Threads for four columns each, chunks in the grid's y dimension. */

@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "kernels/cuda/device_api.h"
+#include "kernels/cuda/device/api.h"
 
 extern "C" {
 #include "base/alloc.h"
@@ -34,12 +34,12 @@ struct qr_cuda_staging; /* staging.h */
 struct qr_cuda_backend {
     qr_backend base; /* first: a qr_backend * of this backend is a qr_cuda_backend * */
     qr_device *device;
-    qr_backend *host; /* the CPU backend, for ops on host memory (quantize) */
+    qr_backend *host;             /* the CPU backend, for ops on host memory (quantize) */
     const qr_cuda_tables *tables; /* device memory */
     qr_cuda_staging *staging;     /* while a model is loaded, where there was room; else NULL */
-    qr_cuda_held held[2]; /* by qr_memory_kind */
-    bool has_wgmma;       /* Hopper's products, which give the bits of the others here (wgmma_check.h) */
-    char isa[64];         /* the device's, and what of it is not used and why */
+    qr_cuda_held held[2];         /* by qr_memory_kind */
+    bool has_wgmma;               /* Hopper's products, which give the bits of the others here (wgmma_check.h) */
+    char isa[64];                 /* the device's, and what of it is not used and why */
 };
 
 static inline qr_cuda_backend *qr_cuda(qr_backend *backend) { return reinterpret_cast<qr_cuda_backend *>(backend); }
@@ -57,30 +57,31 @@ QR_OPS(QR_X)
  *     bool supports(const qr_<name>_args &, qr_error *), what is required beyond op_check,
  *     size_t workspace(const qr_<name>_args &) and
  *     qrun_status run(qr_cuda_backend &, const qr_<name>_args &, void *workspace, qr_error *). */
-#define QR_CUDA_OP_IF(name, supports, workspace, run)                                                                \
-    const qr_op_impl qr_cuda_op_##name = {                                                                           \
-        [](const qr_backend *, const void *args, qr_error *err) {                                                    \
-            return qr_check_##name(args, err) && supports(*static_cast<const qr_##name##_args *>(args), err);        \
-        },                                                                                                           \
-        [](const qr_backend *, const void *args) -> size_t {                                                         \
-            return workspace(*static_cast<const qr_##name##_args *>(args));                                          \
-        },                                                                                                           \
-        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {                     \
-            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);               \
+#define QR_CUDA_OP_IF(name, supports, workspace, run)                                                         \
+    const qr_op_impl qr_cuda_op_##name = {                                                                    \
+        [](const qr_backend *, const void *args, qr_error *err) {                                             \
+            return qr_check_##name(args, err) && supports(*static_cast<const qr_##name##_args *>(args), err); \
+        },                                                                                                    \
+        [](const qr_backend *, const void *args) -> size_t {                                                  \
+            return workspace(*static_cast<const qr_##name##_args *>(args));                                   \
+        },                                                                                                    \
+        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {              \
+            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);        \
         }};
 
 /* The same where op_check says all. */
 #define QR_CUDA_OP(name, workspace, run) QR_CUDA_OP_IF(name, always_supported<qr_##name##_args>, workspace, run)
 
-/* The same with a workspace that depends on the backend too: size_t workspace(const qr_cuda_backend &, const args &). */
-#define QR_CUDA_OP_SIZED(name, workspace, run)                                                                       \
-    const qr_op_impl qr_cuda_op_##name = {                                                                           \
-        [](const qr_backend *, const void *args, qr_error *err) { return qr_check_##name(args, err); },              \
-        [](const qr_backend *backend, const void *args) -> size_t {                                                  \
-            return workspace(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args));                       \
-        },                                                                                                           \
-        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {                     \
-            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);               \
+/* The same with a workspace that depends on the backend too: size_t workspace(const qr_cuda_backend &, const args &).
+ */
+#define QR_CUDA_OP_SIZED(name, workspace, run)                                                          \
+    const qr_op_impl qr_cuda_op_##name = {                                                              \
+        [](const qr_backend *, const void *args, qr_error *err) { return qr_check_##name(args, err); }, \
+        [](const qr_backend *backend, const void *args) -> size_t {                                     \
+            return workspace(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args));          \
+        },                                                                                              \
+        [](qr_backend *backend, const void *args, void *scratch, qr_error *err) -> qrun_status {        \
+            return run(*qr_cuda(backend), *static_cast<const qr_##name##_args *>(args), scratch, err);  \
         }};
 
 template <typename T> static inline bool always_supported(const T &, qr_error *) { return true; }

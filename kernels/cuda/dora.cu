@@ -63,8 +63,8 @@ static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args 
 static qrun_status run_dora(qr_cuda_backend &cuda, const qr_dora_args &args, void *, qr_error *err) {
     const bool aligned = fours_aligned(args.src, args.src_stride) && fours_aligned(args.dst, args.dst_stride) &&
                          fours_aligned(args.bias, 0);
-    return QR_LAUNCH(cuda.device, err, dora_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0,
-                     args, aligned);
+    return QR_LAUNCH(cuda.device, err, dora_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0, args,
+                     aligned);
 }
 
 static size_t dora_backward_workspace(const qr_dora_backward_args &args) {
@@ -74,14 +74,12 @@ static size_t dora_backward_workspace(const qr_dora_backward_args &args) {
 static qrun_status run_dora_backward(qr_cuda_backend &cuda, const qr_dora_backward_args &args, void *workspace,
                                      qr_error *err) {
     float *sums = static_cast<float *>(workspace);
-    const bool aligned = fours_aligned(args.dy, args.dy_stride) && fours_aligned(args.z, args.z_stride) &&
-                         fours_aligned(args.norm, 0);
-    const qrun_status status =
-        QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim), fours_threads(args.dim),
-                  0, args, aligned, chunk_rows_of(args.n_rows), sums);
-    return status != QRUN_OK
-               ? status
-               : qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
+    const bool aligned =
+        fours_aligned(args.dy, args.dy_stride) && fours_aligned(args.z, args.z_stride) && fours_aligned(args.norm, 0);
+    const qrun_status status = QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim),
+                                         fours_threads(args.dim), 0, args, aligned, chunk_rows_of(args.n_rows), sums);
+    return status != QRUN_OK ? status
+                             : qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
 }
 
 QR_CUDA_OP(dora_norm, no_workspace<qr_dora_norm_args>, run_dora_norm)

@@ -1,7 +1,7 @@
 /* activation, gate, add and softcap: a thread for four elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fours.cuh"
+#include "kernels/cuda/device/fours.cuh"
 
 __global__ void activation_kernel(qr_activation_args a, bool aligned) {
     await_previous();
@@ -57,8 +57,8 @@ static qrun_status run_activation(qr_cuda_backend &cuda, const qr_activation_arg
 static qrun_status run_gate(qr_cuda_backend &cuda, const qr_gate_args &args, void *, qr_error *err) {
     const bool aligned = fours_aligned(args.g, args.g_stride) && fours_aligned(args.u, args.u_stride) &&
                          fours_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH_EARLY(cuda.device, err, gate_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim),
-                           0, args, aligned);
+    return QR_LAUNCH_EARLY(cuda.device, err, gate_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0,
+                           args, aligned);
 }
 
 static qrun_status run_add(qr_cuda_backend &cuda, const qr_add_args &args, void *, qr_error *err) {

@@ -3,7 +3,7 @@
 #define QR_KERNELS_CUDA_MATRIX_CUH
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device/device.cuh"
 
 struct matrix {
     qr_weight_format format;
@@ -57,14 +57,14 @@ __device__ __forceinline__ float matrix_absmax(const matrix &m, int64_t block) {
 /* Element number `index` of the flattened matrix, dequantised to F32; of INT8 the code alone, as a number. */
 __device__ __forceinline__ float matrix_code(const matrix &m, int64_t index) {
     switch (m.format) {
-    case QR_WEIGHT_F32: return reinterpret_cast<const float *>(m.codes)[index];
-    case QR_WEIGHT_F16: return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
-    case QR_WEIGHT_BF16: return bf16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
-    case QR_WEIGHT_INT8: return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[index]);
-    default: {
-        const unsigned byte = m.codes[index / 2];
-        return m.tables->nf4[index % 2 == 0 ? byte >> 4 : byte & 15U] * matrix_absmax(m, index >> m.block_shift);
-    }
+        case QR_WEIGHT_F32: return reinterpret_cast<const float *>(m.codes)[index];
+        case QR_WEIGHT_F16: return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
+        case QR_WEIGHT_BF16: return bf16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
+        case QR_WEIGHT_INT8: return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[index]);
+        default: {
+            const unsigned byte = m.codes[index / 2];
+            return m.tables->nf4[index % 2 == 0 ? byte >> 4 : byte & 15U] * matrix_absmax(m, index >> m.block_shift);
+        }
     }
 }
 

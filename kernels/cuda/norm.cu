@@ -1,6 +1,6 @@
 /* rms_norm and layer_norm: a warp or a block for a row (or head), by its length (fours.cuh). */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fours.cuh"
+#include "kernels/cuda/device/fours.cuh"
 
 template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, bool aligned) {
     await_previous();

@@ -1,6 +1,6 @@
 /* rope_table: a thread a pair; rope and rope_backward: a thread for four pairs of a head. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/fours.cuh"
+#include "kernels/cuda/device/fours.cuh"
 
 enum { THREADS = 256 };
 
@@ -15,8 +15,8 @@ __global__ void rope_table_kernel(qr_rope_table_args a) {
     a.sin_table[i] = sinf(angle) * a.factor[slot];
 }
 
-/* Pairs [j, j + 4) of each head of a token are n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s), or with the
- * sign of s turned, of which the gradient is the transpose. */
+/* Pairs [j, j + 4) of each head of a token are n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s),
+ * or with the sign of s turned, of which the gradient is the transpose. */
 static __device__ __forceinline__ void rotate_fours(float *x, int64_t x_stride, int64_t n_tokens, int64_t n_heads,
                                                     int64_t head_dim, int64_t n_pairs, const float *cos_table,
                                                     const float *sin_table, bool aligned, float sign) {
@@ -75,9 +75,10 @@ static qrun_status run_rope_backward(qr_cuda_backend &cuda, const qr_rope_backwa
 }
 
 static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
-    return QR_LAUNCH_EARLY(cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
-                           rope_threads(args.n_heads, args.half), 0, args,
-                           rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
+    return QR_LAUNCH_EARLY(
+        cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
+        rope_threads(args.n_heads, args.half), 0, args,
+        rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
 }
 
 static qrun_status run_rope_table(qr_cuda_backend &cuda, const qr_rope_table_args &args, void *, qr_error *err) {

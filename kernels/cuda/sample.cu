@@ -2,11 +2,11 @@
  * many multiprocessors busy: the largest logit of each chunk, then the sum of its weights. The third, a block a draw,
  * chooses.
  *
- * All sums are F64: eight neighbours by one thread, threads by a butterfly, chunks in order. Under top_k, top_p or min_p
- * ids are taken in falling order, in batches that are sorted in shared memory, and one thread adds up their weights as
- * the reference does; a batch holds what a bound on logit and id leaves, and the bound is found by counting. The first
- * bound to try comes from the second launch, which counts the logits within a few temperatures of the largest: for a
- * usual distribution the first batch is the only one. */
+ * All sums are F64: eight neighbours by one thread, threads by a butterfly, chunks in order. Under top_k, top_p or
+ * min_p ids are taken in falling order, in batches that are sorted in shared memory, and one thread adds up their
+ * weights as the reference does; a batch holds what a bound on logit and id leaves, and the bound is found by counting.
+ * The first bound to try comes from the second launch, which counts the logits within a few temperatures of the
+ * largest: for a usual distribution the first batch is the only one. */
 #include <limits.h>
 
 #include "kernels/cuda/cuda.h"
@@ -16,12 +16,12 @@ enum { THREADS = 256, WARPS = THREADS / WARP_LANES, CHUNK = THREADS * PER_THREAD
 
 /* What a chunk of a row holds. */
 struct chunk_part {
-    double weights;  /* sum of exp((logit − largest) / temperature) */
-    double plain;    /* the same at temperature 1 */
+    double weights; /* sum of exp((logit − largest) / temperature) */
+    double plain;   /* the same at temperature 1 */
     sample_ladder counts;
     float highest;
-    int32_t best;    /* the lowest id that has it */
-    unsigned n_bad;  /* not finite */
+    int32_t best;   /* the lowest id that has it */
+    unsigned n_bad; /* not finite */
 };
 
 static inline int64_t chunks_of(int64_t vocab) { return qr_ceil_div(vocab, static_cast<int64_t>(CHUNK)); }
@@ -135,8 +135,7 @@ struct weigh_scratch {
     uint64_t counts[WARPS];
 };
 
-__global__ void __launch_bounds__(THREADS)
-    sample_weigh_kernel(qr_sample_args a, int64_t n_chunks, chunk_part *parts) {
+__global__ void __launch_bounds__(THREADS) sample_weigh_kernel(qr_sample_args a, int64_t n_chunks, chunk_part *parts) {
     weigh_scratch *scratch = shared_memory<weigh_scratch>();
     const int64_t index = blockIdx.x / n_chunks, chunk = blockIdx.x % n_chunks;
     const qr_sample_draw draw = a.draws[index];
@@ -284,8 +283,8 @@ static qrun_status run_sample(qr_cuda_backend &cuda, const qr_sample_args &args,
     const int64_t n_chunks = chunks_of(args.vocab);
     const dim3 chunks(static_cast<unsigned>(args.n_draws * n_chunks)), draws(static_cast<unsigned>(args.n_draws));
     qrun_status status = QRUN_OK;
-    QR_TRY(QR_LAUNCH(cuda.device, err, sample_scan_kernel, chunks, THREADS, sizeof(scan_scratch), args, n_chunks,
-                     parts));
+    QR_TRY(
+        QR_LAUNCH(cuda.device, err, sample_scan_kernel, chunks, THREADS, sizeof(scan_scratch), args, n_chunks, parts));
     QR_TRY(QR_LAUNCH(cuda.device, err, sample_weigh_kernel, chunks, THREADS, sizeof(weigh_scratch), args, n_chunks,
                      parts));
     QR_TRY(QR_LAUNCH(cuda.device, err, sample_choose_kernel, draws, THREADS, sizeof(choose_scratch), args, n_chunks,

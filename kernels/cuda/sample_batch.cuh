@@ -3,10 +3,18 @@
 #ifndef QR_KERNELS_CUDA_SAMPLE_BATCH_CUH
 #define QR_KERNELS_CUDA_SAMPLE_BATCH_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device/device.cuh"
 
-/* A thread of the first two launches looks at eight ids. BATCH keys and weights take 64 KiB. A batch is sorted in full, so the first asks for few. */
-enum { PER_THREAD = 8, BATCH = 4096, WANTED_FIRST = 64, WANTED = BATCH / 2, LADDER_RUNGS = 8, LADDER_WORDS = LADDER_RUNGS / 4 };
+/* A thread of the first two launches looks at eight ids. BATCH keys and weights take 64 KiB. A batch is sorted in full,
+ * so the first asks for few. */
+enum {
+    PER_THREAD = 8,
+    BATCH = 4096,
+    WANTED_FIRST = 64,
+    WANTED = BATCH / 2,
+    LADDER_RUNGS = 8,
+    LADDER_WORDS = LADDER_RUNGS / 4
+};
 
 static __device__ __forceinline__ bool sample_is_filtered(const qr_sample_draw &draw) {
     return draw.temperature > 0.0F && (draw.top_k > 0 || draw.top_p < 1.0F || draw.min_p > 0.0F);
@@ -38,7 +46,8 @@ struct sample_ladder {
 };
 
 static __device__ __forceinline__ float rung_value(float highest, float temperature, int rung) {
-    const float steps = rung < 4 ? static_cast<float>(rung + 1) : static_cast<float>((rung & 1 ? 4 : 3) << (rung / 2 - 1));
+    const float steps =
+        rung < 4 ? static_cast<float>(rung + 1) : static_cast<float>((rung & 1 ? 4 : 3) << (rung / 2 - 1));
     return highest - temperature * steps; /* 1, 2, 3, 4, 6, 8, 12, 16 */
 }
 
@@ -89,7 +98,7 @@ struct filtered_draw {
     int64_t vocab;
     qr_sample_draw draw;
     float highest;
-    double total;          /* of all weights */
+    double total; /* of all weights */
 };
 
 enum walk_phase { WALK_TOTAL, WALK_KEEP, WALK_DRAW, WALK_DONE };

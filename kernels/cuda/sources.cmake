@@ -1,8 +1,28 @@
-# What both builds of the CUDA backend are made of: nvcc's (kernels/cuda) and the host compiler's (tests/simt). One
-# source a line.
-set(QR_CUDA_SOURCES
+# What both builds of the CUDA backend are made of: nvcc's (kernels/cuda) and the host compiler's (tests/simt). Gives
+# QR_CUDA_SOURCES; device/ over CUDA's own runtime, and plugin.cu, are the callers' to add.
+set(QR_CUDA_SOURCES)
+function(qr_cuda_sources FOLDER)
+  qrun_room_sources(${FOLDER} sources ${ARGN})
+  set(QR_CUDA_SOURCES ${QR_CUDA_SOURCES} ${sources} PARENT_SCOPE)
+endfunction()
+qr_cuda_sources(kernels/cuda/backend
   absent.cu
-  adafactor.cu
+  backend.cu
+  limits.cu
+  quantize.cu
+  staging.cu
+  weight.cu)
+qr_cuda_sources(kernels/cuda/linear
+  linear.cu
+  linear_mma.cu
+  linear_panel.cu
+  linear_tile.cu
+  linear_wgmma.cu
+  lora.cu
+  lora_products.cu
+  product.cu
+  wgmma_check.cu)
+qr_cuda_sources(kernels/cuda/attention
   attention.cu
   attention_mma_bf16.cu
   attention_mma_f16.cu
@@ -14,34 +34,21 @@ set(QR_CUDA_SOURCES
   attention_packed_mma.cu
   attention_packed_planes.cu
   attention_scalar.cu
-  backend.cu
+  kv.cu)
+qr_cuda_sources(kernels/cuda/train
+  adafactor.cu
+  elementwise_backward.cu
+  linear_backward.cu
+  lora_backward.cu
+  loss.cu
+  norm_backward.cu
+  optimizer.cu
+  weight_backward.cu)
+qr_cuda_sources(kernels/cuda
   column_sums.cu
   dora.cu
   elementwise.cu
-  elementwise_backward.cu
   embedding.cu
-  kv.cu
-  limits.cu
-  linear.cu
-  linear_backward.cu
-  linear_mma.cu
-  linear_panel.cu
-  linear_tile.cu
-  linear_wgmma.cu
-  lora.cu
-  lora_backward.cu
-  lora_products.cu
-  loss.cu
   norm.cu
-  norm_backward.cu
-  optimizer.cu
-  product.cu
-  quantize.cu
   rope.cu
-  sample.cu
-  staging.cu
-  weight.cu
-  weight_backward.cu
-  wgmma_check.cu
-)
-list(TRANSFORM QR_CUDA_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+  sample.cu)

@@ -3,8 +3,8 @@
  * their canonical form, everything runs in the calling thread and is done when `run` returns.
  *
  * What ops.h states about data (ids inside the vocabulary, pages that exist) is asserted. */
-#ifndef QR_KERNELS_REF_H
-#define QR_KERNELS_REF_H
+#ifndef QR_KERNELS_REF_REF_H
+#define QR_KERNELS_REF_REF_H
 
 #include "base/dtype.h"
 #include "kernels/backend.h"
@@ -14,10 +14,10 @@ typedef struct qr_ref_backend {
     size_t bytes_held, bytes_peak;
 } qr_ref_backend;
 
-/* Fills in the functions of ref_weight.c. */
+/* Fills in the functions of ref/weight.c. */
 void qr_ref_set_weight_functions(qr_backend *backend);
 
-/* As qr_backend.measure_limits; in ref_limits.c. */
+/* As qr_backend.measure_limits; in ref/limits.c. */
 qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
 /* Elements [0, cols) of one row, dequantised to F32. */
@@ -35,7 +35,7 @@ double qr_ref_act_fn(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);
 
 /* size_t qr_ref_<op>_workspace(args) and void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
-#define QR_X(name)                                              \
+#define QR_X(name)                                                  \
     size_t qr_ref_##name##_workspace(const qr_##name##_args *args); \
     void qr_ref_##name(const qr_##name##_args *args, void *workspace);
 QR_OPS(QR_X)

@@ -111,8 +111,8 @@ static void test_half_precision(void) {
     }
     CHECK_INT(qr_f32_to_f16(65519.0F), 0x7BFF);
     CHECK_INT(qr_f32_to_f16(65520.0F), 0x7C00);
-    CHECK_INT(qr_f32_to_f16(0x1p-25F), 0);          /* half of the smallest: ties to even */
-    CHECK_INT(qr_f32_to_f16(0x1.8p-24F), 2);        /* ties to even */
+    CHECK_INT(qr_f32_to_f16(0x1p-25F), 0);   /* half of the smallest: ties to even */
+    CHECK_INT(qr_f32_to_f16(0x1.8p-24F), 2); /* ties to even */
     CHECK_INT(qr_f32_to_bf16(qr_f32_from_bits(0x3F808000U)), 0x3F80);
     CHECK_INT(qr_f32_to_bf16(qr_f32_from_bits(0x3F818000U)), 0x3F82);
 }

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 
 static const qr_json *follow(const qr_json *value, const char *key) {
     if (!cJSON_IsArray(value)) { return qr_json_get(value, key); }

@@ -4,9 +4,9 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
-#include "loaders/adapter.h"
-#include "loaders/checkpoint.h"
-#include "loaders/dataset_cache.h"
+#include "loaders/adapter/adapter.h"
+#include "loaders/data/cache.h"
+#include "loaders/files/checkpoint.h"
 
 extern char **environ;
 

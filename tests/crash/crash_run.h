@@ -15,15 +15,15 @@ enum { CRASH_SANITIZED = 1 };
 enum { CRASH_SANITIZED = 0 };
 #endif
 
-/* In memory where there is such a place: what is tested is the order of calls, and a disk takes a second for some hundred
- * of them. */
+/* In memory where there is such a place: what is tested is the order of calls, and a disk takes a second for some
+ * hundred of them. */
 temporary_folder crash_folder(void);
 
 /* A tiny model with a tokenizer, made of fixtures, in folder/model. */
 void crash_make_model(const temporary_folder *folder);
 
 typedef struct crash_result {
-    int exit_code; /* −signal where a signal ended it */
+    int exit_code;      /* −signal where a signal ended it */
     char message[4096]; /* of stderr */
 } crash_result;
 

@@ -85,18 +85,18 @@ static int meet_descriptor(const char *call, int descriptor, bool takes_space, b
     return meet(call, path, takes_space, torn);
 }
 
-#define FAIL_WITH(code)                  \
-    do {                                 \
-        const int fault_code = (code);   \
-        if (fault_code != 0) {           \
-            errno = fault_code;          \
-            return -1;                   \
-        }                                \
+#define FAIL_WITH(code)                \
+    do {                               \
+        const int fault_code = (code); \
+        if (fault_code != 0) {         \
+            errno = fault_code;        \
+            return -1;                 \
+        }                              \
     } while (0)
 
 /* The function of the same name behind this library. */
-#define NEXT(result, name, ...)                                \
-    static result (*next)(__VA_ARGS__);                        \
+#define NEXT(result, name, ...)         \
+    static result (*next)(__VA_ARGS__); \
     if (next == NULL) { *(void **)&next = dlsym(RTLD_NEXT, name); }
 
 /* ---- The calls --------------------------------------------------------------------------------------------------- */

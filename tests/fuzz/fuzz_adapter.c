@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "fuzz.h"
-#include "loaders/adapter.h"
+#include "loaders/adapter/adapter.h"
 
 static void check_adapter(const qr_adapter *adapter) {
     FUZZ_CHECK(adapter->n_modules + adapter->n_parameters > 0);

@@ -1,9 +1,9 @@
-/* The input is a state.json, a zero byte, a run.json, a zero byte, and a state.safetensors. In an accepted checkpoint the
- * place is one that a run can stand at, the tensors are vectors of the types promised, and its run is equal to itself and
- * to no other. */
+/* The input is a state.json, a zero byte, a run.json, a zero byte, and a state.safetensors. In an accepted checkpoint
+ * the place is one that a run can stand at, the tensors are vectors of the types promised, and its run is equal to
+ * itself and to no other. */
 #include "base/alloc.h"
 #include "fuzz.h"
-#include "loaders/checkpoint.h"
+#include "loaders/files/checkpoint.h"
 
 static void check_checkpoint(const qr_checkpoint *c) {
     FUZZ_CHECK(c->step >= 0 && c->epoch >= 0 && c->window >= 0);

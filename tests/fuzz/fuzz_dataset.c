@@ -2,8 +2,8 @@
  * tokenizer's, the counts add up, and the second opening finds the same in the cache. A damaged cache file, made of the
  * input, is as good as none. */
 #include "fuzz.h"
-#include "loaders/dataset.h"
-#include "loaders/dataset_cache.h"
+#include "loaders/data/cache.h"
+#include "loaders/data/dataset.h"
 
 static const char TOKENIZER[] =
     "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\","
@@ -54,8 +54,8 @@ static void check_dataset(const qr_dataset *dataset, int64_t seq_len) {
 }
 
 static void check_file(const char *path, const char *cache_folder, bool skip_bad) {
-    const qr_dataset_options options = {.path = path, .cache_folder = cache_folder, .model_folder = cache_folder,
-                                        .seq_len = 64, .skip_bad = skip_bad};
+    const qr_dataset_options options = {
+        .path = path, .cache_folder = cache_folder, .model_folder = cache_folder, .seq_len = 64, .skip_bad = skip_bad};
     qr_dataset *dataset, *again;
     qr_error err = {0};
     const qrun_status status = qr_dataset_open(&options, tokenizer, chat_template, &dataset, &err);

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "fuzz.h"
-#include "loaders/jinja.h"
+#include "loaders/template/jinja.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include "base/buffer.h"
 #include "base/utf8.h"
 #include "fuzz.h"
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 
 static void check_string(const char *text) {
     FUZZ_CHECK(text != NULL && qr_utf8_valid_prefix(text, strlen(text)) == strlen(text));

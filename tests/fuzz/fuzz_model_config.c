@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "fuzz.h"
-#include "loaders/generation_config.h"
-#include "loaders/model_config.h"
+#include "loaders/config/generation_config.h"
+#include "loaders/config/model_config.h"
 
 static void check_rope(const qr_model_config *c, const qr_rope_config *rope) {
     FUZZ_CHECK((unsigned)rope->type < QR_ROPE_TYPE_COUNT);

@@ -1,6 +1,6 @@
 /* An accepted file's tensors have the size of their shape, cover the data once and whole, and are found by name. */
 #include "fuzz.h"
-#include "loaders/safetensors.h"
+#include "loaders/files/safetensors.h"
 
 static void check_tensors(const qr_safetensors *file, size_t size) {
     size_t n_bytes_in_all = 0;

@@ -1,8 +1,8 @@
 /* The input is model.safetensors.index.json beside two shards. What is accepted names only tensors that are in the
  * shard named, and only files of the folder. */
 #include "fuzz.h"
-#include "loaders/json.h"
-#include "loaders/safetensors.h"
+#include "loaders/files/json.h"
+#include "loaders/files/safetensors.h"
 
 /* A file with one tensor of one byte. */
 static void write_shard(const char *name, char tensor) {

@@ -2,7 +2,7 @@
  * decoded text UTF-8, the same whole and streamed, the same ids a second time. */
 #include "base/utf8.h"
 #include "fuzz.h"
-#include "loaders/tokenizer.h"
+#include "loaders/tokenizer/tokenizer.h"
 
 static void check_decode(const qr_tokenizer *tokenizer, const qr_tokens *tokens, bool skip_special) {
     qr_error err = {0};

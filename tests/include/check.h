@@ -84,36 +84,36 @@ static inline const char *check_shared_data(const char *name) {
 
 #define CHECK_RUN(function) check_case(#function, function)
 
-#define CHECK(condition)                                                    \
-    do {                                                                    \
+#define CHECK(condition)                                                        \
+    do {                                                                        \
         if (!(condition)) { check_fail(__FILE__, __LINE__, "%s", #condition); } \
     } while (0)
 
-#define REQUIRE(condition)                               \
-    do {                                                 \
-        if (!(condition)) {                              \
+#define REQUIRE(condition)                                    \
+    do {                                                      \
+        if (!(condition)) {                                   \
             check_fail(__FILE__, __LINE__, "%s", #condition); \
-            return;                                      \
-        }                                                \
+            return;                                           \
+        }                                                     \
     } while (0)
 
 /* As CHECK, with a formatted explanation. */
-#define CHECK_MSG(condition, ...)                                              \
-    do {                                                                       \
-        if (!(condition)) { check_fail(__FILE__, __LINE__, __VA_ARGS__); }     \
+#define CHECK_MSG(condition, ...)                                          \
+    do {                                                                   \
+        if (!(condition)) { check_fail(__FILE__, __LINE__, __VA_ARGS__); } \
     } while (0)
 
-#define CHECK_INT(actual, expected)                                                              \
-    do {                                                                                         \
-        const long long check_a = (long long)(actual), check_e = (long long)(expected);          \
-        CHECK_MSG(check_a == check_e, "%s is %lld, expected %lld", #actual, check_a, check_e);   \
+#define CHECK_INT(actual, expected)                                                            \
+    do {                                                                                       \
+        const long long check_a = (long long)(actual), check_e = (long long)(expected);        \
+        CHECK_MSG(check_a == check_e, "%s is %lld, expected %lld", #actual, check_a, check_e); \
     } while (0)
 
-#define CHECK_STR(actual, expected)                                                                   \
-    do {                                                                                              \
-        const char *check_a = (actual), *check_e = (expected);                                        \
-        CHECK_MSG(check_a != NULL && strcmp(check_a, check_e) == 0, "%s is \"%s\", expected \"%s\"",  \
-                  #actual, check_a != NULL ? check_a : "(null)", check_e);                            \
+#define CHECK_STR(actual, expected)                                                                           \
+    do {                                                                                                      \
+        const char *check_a = (actual), *check_e = (expected);                                                \
+        CHECK_MSG(check_a != NULL && strcmp(check_a, check_e) == 0, "%s is \"%s\", expected \"%s\"", #actual, \
+                  check_a != NULL ? check_a : "(null)", check_e);                                             \
     } while (0)
 
 #endif

@@ -81,12 +81,17 @@ static void check_kv_write(qr_kv_layout layout, int64_t n_tokens, int64_t gap) {
         if (i % 11 == 4) { token_page[i] = -1; }
     }
     for (int64_t j = 0; j < layout.head_dim; j++) {
-        k[j] = 0.0F;               /* a head of zeros */
+        k[j] = 0.0F;                   /* a head of zeros */
         v[j] = j == 0 ? 1e-38F : 0.0F; /* too small for 127 / max|x| */
     }
-    const write_case c = {.layout = layout, .n_tokens = n_tokens, 
-                          .n_pages = n_pages, .gap = gap, .k = k, .v = v,
-                          .token_page = token_page, .position = position,
+    const write_case c = {.layout = layout,
+                          .n_tokens = n_tokens,
+                          .n_pages = n_pages,
+                          .gap = gap,
+                          .k = k,
+                          .v = v,
+                          .token_page = token_page,
+                          .position = position,
                           .page_stride = qr_kv_layer_bytes(&layout) + 128};
     char label[120];
     snprintf(label, sizeof label, "kv_write %s, %d heads of %d, %lld tokens", kv_names[layout.format],
@@ -119,9 +124,9 @@ typedef struct attention_case {
     float softcap, scale;
     int64_t q_start[MAX_SEQS + 1];
     int32_t n_past[MAX_SEQS];
-    int64_t seq_pages;         /* room for the longest context */
-    int64_t gap;               /* between rows of q: 3, so that no two begin alike, or 4 */
-    const float *q;            /* [n_tokens, n_heads · head_dim + gap] */
+    int64_t seq_pages;                      /* room for the longest context */
+    int64_t gap;                            /* between rows of q: 3, so that no two begin alike, or 4 */
+    const float *q;                         /* [n_tokens, n_heads · head_dim + gap] */
     const float *k[MAX_SEQS], *v[MAX_SEQS]; /* [context, n_kv_heads · head_dim], values as they are stored */
 } attention_case;
 
@@ -355,10 +360,10 @@ static void round_as_stored(const qr_kv_layout *layout, float *values, int64_t n
         for (int64_t i = 0; i < layout->head_dim; i++) { largest = fmaxf(largest, fabsf(x[i])); }
         for (int64_t i = 0; i < layout->head_dim; i++) {
             switch (layout->format) {
-            case QR_KV_F32: break;
-            case QR_KV_BF16: x[i] = qr_bf16_to_f32(qr_f32_to_bf16(x[i])); break;
-            case QR_KV_F16: x[i] = qr_f16_to_f32(qr_f32_to_f16(x[i])); break;
-            case QR_KV_INT8: x[i] = rintf(x[i] * (127.0F / largest)) * (largest / 127.0F); break;
+                case QR_KV_F32: break;
+                case QR_KV_BF16: x[i] = qr_bf16_to_f32(qr_f32_to_bf16(x[i])); break;
+                case QR_KV_F16: x[i] = qr_f16_to_f32(qr_f32_to_f16(x[i])); break;
+                case QR_KV_INT8: x[i] = rintf(x[i] * (127.0F / largest)) * (largest / 127.0F); break;
             }
         }
     }
@@ -371,8 +376,12 @@ typedef struct attention_data {
 
 static attention_data make_data(qr_kv_layout layout, int32_t group, int32_t window, float softcap,
                                 const sequences *seqs) {
-    attention_data data = {.c = {.layout = layout, .n_heads = layout.n_kv_heads * group, .n_seqs = seqs->n,
-                                 .window = window, .softcap = softcap, .gap = group % 2 == 0 ? 4 : 3,
+    attention_data data = {.c = {.layout = layout,
+                                 .n_heads = layout.n_kv_heads * group,
+                                 .n_seqs = seqs->n,
+                                 .window = window,
+                                 .softcap = softcap,
+                                 .gap = group % 2 == 0 ? 4 : 3,
                                  .scale = (float)(1.0 / sqrt((double)layout.head_dim))}};
     attention_case *c = &data.c;
     const int64_t kv_row = (int64_t)layout.n_kv_heads * layout.head_dim, row = (int64_t)c->n_heads * layout.head_dim;
@@ -418,8 +427,12 @@ static void check_attention(qr_kv_layout layout, int32_t group, int32_t window, 
     free_data(&data);
 }
 
-enum { IN_F32 = 1 << QR_DTYPE_F32, IN_BF16 = 1 << QR_DTYPE_BF16, IN_F16 = 1 << QR_DTYPE_F16,
-       IN_ALL = IN_F32 | IN_BF16 | IN_F16 };
+enum {
+    IN_F32 = 1 << QR_DTYPE_F32,
+    IN_BF16 = 1 << QR_DTYPE_BF16,
+    IN_F16 = 1 << QR_DTYPE_F16,
+    IN_ALL = IN_F32 | IN_BF16 | IN_F16
+};
 
 /* Runs rows [first, first + n) of a case. */
 static void run_rows(qr_backend *backend, const attention_case *c, int64_t first, int64_t n, void *out) {
@@ -466,8 +479,12 @@ static void check_not_finite(qr_kv_layout layout, int32_t window) {
 
 /* What a plan asks for holds for every step within its limits. */
 static void check_workspace_grows(qr_kv_layout layout, int32_t window) {
-    qr_attention_args args = {.layout = layout, .dst_dtype = QR_DTYPE_BF16, .n_heads = layout.n_kv_heads * 4,
-                              .scale = 1.0F, .window = window, .page_stride_bytes = qr_kv_layer_bytes(&layout),
+    qr_attention_args args = {.layout = layout,
+                              .dst_dtype = QR_DTYPE_BF16,
+                              .n_heads = layout.n_kv_heads * 4,
+                              .scale = 1.0F,
+                              .window = window,
+                              .page_stride_bytes = qr_kv_layer_bytes(&layout),
                               .q_stride = (int64_t)layout.n_kv_heads * 4 * layout.head_dim};
     for (int d = 0; d < op_everything.n_devices; d++) {
         const qr_backend *backend = op_everything.devices[d].backends[1];

@@ -17,7 +17,7 @@ static const int32_t more_tokens[N_SEQS] = {65, 15, MAX_TOKENS, 17, 64, 1, 63};
 typedef struct packed_case {
     int32_t n_heads, n_kv_heads, head_dim, window;
     float scale, softcap;
-    qr_dtype kv_dtype; /* what k and v are rounded to */
+    qr_dtype kv_dtype;         /* what k and v are rounded to */
     const int32_t *seq_tokens; /* [N_SEQS] */
     int64_t gap;               /* elements between the rows of q, k and v and of their gradients */
     bool bf16_products;
@@ -40,8 +40,8 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
     int32_t longest = 0;
     for (int64_t s = 0; s <= n; s++) { starts[s] = (int32_t)(c->start[first + s] - begin); }
     for (int64_t s = 0; s < n; s++) { longest = (int32_t)qr_max(longest, starts[s + 1] - starts[s]); }
-    const float *qkv = op_input(run, c->qkv + begin * stride,
-                                (size_t)((n_tokens - 1) * stride + qkv_row(c)) * sizeof(float));
+    const float *qkv =
+        op_input(run, c->qkv + begin * stride, (size_t)((n_tokens - 1) * stride + qkv_row(c)) * sizeof(float));
     return (qr_attention_packed_args){
         .q = qkv,
         .k = qkv + out_row(c),
@@ -131,7 +131,7 @@ static double as_operand(double x, bool rounds) {
 
 /* One query head of one token and everything it sees. */
 typedef struct pairs {
-    int64_t first, n; /* rows [first, first + n) */
+    int64_t first, n;                            /* rows [first, first + n) */
     double score[MAX_TOKENS], error[MAX_TOKENS]; /* after the soft-cap; F32 error of each */
     double raw_error[MAX_TOKENS];                /* before it */
     double moved[MAX_TOKENS];                    /* how far rounding q and k moves a score, at most */
@@ -306,8 +306,8 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
         const double ds_most = scale * p_most * (fabs(dp.value) + dp.moved) * slope_most;
         const double ds_terms = scale * p * dp.magnitude;
         const double ds_error =
-            ds_terms * (slope * ((double)(d + 8) * OP_U + dots_error + p_error + terms_error) + slope_error) +
-            ds_most - ds;
+            ds_terms * (slope * ((double)(d + 8) * OP_U + dots_error + p_error + terms_error) + slope_error) + ds_most -
+            ds;
         double *dq = sequence + (t - c->start[s]) * qkv_row(c) + h * d;
         double *dk = sequence + (token - c->start[s]) * qkv_row(c) + out_row(c) + kv_head * d;
         double *dv = dk + c->n_kv_heads * d;
@@ -329,8 +329,8 @@ static void check_backward(const packed_case *c, const char *label) {
             for (int64_t h = 0; h < c->n_heads; h++) { backward_bound(c, s, t, h, n, bound); }
         }
     }
-    op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * qkv_row(c), .exec = exec_packed_backward, .data = c,
-                     .bound = bound};
+    op_case whole = {
+        .n_rows = N_SEQS, .row = MAX_TOKENS * qkv_row(c), .exec = exec_packed_backward, .data = c, .bound = bound};
     snprintf(whole.label, sizeof whole.label, "attention_packed_backward %s", label);
     op_check_case(&whole, QR_DTYPE_F32);
     qr_free(bound);
@@ -417,39 +417,94 @@ static void check_all_packed(bool backward) {
     static const qr_dtype kv_dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
     for (int i = 0; i < 2 * (int)QR_COUNT_OF(head_dims); i++) {
         const int32_t n_kv_heads = i % 3 == 0 ? 2 : 1;
-        const packed_case shape = {
-            .n_heads = n_kv_heads * groups[i % 4], .n_kv_heads = n_kv_heads, .head_dim = head_dims[i / 2],
-            .window = i % 2 == 0 ? 0 : windows[i / 2 % 5], .softcap = i % 4 < 2 ? 0.0F : 20.0F,
-            .kv_dtype = kv_dtypes[i % 3], .seq_tokens = few_tokens, .gap = i % 2 == 0 ? 3 : 4};
+        const packed_case shape = {.n_heads = n_kv_heads * groups[i % 4],
+                                   .n_kv_heads = n_kv_heads,
+                                   .head_dim = head_dims[i / 2],
+                                   .window = i % 2 == 0 ? 0 : windows[i / 2 % 5],
+                                   .softcap = i % 4 < 2 ? 0.0F : 20.0F,
+                                   .kv_dtype = kv_dtypes[i % 3],
+                                   .seq_tokens = few_tokens,
+                                   .gap = i % 2 == 0 ? 3 : 4};
         check_packed(shape, backward);
     }
     for (int i = 0; i < (int)(QR_COUNT_OF(groups) * QR_COUNT_OF(windows)); i++) {
-        const packed_case shape = {
-            .n_heads = 2 * groups[i / 5], .n_kv_heads = 2, .head_dim = 16, .window = windows[i % 5],
-            .softcap = i % 2 == 0 ? 0.0F : 5.0F, .kv_dtype = kv_dtypes[i % 3], .seq_tokens = few_tokens,
-            .gap = i % 2 == 0 ? 4 : 5};
+        const packed_case shape = {.n_heads = 2 * groups[i / 5],
+                                   .n_kv_heads = 2,
+                                   .head_dim = 16,
+                                   .window = windows[i % 5],
+                                   .softcap = i % 2 == 0 ? 0.0F : 5.0F,
+                                   .kv_dtype = kv_dtypes[i % 3],
+                                   .seq_tokens = few_tokens,
+                                   .gap = i % 2 == 0 ? 4 : 5};
         check_packed(shape, backward);
     }
     static const packed_case others[] = {
         {.n_heads = 3, .n_kv_heads = 1, .head_dim = 32, .kv_dtype = QR_DTYPE_BF16, .seq_tokens = more_tokens, .gap = 4},
-        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 96, .softcap = 9.0F, .kv_dtype = QR_DTYPE_BF16,
-         .seq_tokens = few_tokens, .gap = 4},
-        {.n_heads = 1, .n_kv_heads = 1, .head_dim = 88, .window = 30, .kv_dtype = QR_DTYPE_F16,
-         .seq_tokens = few_tokens, .gap = 3},
-        {.n_heads = 4, .n_kv_heads = 2, .head_dim = 48, .window = 66, .kv_dtype = QR_DTYPE_BF16,
-         .seq_tokens = more_tokens, .gap = 4},
-        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .window = 40, .softcap = 3.0F, .kv_dtype = QR_DTYPE_F16,
-         .seq_tokens = more_tokens, .gap = 4},
+        {.n_heads = 2,
+         .n_kv_heads = 1,
+         .head_dim = 96,
+         .softcap = 9.0F,
+         .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = few_tokens,
+         .gap = 4},
+        {.n_heads = 1,
+         .n_kv_heads = 1,
+         .head_dim = 88,
+         .window = 30,
+         .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens,
+         .gap = 3},
+        {.n_heads = 4,
+         .n_kv_heads = 2,
+         .head_dim = 48,
+         .window = 66,
+         .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = more_tokens,
+         .gap = 4},
+        {.n_heads = 2,
+         .n_kv_heads = 1,
+         .head_dim = 16,
+         .window = 40,
+         .softcap = 3.0F,
+         .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = more_tokens,
+         .gap = 4},
         {.n_heads = 1, .n_kv_heads = 1, .head_dim = 256, .kv_dtype = QR_DTYPE_BF16, .seq_tokens = few_tokens, .gap = 4},
-        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 192, .window = 21, .kv_dtype = QR_DTYPE_F16,
-         .seq_tokens = few_tokens, .gap = 4},
-        {.n_heads = 3, .n_kv_heads = 1, .head_dim = 112, .window = 50, .softcap = 30.0F, .kv_dtype = QR_DTYPE_BF16,
-         .seq_tokens = few_tokens, .gap = 4},
-        {.n_heads = 1, .n_kv_heads = 1, .head_dim = 104, .window = 70, .kv_dtype = QR_DTYPE_BF16,
-         .seq_tokens = more_tokens, .gap = 4},
-        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .kv_dtype = QR_DTYPE_F16, .seq_tokens = few_tokens, .gap = 4,
+        {.n_heads = 2,
+         .n_kv_heads = 1,
+         .head_dim = 192,
+         .window = 21,
+         .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens,
+         .gap = 4},
+        {.n_heads = 3,
+         .n_kv_heads = 1,
+         .head_dim = 112,
+         .window = 50,
+         .softcap = 30.0F,
+         .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = few_tokens,
+         .gap = 4},
+        {.n_heads = 1,
+         .n_kv_heads = 1,
+         .head_dim = 104,
+         .window = 70,
+         .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = more_tokens,
+         .gap = 4},
+        {.n_heads = 2,
+         .n_kv_heads = 1,
+         .head_dim = 24,
+         .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens,
+         .gap = 4,
          .bf16_products = true},
-        {.n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .kv_dtype = QR_DTYPE_F32, .seq_tokens = few_tokens, .gap = 4,
+        {.n_heads = 2,
+         .n_kv_heads = 1,
+         .head_dim = 24,
+         .kv_dtype = QR_DTYPE_F32,
+         .seq_tokens = few_tokens,
+         .gap = 4,
          .bf16_products = true},
     };
     for (size_t i = 0; i < QR_COUNT_OF(others); i++) { check_packed(others[i], backward); }

@@ -45,7 +45,7 @@ static void exec_rope_backward(op_run *run, const void *data, int64_t first, int
 
 /* Two products and a sum: at most 2 u of each product. What lies behind 2 · half stays: bound 0. */
 void test_op_rope_backward(void) {
-    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},  {7, 80, 40},
+    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15}, {7, 80, 40},
                                         {2, 80, 16}, {3, 128, 64}, {2, 96, 24}, {3, 17, 5}};
     for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
         const int64_t n_heads = shapes[s][0], head_dim = shapes[s][1], half = shapes[s][2], row = n_heads * head_dim;
@@ -59,8 +59,8 @@ void test_op_rope_backward(void) {
             bound[at] = 2.0 * OP_U * (a * cosine + b * sine);
             bound[at + half] = 2.0 * OP_U * (b * cosine + a * sine);
         }
-        const rope_case data = {.n_heads = n_heads, .head_dim = head_dim, .half = half,
-                                .dx = dx, .cos_table = cosines, .sin_table = sines};
+        const rope_case data = {
+            .n_heads = n_heads, .head_dim = head_dim, .half = half, .dx = dx, .cos_table = cosines, .sin_table = sines};
         op_case c = {.n_rows = N_ROWS, .row = row, .exec = exec_rope_backward, .data = &data, .bound = bound};
         snprintf(c.label, sizeof c.label, "rope_backward %lld heads of %lld, half %lld", (long long)n_heads,
                  (long long)head_dim, (long long)half);
@@ -80,13 +80,14 @@ void test_op_rope_backward(void) {
 static double act_slope(qr_act_fn fn, double x) {
     const double k = sqrt(2.0 / 3.14159265358979323846);
     switch (fn) {
-    case QR_ACT_SILU: return 1.0 / (1.0 + exp(-x)) + (fabs(x) < 700.0 ? x / (2.0 + exp(x) + exp(-x)) : 0.0);
-    case QR_ACT_GELU_TANH: {
-        if (fabs(x) > 30.0) { return x > 0.0 ? 1.0 : 0.0; }
-        const double t = tanh(k * (x + 0.044715 * x * x * x));
-        return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * k * (1.0 + 0.134145 * x * x);
-    }
-    case QR_ACT_GELU_ERF: return 0.5 * erfc(-x * sqrt(0.5)) + (fabs(x) < 40.0 ? x * 0.5 * k * exp(-0.5 * x * x) : 0.0);
+        case QR_ACT_SILU: return 1.0 / (1.0 + exp(-x)) + (fabs(x) < 700.0 ? x / (2.0 + exp(x) + exp(-x)) : 0.0);
+        case QR_ACT_GELU_TANH: {
+            if (fabs(x) > 30.0) { return x > 0.0 ? 1.0 : 0.0; }
+            const double t = tanh(k * (x + 0.044715 * x * x * x));
+            return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * k * (1.0 + 0.134145 * x * x);
+        }
+        case QR_ACT_GELU_ERF:
+            return 0.5 * erfc(-x * sqrt(0.5)) + (fabs(x) < 40.0 ? x * 0.5 * k * exp(-0.5 * x * x) : 0.0);
     }
     return NAN;
 }
@@ -94,10 +95,11 @@ static double act_slope(qr_act_fn fn, double x) {
 static double act_slope_bound(qr_act_fn fn, double x) {
     const double size = fabs(x), near = fmin(size, 6.0);
     switch (fn) {
-    case QR_ACT_SILU:
-        return TINY + 8.0 * OP_U * (x > 0.0 ? 1.0 + fmin(size, 20.0) : (1.0 + fmin(size, 200.0)) / (1.0 + exp(size)));
-    case QR_ACT_GELU_TANH: return TINY + 8.0 * OP_U * (1.0 + near * 0.8 * (1.0 + 0.134145 * near * near));
-    case QR_ACT_GELU_ERF: return TINY + 8.0 * OP_U * (1.0 + size * (1.0 + size * size) * exp(-0.5 * size * size));
+        case QR_ACT_SILU:
+            return TINY +
+                   8.0 * OP_U * (x > 0.0 ? 1.0 + fmin(size, 20.0) : (1.0 + fmin(size, 200.0)) / (1.0 + exp(size)));
+        case QR_ACT_GELU_TANH: return TINY + 8.0 * OP_U * (1.0 + near * 0.8 * (1.0 + 0.134145 * near * near));
+        case QR_ACT_GELU_ERF: return TINY + 8.0 * OP_U * (1.0 + size * (1.0 + size * size) * exp(-0.5 * size * size));
     }
     return NAN;
 }
@@ -105,8 +107,8 @@ static double act_slope_bound(qr_act_fn fn, double x) {
 typedef struct act_case {
     qr_act_fn fn;
     int64_t dim;
-    bool in_place;             /* dg is g and du is u; activation: dx is dy, or x where the dimension is odd */
-    const float *x, *u, *dy;   /* x, u [N_ROWS, dim + op_gap(dim)], dy [N_ROWS, dim] */
+    bool in_place;           /* dg is g and du is u; activation: dx is dy, or x where the dimension is odd */
+    const float *x, *u, *dy; /* x, u [N_ROWS, dim + op_gap(dim)], dy [N_ROWS, dim] */
 } act_case;
 
 /* Rows [first, first + n_rows) of an input with gaps, without them. */
@@ -198,8 +200,11 @@ static void check_act_backward(qr_act_fn fn, int64_t dim, bool gated, bool in_pl
         bound[i / dim * row + i % dim] = factor * from_u * slope;
         if (gated) { bound[i / dim * row + dim + i % dim] = factor * y; }
     }
-    op_case c = {.n_rows = N_ROWS, .row = row, .exec = gated ? exec_gate_backward : exec_activation_backward,
-                 .data = &data, .bound = bound};
+    op_case c = {.n_rows = N_ROWS,
+                 .row = row,
+                 .exec = gated ? exec_gate_backward : exec_activation_backward,
+                 .data = &data,
+                 .bound = bound};
     snprintf(c.label, sizeof c.label, "%s fn %d dim %lld%s", gated ? "gate_backward" : "activation_backward", (int)fn,
              (long long)dim, in_place ? " in place" : "");
     op_check_case(&c, QR_DTYPE_F32);
@@ -264,10 +269,10 @@ static void check_embedding_backward(int64_t n_tokens, int64_t dim, int64_t voca
         const int64_t n = n_hits[i / dim];
         if (n > 0) { bound[i] = (double)(n + 2) * OP_U * (bound[i] + fabs((double)dtable[i])); }
     }
-    const embedding_case data = {.n_tokens = n_tokens, .dim = dim, .vocab = vocab, .ids = ids, .dy = dy,
-                                 .dtable = dtable, .scale = scale};
-    op_case c = {.n_rows = vocab, .row = dim, .exec = exec_embedding_backward, .data = &data, .bound = bound,
-                 .whole = true};
+    const embedding_case data = {
+        .n_tokens = n_tokens, .dim = dim, .vocab = vocab, .ids = ids, .dy = dy, .dtable = dtable, .scale = scale};
+    op_case c = {
+        .n_rows = vocab, .row = dim, .exec = exec_embedding_backward, .data = &data, .bound = bound, .whole = true};
     snprintf(c.label, sizeof c.label, "embedding_backward %lld tokens of %lld into [%lld]", (long long)n_tokens,
              (long long)dim, (long long)vocab);
     op_check_case(&c, QR_DTYPE_F32);
@@ -386,8 +391,8 @@ static void check_dropout(int64_t dim, float p, bool in_place) {
     int64_t row_key[N_ROWS];
     for (int64_t i = 0; i < N_ROWS; i++) { row_key[i] = op_below(6, i, INT64_C(1) << 50); }
     double *bound = op_doubles(N_ROWS * dim);
-    const dropout_case data = {.dim = dim, .x = x, .row_key = row_key, .key = UINT64_C(0x123456789ABCDEF0), .p = p,
-                               .in_place = in_place};
+    const dropout_case data = {
+        .dim = dim, .x = x, .row_key = row_key, .key = UINT64_C(0x123456789ABCDEF0), .p = p, .in_place = in_place};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const double value = fabs((double)x[i / dim * stride + i % dim]) / (1.0 - (double)p);
         bound[i] = is_kept(&data, i / dim, i % dim) && p > 0.0F ? 3.0 * OP_U * value : 0.0;
@@ -432,9 +437,8 @@ static void exec_round_act(op_run *run, const void *data, int64_t first, int64_t
 
 /* Bit-equal to base/half.h: normal numbers, NaN, infinities, ties and what rounds up to infinity. */
 void test_op_round_act(void) {
-    static const float odd[] = {NAN,     INFINITY, -INFINITY, 1.00390625F, 1.01171875F, 3.4e38F,      1e-40F,
-                                -0.0F,   65519.0F, -65520.0F, 1.00048828F, 1.00146484F, 2.98023224e-8F, 8.9e-8F,
-                                -6.1e-5F};
+    static const float odd[] = {NAN,      INFINITY,  -INFINITY,   1.00390625F, 1.01171875F,    3.4e38F, 1e-40F,  -0.0F,
+                                65519.0F, -65520.0F, 1.00048828F, 1.00146484F, 2.98023224e-8F, 8.9e-8F, -6.1e-5F};
     for (size_t i = 0; i < QR_COUNT_OF(dims); i++) {
         const int64_t n = N_ROWS * (dims[i] + op_gap(dims[i]));
         float *src = op_normals(n, 7, 1.0);

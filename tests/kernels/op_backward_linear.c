@@ -55,7 +55,8 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
             double sum = 0.0;
             for (int64_t o = 0; o < n_out; o++) {
                 sum += fabs(op_from_dtype(c->dy, c->dy_dtype, i * (n_out + c->dy_gap) + o) *
-                            (double)c->weight->values[o * in + k]) * rounding;
+                            (double)c->weight->values[o * in + k]) *
+                       rounding;
             }
             if (c->dx != NULL) { sum += fabs((double)c->dx[i * in + k]); }
             bound[i * in + k] = (double)(n_out + 5) * OP_U * sum;
@@ -63,8 +64,8 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
     }
 }
 
-/* With any_order rows begin at multiples of 16 bytes where their lengths allow it, and the bits of a row are those of the
- * whole call. */
+/* With any_order rows begin at multiples of 16 bytes where their lengths allow it, and the bits of a row are those of
+ * the whole call. */
 static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows, bool accumulate, bool any_order) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31);
     op_weight *weight = op_weight_create(desc, stream);
@@ -72,13 +73,19 @@ static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows,
     float *dy = op_normals(n_dy, stream + 1, 1.0), *dx = op_normals(n_rows * desc.cols, stream + 2, 1.0);
     void *dy_typed = op_to_dtype(dy, n_dy, dy_dtype);
     double *bound = op_doubles(n_rows * desc.cols);
-    const linear_case data = {.weight = weight, .dy_dtype = dy_dtype, .dy = dy_typed, .dx = accumulate ? dx : NULL,
-                              .dy_gap = dy_gap, .dx_gap = any_order ? 4 : DX_GAP, .any_order = any_order};
+    const linear_case data = {.weight = weight,
+                              .dy_dtype = dy_dtype,
+                              .dy = dy_typed,
+                              .dx = accumulate ? dx : NULL,
+                              .dy_gap = dy_gap,
+                              .dx_gap = any_order ? 4 : DX_GAP,
+                              .any_order = any_order};
     op_case c = {
         .n_rows = n_rows, .row = desc.cols, .exec = exec_linear, .data = &data, .bound = bound, .whole = any_order};
     snprintf(c.label, sizeof c.label, "linear_backward %s block %d [%lld, %lld] dy %s rows %lld%s%s",
              qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
-             qr_dtype_name(dy_dtype), (long long)n_rows, accumulate ? " accumulate" : "", any_order ? " any order" : "");
+             qr_dtype_name(dy_dtype), (long long)n_rows, accumulate ? " accumulate" : "",
+             any_order ? " any order" : "");
     linear_bound(&data, n_rows, bound);
     op_check_case(&c, QR_DTYPE_F32);
     op_weight_destroy(weight);
@@ -106,7 +113,8 @@ void test_op_linear_backward(void) {
                 .cols = cols[shape % QR_COUNT_OF(cols)],
                 .rows = outs[shape / QR_COUNT_OF(cols)],
             };
-            check_linear(desc, dtypes[i % N_DTYPES], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i) % 2 == 0, false);
+            check_linear(desc, dtypes[i % N_DTYPES], desc.rows * desc.cols > 30000 ? 9 : 31, (shape + i) % 2 == 0,
+                         false);
         }
         const qr_weight_desc few = {.format = (qr_weight_format)format, .block = nf4 ? 64 : 0, .rows = 33, .cols = 64};
         const qr_weight_desc some = {.format = few.format, .block = few.block, .rows = 264, .cols = 72};
@@ -126,9 +134,9 @@ void test_op_linear_backward(void) {
 typedef struct weight_case {
     int64_t n_tokens, in, out;
     qr_dtype x_dtype;
-    const void *x;   /* [n_tokens, in + X_GAP] */
-    const float *dy; /* [n_tokens, out + DY_GAP] */
-    const float *dw; /* [out, in]: what is there before */
+    const void *x;      /* [n_tokens, in + X_GAP] */
+    const float *dy;    /* [n_tokens, out + DY_GAP] */
+    const float *dw;    /* [out, in]: what is there before */
     const float *dbias; /* [out], or NULL: not wanted */
 } weight_case;
 
@@ -222,8 +230,14 @@ static void check_weight(int64_t n_tokens, int64_t in, int64_t out, qr_dtype x_d
     float *dw = op_normals(out * in, 403, 1.0), *dbias = op_normals(out, 404, 1.0);
     void *x_typed = op_to_dtype(x, n_tokens * (in + X_GAP), x_dtype);
     double *bound = op_doubles(out * (in + 1));
-    const weight_case data = {.n_tokens = n_tokens, .in = in, .out = out, .x_dtype = x_dtype, .x = x_typed, .dy = dy,
-                              .dw = dw, .dbias = bias ? dbias : NULL};
+    const weight_case data = {.n_tokens = n_tokens,
+                              .in = in,
+                              .out = out,
+                              .x_dtype = x_dtype,
+                              .x = x_typed,
+                              .dy = dy,
+                              .dw = dw,
+                              .dbias = bias ? dbias : NULL};
     op_case c = {.n_rows = out, .row = in + 1, .exec = exec_weight, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "weight_backward [%lld, %lld] x %s tokens %lld%s", (long long)out, (long long)in,
              qr_dtype_name(x_dtype), (long long)n_tokens, bias ? " bias" : "");
@@ -260,14 +274,14 @@ typedef struct lora_case {
     int64_t n_tokens, in, out, rank;
     float scale;
     qr_dtype x_dtype;
-    const void *x;              /* [n_tokens, in + x_gap] */
-    const float *dy;            /* [n_tokens, out + DY_GAP] */
+    const void *x;                     /* [n_tokens, in + x_gap] */
+    const float *dy;                   /* [n_tokens, out + DY_GAP] */
     const float *a, *b, *da, *db, *dx; /* dx [n_tokens, in] */
-    const double *h, *dh; /* [n_tokens, rank]: Σ|a||x|, |scale| Σ|dy||b| */
+    const double *h, *dh;              /* [n_tokens, rank]: Σ|a||x|, |scale| Σ|dy||b| */
     int64_t x_gap, dx_gap;
     bool in_pairs;
-    const void *dy_rounded;     /* [n_tokens, out]; NULL: none */
-    double dy_error;            /* of it, of each element */
+    const void *dy_rounded; /* [n_tokens, out]; NULL: none */
+    double dy_error;        /* of it, of each element */
 } lora_case;
 
 static int64_t lora_rows(const lora_case *c) {
@@ -340,9 +354,9 @@ static void lora_sums(const lora_case *c, double *h, double *dh) {
     }
 }
 
-/* One element: the terms' magnitudes, what was there, the lengths of the sum and of its operand's sum. In pairs sums have
- * up to three times as many products; what is a pair moves its term by 2^-17, and two that are multiplied without their
- * low parts (2^-8 of them at most) by 2^-15: that is `pairs`. */
+/* One element: the terms' magnitudes, what was there, the lengths of the sum and of its operand's sum. In pairs sums
+ * have up to three times as many products; what is a pair moves its term by 2^-17, and two that are multiplied without
+ * their low parts (2^-8 of them at most) by 2^-15: that is `pairs`. */
 static double lora_error(const lora_case *c, double terms, double before, int64_t n, int64_t n_operand, double pairs) {
     const bool in_pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
     const double rounded = (double)(n_operand * (in_pairs ? 2 : 1) + 6) * terms +
@@ -353,19 +367,21 @@ static double lora_error(const lora_case *c, double terms, double before, int64_
 static double lora_bound(const lora_case *c, int64_t row, int64_t j) {
     double terms = 0.0;
     switch (c->part) {
-    case LORA_DX:
-        for (int64_t r = 0; r < c->rank; r++) { terms += c->dh[row * c->rank + r] * fabs((double)c->a[r * c->in + j]); }
-        return lora_error(c, terms, (double)c->dx[row * c->in + j], c->rank, c->out, 0x1p-15 + 0x1p-17);
-    case LORA_DA:
-        for (int64_t i = 0; i < c->n_tokens; i++) {
-            terms += c->dh[i * c->rank + j] * fabs(op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + row));
-        }
-        return lora_error(c, terms, (double)c->da[j * c->in + row], c->n_tokens, c->out, 0x1p-16);
-    default:
-        for (int64_t i = 0; i < c->n_tokens; i++) {
-            terms += fabs((double)c->scale * (double)c->dy[i * (c->out + DY_GAP) + row]) * c->h[i * c->rank + j];
-        }
-        return lora_error(c, terms, (double)c->db[row * c->rank + j], c->n_tokens, c->in, 0x1p-16);
+        case LORA_DX:
+            for (int64_t r = 0; r < c->rank; r++) {
+                terms += c->dh[row * c->rank + r] * fabs((double)c->a[r * c->in + j]);
+            }
+            return lora_error(c, terms, (double)c->dx[row * c->in + j], c->rank, c->out, 0x1p-15 + 0x1p-17);
+        case LORA_DA:
+            for (int64_t i = 0; i < c->n_tokens; i++) {
+                terms += c->dh[i * c->rank + j] * fabs(op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + row));
+            }
+            return lora_error(c, terms, (double)c->da[j * c->in + row], c->n_tokens, c->out, 0x1p-16);
+        default:
+            for (int64_t i = 0; i < c->n_tokens; i++) {
+                terms += fabs((double)c->scale * (double)c->dy[i * (c->out + DY_GAP) + row]) * c->h[i * c->rank + j];
+            }
+            return lora_error(c, terms, (double)c->db[row * c->rank + j], c->n_tokens, c->in, 0x1p-16);
     }
 }
 
@@ -376,7 +392,11 @@ static void check_lora_part(lora_case *data, lora_part part) {
     for (int64_t i = 0; i < lora_rows(data) * lora_row(data); i++) {
         bound[i] = lora_bound(data, i / lora_row(data), i % lora_row(data));
     }
-    op_case c = {.n_rows = lora_rows(data), .row = lora_row(data), .exec = exec_lora, .data = data, .bound = bound,
+    op_case c = {.n_rows = lora_rows(data),
+                 .row = lora_row(data),
+                 .exec = exec_lora,
+                 .data = data,
+                 .bound = bound,
                  .whole = data->dy_rounded != NULL};
     snprintf(c.label, sizeof c.label, "lora_backward %s [%lld, %lld] rank %lld x %s tokens %lld%s%s", names[part],
              (long long)data->out, (long long)data->in, (long long)data->rank, qr_dtype_name(data->x_dtype),
@@ -404,9 +424,23 @@ static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, 
     float *dx = op_normals(n_tokens * in, 507, 0.1);
     void *x_typed = op_to_dtype(x, n_tokens * (in + x_gap), x_dtype);
     double *h = op_doubles(n_tokens * rank), *dh = op_doubles(n_tokens * rank);
-    lora_case data = {.n_tokens = n_tokens, .in = in, .out = out, .rank = rank, .scale = 1.7F, .x_dtype = x_dtype,
-                      .x = x_typed, .dy = dy, .a = a, .b = b, .da = da, .db = db, .dx = dx, .h = h, .dh = dh,
-                      .x_gap = x_gap, .dx_gap = kind == LORA_PLAIN ? DX_GAP : 4,
+    lora_case data = {.n_tokens = n_tokens,
+                      .in = in,
+                      .out = out,
+                      .rank = rank,
+                      .scale = 1.7F,
+                      .x_dtype = x_dtype,
+                      .x = x_typed,
+                      .dy = dy,
+                      .a = a,
+                      .b = b,
+                      .da = da,
+                      .db = db,
+                      .dx = dx,
+                      .h = h,
+                      .dh = dh,
+                      .x_gap = x_gap,
+                      .dx_gap = kind == LORA_PLAIN ? DX_GAP : 4,
                       .in_pairs = kind == LORA_PAIRS || kind == LORA_PAIRS_ROUNDED,
                       .dy_rounded = kind == LORA_PLAIN ? NULL : dy_rounded,
                       .dy_error = kind == LORA_PAIRS_ROUNDED ? 0x1p-8 : 0.0};
@@ -422,11 +456,12 @@ static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, 
     qr_free(dh);
 }
 
-/* Ranks, widths and numbers of tokens at which a backend may take pairs, and beside them; the same without permission. */
+/* Ranks, widths and numbers of tokens at which a backend may take pairs, and beside them; the same without permission.
+ */
 static void check_lora_permission(void) {
     static const int64_t sizes[][4] = {
-        {128, 72, 136, 1}, {300, 24, 40, 8},  {33, 200, 24, 16}, {129, 8, 200, 20}, {128, 64, 64, 64},
-        {31, 72, 136, 4}, {1, 64, 64, 16}, {130, 31, 64, 8},  {130, 64, 23, 8},
+        {128, 72, 136, 1}, {300, 24, 40, 8}, {33, 200, 24, 16}, {129, 8, 200, 20}, {128, 64, 64, 64},
+        {31, 72, 136, 4},  {1, 64, 64, 16},  {130, 31, 64, 8},  {130, 64, 23, 8},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
         const int64_t *s = sizes[i];
@@ -439,8 +474,9 @@ static void check_lora_permission(void) {
 
 void test_op_lora_backward(void) {
     check_lora_permission();
-    static const int64_t sizes[][4] = { /* tokens, in, out, rank */
-        {1, 1, 1, 1},    {7, 31, 17, 3},   {65, 64, 100, 8},  {40, 172, 64, 16},
+    static const int64_t sizes[][4] = {
+        /* tokens, in, out, rank */
+        {1, 1, 1, 1},     {7, 31, 17, 3},     {65, 64, 100, 8},  {40, 172, 64, 16},
         {300, 48, 33, 5}, {130, 300, 280, 4}, {19, 320, 80, 33}, {12, 64, 64, 300},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {

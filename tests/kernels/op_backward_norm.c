@@ -84,8 +84,8 @@ static void rms_bounds(const norm_case *c, double *dx, double *dweight) {
             const double weight = fabs((double)c->weight[j] + (double)c->weight_offset);
             const double left = s * fabs((double)dy[j]) * weight, right = fabs((double)x[j]) * s * s * s * dot / n;
             const double before = c->mode == ACCUMULATE ? fabs((double)c->dx[i * c->dim + j]) : 0.0;
-            dx[i * c->dim + j] = (s_error + 6.0 * OP_U) * left + (3.0 * s_error + (n + 12.0) * OP_U) * right +
-                                 2.0 * OP_U * before;
+            dx[i * c->dim + j] =
+                (s_error + 6.0 * OP_U) * left + (3.0 * s_error + (n + 12.0) * OP_U) * right + 2.0 * OP_U * before;
             dweight[j] += (s_error + terms) * s * fabs((double)dy[j] * (double)x[j]);
         }
     }
@@ -208,8 +208,8 @@ static void layer_row_bound(const norm_case *c, int64_t i, double *dx, double *d
             const double error = 2.0 * OP_U * g + (n + 3.0) * OP_U * mean_g + normed * mean_gn_error +
                                  n_error * (mean_gn + mean_gn_error);
             const double before = c->mode == ACCUMULATE ? fabs((double)c->dx[i * c->dim + j]) : 0.0;
-            dx[i * c->dim + j] = s * (error + (relative + 6.0 * OP_U) * (g + mean_g + normed * mean_gn)) +
-                                 2.0 * OP_U * before;
+            dx[i * c->dim + j] =
+                s * (error + (relative + 6.0 * OP_U) * (g + mean_g + normed * mean_gn)) + 2.0 * OP_U * before;
         }
     }
 }

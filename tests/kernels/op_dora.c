@@ -27,7 +27,9 @@ static void exec_norm(op_run *run, const void *data, int64_t first, int64_t n_ro
         .b = op_input(run, c->b, (size_t)c->rank * n_bytes),
         .rank = c->rank,
         .scale = SCALE,
-        .magnitude = !c->wants_ratio ? NULL : c->in_place ? ratio : op_input(run, c->magnitude, n_bytes),
+        .magnitude = !c->wants_ratio ? NULL
+                     : c->in_place   ? ratio
+                                     : op_input(run, c->magnitude, n_bytes),
         .norm = op_output(run, NULL, 1, n_bytes, n_bytes),
         .ratio = c->wants_ratio ? ratio : NULL,
     };
@@ -48,8 +50,7 @@ static void norm_bound(const norm_case *c, double *bound) {
         for (int64_t k = 0; k < in; k++) {
             double element = (double)c->weight->values[o * in + k], terms = fabs(element);
             for (int32_t r = 0; r < c->rank; r++) {
-                const double term =
-                    (double)SCALE * (double)c->b[o * c->rank + r] * (double)c->a[r * in + k];
+                const double term = (double)SCALE * (double)c->b[o * c->rank + r] * (double)c->a[r * in + k];
                 element += term;
                 terms += fabs(term);
             }
@@ -67,8 +68,13 @@ static void check_norm(qr_weight_desc desc, int32_t rank, int kind) {
     float *a = op_normals(rank * desc.cols, 601, 0.3), *b = op_normals(desc.rows * rank, 602, 0.3);
     float *magnitude = op_normals(desc.rows, 603, 2.0);
     double *bound = op_doubles(2 * desc.rows);
-    const norm_case data = {.weight = weight, .a = a, .b = b, .magnitude = magnitude, .rank = rank,
-                            .wants_ratio = kind != 0, .in_place = kind == 2};
+    const norm_case data = {.weight = weight,
+                            .a = a,
+                            .b = b,
+                            .magnitude = magnitude,
+                            .rank = rank,
+                            .wants_ratio = kind != 0,
+                            .in_place = kind == 2};
     op_case c = {.n_rows = desc.rows, .row = 2, .exec = exec_norm, .data = &data, .bound = bound, .whole = true};
     snprintf(c.label, sizeof c.label, "dora_norm %s block %d [%lld, %lld] rank %d", qr_weight_format_name(desc.format),
              desc.block, (long long)desc.rows, (long long)desc.cols, (int)rank);
@@ -147,9 +153,15 @@ static void check_dora(int64_t dim, unsigned kind) {
     double *bound = op_doubles(N_ROWS * dim);
     int32_t row_adapter[N_ROWS];
     for (int64_t i = 0; i < N_ROWS; i++) { row_adapter[i] = (int32_t)op_below(615, i, N_ADAPTERS + 1) - 1; }
-    const dora_case data = {.dim = dim, .src = src, .dst = dst, .bias = (kind & 1U) != 0 ? bias : NULL,
-                            .ratios = ratios, .row_adapter = row_adapter, .less = (kind & 2U) != 0 ? 1.0F : 0.0F,
-                            .accumulate = (kind & 4U) != 0, .in_place = (kind & 8U) != 0};
+    const dora_case data = {.dim = dim,
+                            .src = src,
+                            .dst = dst,
+                            .bias = (kind & 1U) != 0 ? bias : NULL,
+                            .ratios = ratios,
+                            .row_adapter = row_adapter,
+                            .less = (kind & 2U) != 0 ? 1.0F : 0.0F,
+                            .accumulate = (kind & 4U) != 0,
+                            .in_place = (kind & 8U) != 0};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const int64_t row = i / dim, o = i % dim;
         const int32_t adapter = row_adapter[row];
@@ -203,7 +215,8 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
 }
 
 static void check_backward(int64_t n_rows, int64_t dim) {
-    float *dy = op_normals(n_rows * (dim + op_gap(dim)), 621, 1.0), *z = op_normals(n_rows * (dim + op_gap(dim) + 4), 622, 1.0);
+    float *dy = op_normals(n_rows * (dim + op_gap(dim)), 621, 1.0),
+          *z = op_normals(n_rows * (dim + op_gap(dim) + 4), 622, 1.0);
     float *norm = op_normals(dim, 623, 1.0), *dmagnitude = op_normals(dim, 624, 1.0);
     double *bound = op_doubles(dim);
     for (int64_t o = 0; o < dim; o++) {
@@ -215,8 +228,7 @@ static void check_backward(int64_t n_rows, int64_t dim) {
         sum /= (double)norm[o];
         bound[o] = (double)(n_rows + 2) * OP_U * sum + OP_U * (sum + fabs((double)dmagnitude[o]));
     }
-    const backward_case data = {.n_rows = n_rows, .dim = dim, .dy = dy, .z = z, .norm = norm,
-                                .dmagnitude = dmagnitude};
+    const backward_case data = {.n_rows = n_rows, .dim = dim, .dy = dy, .z = z, .norm = norm, .dmagnitude = dmagnitude};
     op_case c = {.n_rows = dim, .row = 1, .exec = exec_backward, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "dora_backward [%lld, %lld]", (long long)n_rows, (long long)dim);
     op_check_case(&c, QR_DTYPE_F32);

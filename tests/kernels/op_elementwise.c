@@ -18,10 +18,10 @@ typedef struct act_case {
 
 double op_act_value(qr_act_fn fn, double x) {
     switch (fn) {
-    case QR_ACT_SILU: return x / (1.0 + exp(-x));
-    case QR_ACT_GELU_TANH:
-        return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-    case QR_ACT_GELU_ERF: return 0.5 * x * erfc(-x * sqrt(0.5));
+        case QR_ACT_SILU: return x / (1.0 + exp(-x));
+        case QR_ACT_GELU_TANH:
+            return x / (1.0 + exp(-2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+        case QR_ACT_GELU_ERF: return 0.5 * x * erfc(-x * sqrt(0.5));
     }
     return NAN;
 }

@@ -164,8 +164,14 @@ static void check_quantize(qr_weight_desc desc, qr_dtype src_dtype) {
     unsigned char *expected = qr_alloc(code_bytes), *codes = qr_alloc(code_bytes + MARGIN);
     float *expected_absmax = qr_alloc_array(n_absmax, sizeof(float));
     float *absmax = qr_alloc_array(n_absmax + MARGIN, sizeof(float));
-    qr_quantize_args args = {.format = desc.format, .block = desc.block, .src_dtype = src_dtype, .src = src,
-                             .n_rows = desc.rows, .cols = desc.cols, .codes = codes, .absmax = absmax};
+    qr_quantize_args args = {.format = desc.format,
+                             .block = desc.block,
+                             .src_dtype = src_dtype,
+                             .src = src,
+                             .n_rows = desc.rows,
+                             .cols = desc.cols,
+                             .codes = codes,
+                             .absmax = absmax};
     expect_quantized(&args, values, expected, expected_absmax);
     for (int d = 0; d < op_everything.n_devices; d++) {
         qr_backend *backend = op_everything.devices[d].backends[1];
@@ -175,8 +181,8 @@ static void check_quantize(qr_weight_desc desc, qr_dtype src_dtype) {
         CHECK_MSG(qr_supports_quantize(backend, &args, &err), "%s", err.message);
         CHECK_INT(qr_quantize_workspace(backend, &args), 0);
         CHECK_MSG(qr_quantize(backend, &args, NULL, &err) == QRUN_OK, "%s", err.message);
-        const bool same = memcmp(codes, expected, code_bytes) == 0 &&
-                          memcmp(absmax, expected_absmax, n_absmax * sizeof(float)) == 0;
+        const bool same =
+            memcmp(codes, expected, code_bytes) == 0 && memcmp(absmax, expected_absmax, n_absmax * sizeof(float)) == 0;
         const bool inside = codes[code_bytes] == 0xA5 && ((unsigned char *)(absmax + n_absmax))[0] == 0xA5;
         CHECK_MSG(same && inside, "%s: quantize %s to %s block %d [%lld, %lld]: %s", op_everything.devices[d].label,
                   qr_dtype_name(src_dtype), qr_weight_format_name(desc.format), desc.block, (long long)desc.rows,

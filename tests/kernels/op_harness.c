@@ -32,9 +32,9 @@ void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype) {
     void *dst = qr_alloc_array((size_t)n, qr_dtype_bytes(dtype));
     for (int64_t i = 0; i < n; i++) {
         switch (dtype) {
-        case QR_DTYPE_BF16: ((qr_bf16 *)dst)[i] = qr_f32_to_bf16(src[i]); break;
-        case QR_DTYPE_F16: ((qr_f16 *)dst)[i] = qr_f32_to_f16(src[i]); break;
-        default: ((float *)dst)[i] = src[i]; break;
+            case QR_DTYPE_BF16: ((qr_bf16 *)dst)[i] = qr_f32_to_bf16(src[i]); break;
+            case QR_DTYPE_F16: ((qr_f16 *)dst)[i] = qr_f32_to_f16(src[i]); break;
+            default: ((float *)dst)[i] = src[i]; break;
         }
     }
     return dst;
@@ -42,18 +42,18 @@ void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype) {
 
 double op_from_dtype(const void *src, qr_dtype dtype, int64_t index) {
     switch (dtype) {
-    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)src)[index]);
-    case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)src)[index]);
-    default: return (double)((const float *)src)[index];
+        case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)src)[index]);
+        case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)src)[index]);
+        default: return (double)((const float *)src)[index];
     }
 }
 
 static double round_to_dtype(double value, qr_dtype dtype) {
     const float rounded = (float)value;
     switch (dtype) {
-    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(rounded));
-    case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(rounded));
-    default: return (double)rounded;
+        case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(rounded));
+        case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(rounded));
+        default: return (double)rounded;
     }
 }
 
@@ -99,8 +99,8 @@ static op_buffer *new_buffer(op_run *run, size_t n_bytes) {
     *buffer = (op_buffer){.n_bytes = n_bytes, .total_bytes = n_bytes + 2 * (size_t)GUARD_BYTES};
     qr_error err = {0};
     void *memory = NULL;
-    const qrun_status status = run->backend->memory_create(run->backend, QR_MEMORY_DEVICE, buffer->total_bytes, &memory,
-                                                           &err);
+    const qrun_status status =
+        run->backend->memory_create(run->backend, QR_MEMORY_DEVICE, buffer->total_bytes, &memory, &err);
     assert(status == QRUN_OK);
     buffer->memory = memory;
     return buffer;
@@ -185,8 +185,8 @@ static void check_buffer(const op_run *run, const op_buffer *buffer, int index) 
     CHECK_MSG(all_bytes(bytes, GUARD_BYTES, GUARD), "%s: %s: wrote before buffer %d", isa, run->label, index);
     CHECK_MSG(all_bytes(content + buffer->n_bytes, GUARD_BYTES, GUARD), "%s: %s: wrote behind buffer %d of %zu bytes",
               isa, run->label, index, buffer->n_bytes);
-    CHECK_MSG(buffer->host == NULL || memcmp(content, buffer->host, buffer->n_bytes) == 0,
-              "%s: %s: changed input %d", isa, run->label, index);
+    CHECK_MSG(buffer->host == NULL || memcmp(content, buffer->host, buffer->n_bytes) == 0, "%s: %s: changed input %d",
+              isa, run->label, index);
     CHECK_MSG(!buffer->is_output || gaps_untouched(buffer, content), "%s: %s: wrote between the rows of buffer %d", isa,
               run->label, index);
     qr_free(bytes);
@@ -257,8 +257,8 @@ static void check_rows_alone(const op_case *c, const op_device *device, const vo
         if (counts[i] > c->n_rows) { continue; }
         const int64_t first = i == 0 ? c->n_rows - 1 : (c->n_rows - counts[i]) * (int64_t)i / 9;
         execute(c, device->backends[i % 2], first, counts[i], dtype, part);
-        const bool same = memcmp(part, (const unsigned char *)all + (size_t)first * row_bytes,
-                                 (size_t)counts[i] * row_bytes) == 0;
+        const bool same =
+            memcmp(part, (const unsigned char *)all + (size_t)first * row_bytes, (size_t)counts[i] * row_bytes) == 0;
         CHECK_MSG(same, "%s: %s, %s: rows %lld to %lld differ from the same rows among %lld", device->label, c->label,
                   qr_dtype_name(dtype), (long long)first, (long long)(first + counts[i] - 1), (long long)c->n_rows);
     }

@@ -107,9 +107,9 @@ static inline int64_t op_gap(int64_t row) { return row % 8 == 0 ? 4 : 3; }
 
 /* --- Numbers --- */
 float op_normal(uint64_t stream, int64_t index);
-int64_t op_below(uint64_t stream, int64_t index, int64_t n); /* uniform in [0, n) */
-float *op_normals(int64_t n, uint64_t stream, double scale);  /* qr_free */
-double *op_doubles(int64_t n);                                /* zeros; qr_free */
+int64_t op_below(uint64_t stream, int64_t index, int64_t n);    /* uniform in [0, n) */
+float *op_normals(int64_t n, uint64_t stream, double scale);    /* qr_free */
+double *op_doubles(int64_t n);                                  /* zeros; qr_free */
 void *op_to_dtype(const float *src, int64_t n, qr_dtype dtype); /* F32, F16 or BF16 copy; qr_free */
 double op_from_dtype(const void *src, qr_dtype dtype, int64_t index);
 

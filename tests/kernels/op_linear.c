@@ -86,9 +86,13 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
         .y_gap = any_order ? Y_ALIGNED_GAP : Y_GAP,
         .any_order = any_order,
     };
-    op_case c = {
-        .n_rows = n_rows, .row = desc.rows, .exec = exec_linear, .data = &data, .bound = bound,
-        .whole = any_order || (kind & NOT_ALONE) != 0, .same_everywhere = (kind & SAME_EVERYWHERE) != 0};
+    op_case c = {.n_rows = n_rows,
+                 .row = desc.rows,
+                 .exec = exec_linear,
+                 .data = &data,
+                 .bound = bound,
+                 .whole = any_order || (kind & NOT_ALONE) != 0,
+                 .same_everywhere = (kind & SAME_EVERYWHERE) != 0};
     snprintf(c.label, sizeof c.label, "linear %s block %d [%lld, %lld] x %s rows %lld%s%s%s",
              qr_weight_format_name(desc.format), desc.block, (long long)desc.rows, (long long)desc.cols,
              qr_dtype_name(x_dtype), (long long)n_rows, data.bias != NULL ? " bias" : "",
@@ -119,8 +123,7 @@ static void check_linear_overflow(qr_weight_format format) {
     const qr_dtype dtype = format == QR_WEIGHT_F32 ? QR_DTYPE_F32 : QR_DTYPE_BF16;
     void *codes = op_to_dtype(w, OUT * IN, dtype), *x_typed = op_to_dtype(x, (int64_t)QR_COUNT_OF(x), QR_DTYPE_F16);
     memcpy(weight->codes, codes, qr_weight_code_bytes(&weight->desc));
-    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed, .x_gap = X_GAP,
-                              .y_gap = Y_GAP};
+    const linear_case data = {.weight = weight, .x_dtype = QR_DTYPE_F16, .x = x_typed, .x_gap = X_GAP, .y_gap = Y_GAP};
     op_case c = {.n_rows = MAX_ROWS, .row = OUT, .exec = exec_linear, .data = &data};
     snprintf(c.label, sizeof c.label, "linear %s x F16, infinities", qr_weight_format_name(format));
     op_check_case(&c, QR_DTYPE_F32);
@@ -159,7 +162,9 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
         const bool is_16 = format == QR_WEIGHT_BF16 || format == QR_WEIGHT_F16;
         if (format == QR_WEIGHT_F32 || (is_16 && (format == QR_WEIGHT_BF16) != (dtype == QR_DTYPE_BF16))) { continue; }
         const qr_weight_desc desc = {.format = format,
-                                     .block = !qr_weight_is_nf4(format) ? 0 : width == 1 ? 128 : QR_NF4_BLOCK,
+                                     .block = !qr_weight_is_nf4(format) ? 0
+                                              : width == 1              ? 128
+                                                                        : QR_NF4_BLOCK,
                                      .rows = n_outputs,
                                      .cols = cols[width]};
         check_linear(desc, dtype, MANY_ROWS,
@@ -273,8 +278,8 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
 }
 
 /* t = A x with an error of (in + 2) u Σ|a||x|; then a sum of rank products of t and b, scaled, added to y. In pairs the
- * sums are of up to twice and three times as many products; A moves t by 2^-17 Σ|a||x|, and the pairs of t and scale · b,
- * whose low parts (2^-8 of them at most) are not multiplied, y by 2^-17 + 2^-17 + 2^-16 of Σ|scale · b||t|. */
+ * sums are of up to twice and three times as many products; A moves t by 2^-17 Σ|a||x|, and the pairs of t and scale ·
+ * b, whose low parts (2^-8 of them at most) are not multiplied, y by 2^-17 + 2^-17 + 2^-16 of Σ|scale · b||t|. */
 static void lora_bound(const lora_case *c, double *bound) {
     const bool pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
     const double more = 1.0 + 0x1p-8; /* products of two of these errors */
@@ -285,8 +290,8 @@ static void lora_bound(const lora_case *c, double *bound) {
         for (int32_t r = 0; r < rank; r++) {
             double sum = 0.0;
             for (int64_t k = 0; k < c->in; k++) {
-                const double product = op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + k) *
-                                       (double)c->a[adapter][r * c->in + k];
+                const double product =
+                    op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + k) * (double)c->a[adapter][r * c->in + k];
                 sum += fabs(product);
                 t[r] += product;
             }
@@ -325,8 +330,19 @@ static void check_lora(int64_t in, int64_t out, qr_dtype x_dtype, bool one_adapt
     void *x_typed = op_to_dtype(x, LORA_ROWS * (in + LORA_GAP), x_dtype);
     double *bound = op_doubles(LORA_ROWS * out);
     const lora_case data = {
-        .in = in, .out = out, .n_adapters = N_ADAPTERS, .ranks = ranks, .scales = scales, .a = a, .b = b,
-        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y, .n_rows = LORA_ROWS, .x_gap = LORA_GAP,
+        .in = in,
+        .out = out,
+        .n_adapters = N_ADAPTERS,
+        .ranks = ranks,
+        .scales = scales,
+        .a = a,
+        .b = b,
+        .row_adapter = row_adapter,
+        .x_dtype = x_dtype,
+        .x = x_typed,
+        .y = y,
+        .n_rows = LORA_ROWS,
+        .x_gap = LORA_GAP,
         .y_gap = Y_GAP,
     };
     op_case c = {.n_rows = LORA_ROWS, .row = out, .exec = exec_lora, .data = &data, .bound = bound};
@@ -360,9 +376,21 @@ static void check_lora_pairs(int64_t n_rows, int64_t in, int64_t out, const int3
     void *x_typed = op_to_dtype(x, n_rows * (in + x_gap), x_dtype);
     double *bound = op_doubles(n_rows * out);
     const lora_case data = {
-        .in = in, .out = out, .n_adapters = 2, .ranks = ranks, .scales = scales, .a = a, .b = b,
-        .row_adapter = row_adapter, .x_dtype = x_dtype, .x = x_typed, .y = y, .n_rows = n_rows, .x_gap = x_gap,
-        .y_gap = y_gap, .in_pairs = in_pairs,
+        .in = in,
+        .out = out,
+        .n_adapters = 2,
+        .ranks = ranks,
+        .scales = scales,
+        .a = a,
+        .b = b,
+        .row_adapter = row_adapter,
+        .x_dtype = x_dtype,
+        .x = x_typed,
+        .y = y,
+        .n_rows = n_rows,
+        .x_gap = x_gap,
+        .y_gap = y_gap,
+        .in_pairs = in_pairs,
     };
     op_case c = {.n_rows = n_rows, .row = out, .exec = exec_lora, .data = &data, .bound = bound, .whole = in_pairs};
     snprintf(c.label, sizeof c.label, "lora [%lld, %lld] rank %d of %d x %s rows %lld%s%s", (long long)out,
@@ -381,8 +409,8 @@ static void check_lora_pairs(int64_t n_rows, int64_t in, int64_t out, const int3
 /* Ranks, widths and numbers of rows at which a backend may take pairs, and beside them; the same without permission. */
 static void check_lora_permission(void) {
     static const int32_t ranks[][2] = {{1, 16}, {8, 8}, {16, 4}, {20, 0}, {MAX_RANK, 1}};
-    static const int64_t sizes[][3] = {{128, 72, 136}, {300, 200, 24}, {33, 8, 200}, {31, 64, 64}, {1, 128, 8},
-                                       {130, 31, 64},  {129, 64, 23}};
+    static const int64_t sizes[][3] = {{128, 72, 136}, {300, 200, 24}, {33, 8, 200}, {31, 64, 64},
+                                       {1, 128, 8},    {130, 31, 64},  {129, 64, 23}};
     for (size_t i = 0; i < QR_COUNT_OF(ranks) * QR_COUNT_OF(sizes); i++) {
         const int32_t *rank = ranks[i % QR_COUNT_OF(ranks)];
         const int64_t *size = sizes[i / QR_COUNT_OF(ranks)];

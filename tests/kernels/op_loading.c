@@ -50,8 +50,7 @@ static expected quantize_by_definition(const qr_weight_desc *desc, const float *
         qr_nf4_quantize(values, n, desc->block, e.codes, e.scales);
     } else if (desc->format == QR_WEIGHT_INT8) {
         for (int64_t r = 0; r < desc->rows; r++) {
-            e.scales[r] =
-                qr_int8_quantize_row(values + r * desc->cols, desc->cols, (int8_t *)e.codes + r * desc->cols);
+            e.scales[r] = qr_int8_quantize_row(values + r * desc->cols, desc->cols, (int8_t *)e.codes + r * desc->cols);
         }
     } else {
         const qr_dtype dtype = desc->format == QR_WEIGHT_F32   ? QR_DTYPE_F32
@@ -115,8 +114,9 @@ static void check_loaded(qr_backend *backend, const qr_weight *weight, const exp
     } else if (desc->format == QR_WEIGHT_INT8) {
         CHECK_INT(backend->weight_get_scales(backend, weight, scales, NULL, NULL, NULL, NULL), QRUN_OK);
     }
-    CHECK_MSG(memcmp(desc->format == QR_WEIGHT_NF4_DQ ? absmax : scales, e->scales,
-                     (size_t)e->n_scales * sizeof(float)) == 0, "%s: other scales", label);
+    CHECK_MSG(
+        memcmp(desc->format == QR_WEIGHT_NF4_DQ ? absmax : scales, e->scales, (size_t)e->n_scales * sizeof(float)) == 0,
+        "%s: other scales", label);
     qr_free(codes);
     qr_free(scales);
 }
@@ -131,8 +131,8 @@ static void check_load(qr_backend *backend, qr_threads *threads, qr_weight_desc 
     static put_job job;
     const size_t n_bytes = backend->weight_bytes(backend, &desc);
     qr_weight weight = {.desc = desc};
-    job = (put_job){.backend = backend, .weight = &weight, .dtype = dtype,
-                    .rows_at_once = desc.block > 64 ? desc.rows : 64};
+    job = (put_job){
+        .backend = backend, .weight = &weight, .dtype = dtype, .rows_at_once = desc.block > 64 ? desc.rows : 64};
     job.src = make_source(dtype, n, values, &memory);
     const expected e = quantize_by_definition(&desc, values);
     job.absmax = qr_alloc_array_zeroed((size_t)qr_max(e.n_scales, 1), sizeof(float));
@@ -154,7 +154,7 @@ static void check_load(qr_backend *backend, qr_threads *threads, qr_weight_desc 
 static const struct {
     qr_weight_format format;
     int block;
-} formats[] = {{QR_WEIGHT_F32, 0}, {QR_WEIGHT_F16, 0},  {QR_WEIGHT_BF16, 0},  {QR_WEIGHT_INT8, 0},
+} formats[] = {{QR_WEIGHT_F32, 0},  {QR_WEIGHT_F16, 0},     {QR_WEIGHT_BF16, 0}, {QR_WEIGHT_INT8, 0},
                {QR_WEIGHT_NF4, 64}, {QR_WEIGHT_NF4_DQ, 64}, {QR_WEIGHT_NF4, 32}, {QR_WEIGHT_NF4_DQ, 4096}};
 
 static const int64_t shapes[][2] = {{1, 1}, {1, 7}, {3, 43}, {65, 33}, {64, 172}, {130, 99}, {300, 321}};

@@ -68,8 +68,13 @@ static void check_rms_norm(int64_t n_groups, int64_t dim, double magnitude, floa
     float *src = op_normals(N_ROWS * (row + op_gap(row)), 1, magnitude), *weight = op_normals(dim, 2, 1.0);
     for (int64_t j = 0; j < row; j++) { src[2 * (row + op_gap(row)) + j] = 0.0F; } /* a row of zeros */
     double *bound = op_doubles(N_ROWS * row);
-    const norm_case data = {.n_groups = n_groups, .dim = dim, .src = src, .weight = weight, .eps = 1e-5F,
-                            .weight_offset = offset, .in_place = in_place};
+    const norm_case data = {.n_groups = n_groups,
+                            .dim = dim,
+                            .src = src,
+                            .weight = weight,
+                            .eps = 1e-5F,
+                            .weight_offset = offset,
+                            .in_place = in_place};
     op_case c = {.n_rows = N_ROWS, .row = row, .exec = exec_rms_norm, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "rms_norm %lld x %lld, values about %g%s", (long long)n_groups, (long long)dim,
              magnitude, in_place ? ", in place" : "");

@@ -105,8 +105,16 @@ static void check_elements(bool adamw, int64_t n, int64_t step, float weight_dec
     }
     const int64_t row = adamw ? 3 : 2;
     double *bound = op_doubles(n * row);
-    const element_case data = {.p = p, .g = g, .m = m, .v = v, .step = step, .grad_scale = 0.37F, .lr = 1e-2F,
-                               .eps = 1e-8F, .weight_decay = weight_decay, .of_8bit = of_8bit};
+    const element_case data = {.p = p,
+                               .g = g,
+                               .m = m,
+                               .v = v,
+                               .step = step,
+                               .grad_scale = 0.37F,
+                               .lr = 1e-2F,
+                               .eps = 1e-8F,
+                               .weight_decay = weight_decay,
+                               .of_8bit = of_8bit};
     for (int64_t i = 0; i < n && !of_8bit; i++) { (adamw ? adamw_bound : sgd_bound)(&data, i, bound + i * row); }
     op_case c = {.n_rows = n, .row = row, .exec = adamw ? exec_adamw : exec_sgd, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "%s%s of %lld, step %lld, decay %g", adamw ? "adamw" : "sgd",
@@ -207,8 +215,15 @@ static void check_adamw8bit(int64_t n, int64_t step, float weight_decay) {
         m_absmax[b] = step == 1 ? 0.0F : fabsf(m_absmax[b]);
         v_absmax[b] = step == 1 ? 0.0F : fabsf(v_absmax[b]);
     }
-    const block_case data = {.n = n, .step = step, .p = p, .g = g, .m_absmax = m_absmax, .v_absmax = v_absmax, .m = m,
-                             .v = v, .weight_decay = weight_decay};
+    const block_case data = {.n = n,
+                             .step = step,
+                             .p = p,
+                             .g = g,
+                             .m_absmax = m_absmax,
+                             .v_absmax = v_absmax,
+                             .m = m,
+                             .v = v,
+                             .weight_decay = weight_decay};
     op_case c = {.n_rows = n_blocks, .row = BLOCK_ROW, .exec = exec_adamw8bit, .data = &data};
     snprintf(c.label, sizeof c.label, "adamw8bit of %lld, step %lld, decay %g", (long long)n, (long long)step,
              (double)weight_decay);
@@ -300,8 +315,14 @@ static void check_adafactor(int64_t rows, int64_t cols, int64_t step, float weig
     }
     for (int64_t i = 0; i < cols; i++) { col_moment[i] = step == 1 ? 0.0F : col_moment[i] * col_moment[i]; }
     double *bound = op_doubles(n_out);
-    const factor_case data = {.rows = rows, .cols = cols, .step = step, .p = p, .g = g, .row_moment = row_moment,
-                              .col_moment = col_moment, .weight_decay = weight_decay};
+    const factor_case data = {.rows = rows,
+                              .cols = cols,
+                              .step = step,
+                              .p = p,
+                              .g = g,
+                              .row_moment = row_moment,
+                              .col_moment = col_moment,
+                              .weight_decay = weight_decay};
     adafactor_bound(&data, bound);
     op_case c = {.n_rows = 1, .row = n_out, .exec = exec_adafactor, .data = &data, .bound = bound, .whole = true};
     snprintf(c.label, sizeof c.label, "adafactor [%lld, %lld], step %lld, decay %g", (long long)rows, (long long)cols,

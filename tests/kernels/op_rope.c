@@ -111,7 +111,7 @@ static void rope_bound(const rope_case *c, double *bound) {
 }
 
 void test_op_rope(void) {
-    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},  {4, 64, 32},  {7, 80, 40},
+    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},   {4, 64, 32}, {7, 80, 40},
                                         {2, 80, 16}, {3, 128, 64}, {2, 256, 128}, {2, 96, 24}, {3, 17, 5}};
     for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
         const int64_t n_heads = shapes[s][0], head_dim = shapes[s][1], half = shapes[s][2], row = n_heads * head_dim;
@@ -122,8 +122,8 @@ void test_op_rope(void) {
             sines[i] = sinf(angle[i]);
         }
         double *bound = op_doubles(N_TOKENS * row);
-        const rope_case data = {.n_heads = n_heads, .head_dim = head_dim, .half = half,
-                                .x = x, .cos_table = cosines, .sin_table = sines};
+        const rope_case data = {
+            .n_heads = n_heads, .head_dim = head_dim, .half = half, .x = x, .cos_table = cosines, .sin_table = sines};
         op_case c = {.n_rows = N_TOKENS, .row = row, .exec = exec_rope, .data = &data, .bound = bound};
         snprintf(c.label, sizeof c.label, "rope %lld heads of %lld, half %lld", (long long)n_heads, (long long)head_dim,
                  (long long)half);

@@ -53,8 +53,11 @@ static qr_sample_draw draw_of(int64_t i, int64_t row, uint64_t stream, int64_t v
     static const float temperatures[] = {1.0F, 0.5F, 3.0F, 0.0F, 1e-30F, 1.0F, 40.0F};
     static const float top_ps[] = {1.0F, 0.9F, 0.0F, 0.5F, 0.999F}, min_ps[] = {0.0F, 0.0F, 0.05F, 1.0F};
     static const int32_t top_ks[] = {0, 1, 5, 40, 0, 300};
-    qr_sample_draw draw = {.uniform = qr_random_uniform(OP_SEED, stream, (uint64_t)i), .row = (int32_t)row,
-                           .temperature = temperatures[i % 7], .top_p = 1.0F, .wants_logprob = i % 3 == 0};
+    qr_sample_draw draw = {.uniform = qr_random_uniform(OP_SEED, stream, (uint64_t)i),
+                           .row = (int32_t)row,
+                           .temperature = temperatures[i % 7],
+                           .top_p = 1.0F,
+                           .wants_logprob = i % 3 == 0};
     if (i % 2 == 0) { return draw; }
     draw.top_p = top_ps[i / 2 % 5];
     draw.min_p = min_ps[i / 3 % 4];
@@ -102,8 +105,11 @@ static void check_wide_draws(void) {
     for (int64_t i = VOCAB; i < 2 * VOCAB; i++) { logits[i] = -3.0F; }
     qr_sample_draw draws[N];
     for (int i = 0; i < N; i++) {
-        draws[i] = (qr_sample_draw){.uniform = qr_random_uniform(OP_SEED, 25, (uint64_t)i), .row = i % 2,
-                                    .temperature = 1.0F, .top_k = i < 4 ? 0 : 7000, .top_p = i == 5 ? 1.0F : 0.97F};
+        draws[i] = (qr_sample_draw){.uniform = qr_random_uniform(OP_SEED, 25, (uint64_t)i),
+                                    .row = i % 2,
+                                    .temperature = 1.0F,
+                                    .top_k = i < 4 ? 0 : 7000,
+                                    .top_p = i == 5 ? 1.0F : 0.97F};
     }
     draws[1].uniform = 0.999;
     check_draws(&(sample_case){VOCAB, 2, logits, draws}, N, "nearly flat");
@@ -143,8 +149,8 @@ static void check_equal_shares(void) {
     static const float logits[VOCAB] = {0.0F};
     qr_sample_draw draws[N];
     for (int i = 0; i < N; i++) {
-        draws[i] = (qr_sample_draw){.uniform = i % 16 / 16.0, .temperature = 1.0F, .top_k = i < 16 ? 0 : 8,
-                                    .top_p = 1.0F};
+        draws[i] =
+            (qr_sample_draw){.uniform = i % 16 / 16.0, .temperature = 1.0F, .top_k = i < 16 ? 0 : 8, .top_p = 1.0F};
     }
     check_draws(&(sample_case){VOCAB, 1, logits, draws}, N, "equal shares");
     float out[3 * N];

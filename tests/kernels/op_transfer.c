@@ -1,5 +1,5 @@
-/* Transfers beside the ops: pieces that come to two stages in turn, are worked on, and go back, as the offloaded optimiser
- * does it; and a stage that is written again before what it held has gone. */
+/* Transfers beside the ops: pieces that come to two stages in turn, are worked on, and go back, as the offloaded
+ * optimiser does it; and a stage that is written again before what it held has gone. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -10,8 +10,8 @@ enum { N_PIECES = 9, N_STAGES = 2 };
 
 typedef struct stages {
     qr_backend *backend;
-    int64_t n; /* floats of a piece */
-    float *host;  /* HOST memory, [N_PIECES, n] */
+    int64_t n;                     /* floats of a piece */
+    float *host;                   /* HOST memory, [N_PIECES, n] */
     float *place[N_STAGES], *ones; /* device, [n] */
 } stages;
 

@@ -60,12 +60,12 @@ op_weight *op_weight_create(qr_weight_desc desc, uint64_t stream) {
     weight->codes = qr_alloc(qr_weight_code_bytes(&desc));
     weight->values = qr_alloc_array((size_t)qr_weight_elements(&desc), sizeof(float));
     switch (desc.format) {
-    case QR_WEIGHT_NF4:
-    case QR_WEIGHT_NF4_DQ: make_nf4(weight, values); break;
-    case QR_WEIGHT_INT8: make_int8(weight, values); break;
-    case QR_WEIGHT_F16: make_float(weight, values, QR_DTYPE_F16); break;
-    case QR_WEIGHT_BF16: make_float(weight, values, QR_DTYPE_BF16); break;
-    default: make_float(weight, values, QR_DTYPE_F32); break;
+        case QR_WEIGHT_NF4:
+        case QR_WEIGHT_NF4_DQ: make_nf4(weight, values); break;
+        case QR_WEIGHT_INT8: make_int8(weight, values); break;
+        case QR_WEIGHT_F16: make_float(weight, values, QR_DTYPE_F16); break;
+        case QR_WEIGHT_BF16: make_float(weight, values, QR_DTYPE_BF16); break;
+        default: make_float(weight, values, QR_DTYPE_F32); break;
     }
     qr_free(values);
     return weight;

@@ -44,9 +44,9 @@ static void fill_elements(matrix *m, const float *src) {
     const int64_t n = qr_weight_elements(&m->desc);
     for (int64_t i = 0; i < n; i++) {
         switch (m->desc.format) {
-        case QR_WEIGHT_F32: ((float *)m->codes)[i] = m->values[i] = src[i]; break;
-        case QR_WEIGHT_F16: m->values[i] = qr_f16_to_f32(((qr_f16 *)m->codes)[i] = qr_f32_to_f16(src[i])); break;
-        default: m->values[i] = qr_bf16_to_f32(((qr_bf16 *)m->codes)[i] = qr_f32_to_bf16(src[i])); break;
+            case QR_WEIGHT_F32: ((float *)m->codes)[i] = m->values[i] = src[i]; break;
+            case QR_WEIGHT_F16: m->values[i] = qr_f16_to_f32(((qr_f16 *)m->codes)[i] = qr_f32_to_f16(src[i])); break;
+            default: m->values[i] = qr_bf16_to_f32(((qr_bf16 *)m->codes)[i] = qr_f32_to_bf16(src[i])); break;
         }
     }
 }
@@ -134,17 +134,17 @@ static void run_linear(qr_backend *backend, const qr_linear_args *args) {
 
 static double element(const void *x, qr_dtype dtype, int64_t k) {
     switch (dtype) {
-    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)x)[k]);
-    case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)x)[k]);
-    default: return (double)((const float *)x)[k];
+        case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(((const qr_bf16 *)x)[k]);
+        case QR_DTYPE_F16: return (double)qr_f16_to_f32(((const qr_f16 *)x)[k]);
+        default: return (double)((const float *)x)[k];
     }
 }
 
 static double rounded(float value, qr_dtype dtype) {
     switch (dtype) {
-    case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(value));
-    case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(value));
-    default: return (double)value;
+        case QR_DTYPE_BF16: return (double)qr_bf16_to_f32(qr_f32_to_bf16(value));
+        case QR_DTYPE_F16: return (double)qr_f16_to_f32(qr_f32_to_f16(value));
+        default: return (double)value;
     }
 }
 
@@ -182,9 +182,9 @@ static void activations_create(activations *x, qr_dtype dtype, int64_t cols) {
             const float value = k < cols ? random_value(100, i * cols + k) : NAN;
             const int64_t at = i * x->stride + k;
             switch (dtype) {
-            case QR_DTYPE_BF16: ((qr_bf16 *)x->data)[at] = qr_f32_to_bf16(value); break;
-            case QR_DTYPE_F16: ((qr_f16 *)x->data)[at] = qr_f32_to_f16(value); break;
-            default: ((float *)x->data)[at] = value; break;
+                case QR_DTYPE_BF16: ((qr_bf16 *)x->data)[at] = qr_f32_to_bf16(value); break;
+                case QR_DTYPE_F16: ((qr_f16 *)x->data)[at] = qr_f32_to_f16(value); break;
+                default: ((float *)x->data)[at] = value; break;
             }
         }
     }
@@ -324,8 +324,13 @@ static void bias_and_accumulate(qr_backend *const backends[2]) {
     float bias[ROWS], plain[N * ROWS], with_both[N * ROWS];
     for (int o = 0; o < ROWS; o++) { bias[o] = random_value(300, o); }
     for (int i = 0; i < N * ROWS; i++) { with_both[i] = random_value(301, i); }
-    qr_linear_args args = {.weight = &weight, .x = x.data, .x_dtype = x.dtype, .y = plain, .n_rows = N,
-                           .x_stride = x.stride, .y_stride = ROWS};
+    qr_linear_args args = {.weight = &weight,
+                           .x = x.data,
+                           .x_dtype = x.dtype,
+                           .y = plain,
+                           .n_rows = N,
+                           .x_stride = x.stride,
+                           .y_stride = ROWS};
     run_linear(backends[1], &args);
     args.bias = bias;
     args.accumulate = true;
@@ -478,8 +483,13 @@ static void test_backward_of_tiles(void) {
     activations_create(&dy, QR_DTYPE_BF16, ROWS);
     static float dx[2][N * COLS];
     for (int b = 0; b < 2; b++) {
-        const qr_linear_backward_args args = {.weight = &weight, .dy = dy.data, .dy_dtype = QR_DTYPE_BF16, .dx = dx[b],
-                                              .n_rows = N, .dy_stride = dy.stride, .dx_stride = COLS};
+        const qr_linear_backward_args args = {.weight = &weight,
+                                              .dy = dy.data,
+                                              .dy_dtype = QR_DTYPE_BF16,
+                                              .dx = dx[b],
+                                              .n_rows = N,
+                                              .dy_stride = dy.stride,
+                                              .dx_stride = COLS};
         void *workspace = workspace_create(backends[b], qr_linear_backward_workspace(backends[b], &args));
         CHECK(qr_linear_backward(backends[b], &args, workspace, NULL) == QRUN_OK);
         workspace_destroy(backends[b], workspace, qr_linear_backward_workspace(backends[b], &args));

@@ -15,11 +15,10 @@
 
 enum { SEED = 7 };
 
-static qr_threads *pool;      /* four threads, more than there may be processors */
+static qr_threads *pool; /* four threads, more than there may be processors */
 static qr_backend *reference;
-static qr_backend *backend;   /* of the instruction set being tested, with the pool */
-static qr_backend *lonely;    /* the same, single-threaded */
-
+static qr_backend *backend; /* of the instruction set being tested, with the pool */
+static qr_backend *lonely;  /* the same, single-threaded */
 
 static float normal(uint64_t stream, uint64_t i) { return (float)qr_random_normal(SEED, stream, i); }
 
@@ -104,38 +103,38 @@ static void test_functions_at_the_ends(void) {
 
 /* --- quantize --- */
 
-static const float awkward[] = {0.0F, -0.0F, NAN, INFINITY, -INFINITY, 1e-45F, -3e-39F, 1.2e-38F, FLT_MAX, -FLT_MAX,
-                                65504.0F, 65520.0F, 1e-7F, 6e-8F, 3e-8F, 1.0F, -1.0F};
+static const float awkward[] = {0.0F,     -0.0F,    NAN,      INFINITY, -INFINITY, 1e-45F, -3e-39F, 1.2e-38F, FLT_MAX,
+                                -FLT_MAX, 65504.0F, 65520.0F, 1e-7F,    6e-8F,     3e-8F,  1.0F,    -1.0F};
 
 /* kind 0: normal numbers; 1: with awkward ones among them; 2: exact midpoints and their neighbours, scaled by 1; 3:
  * zeros; 4: very small ones. */
 static float source_value(int kind, uint64_t i) {
     const uint64_t pick = (uint64_t)(qr_random_uniform(SEED, 50, i) * 1000.0);
     switch (kind) {
-    case 0: return 0.02F * normal(51, i);
-    case 1: return pick < 60 ? awkward[pick % QR_COUNT_OF(awkward)] : normal(52, i);
-    case 2: {
-        const float midpoint = qr_nf4_midpoints[pick % 15];
-        return i % 32 == 0 ? 1.0F : pick % 2 == 0 ? midpoint : nextafterf(midpoint, pick % 3 == 0 ? 2.0F : -2.0F);
-    }
-    case 3: return 0.0F;
-    default: return 1e-39F * normal(53, i);
+        case 0: return 0.02F * normal(51, i);
+        case 1: return pick < 60 ? awkward[pick % QR_COUNT_OF(awkward)] : normal(52, i);
+        case 2: {
+            const float midpoint = qr_nf4_midpoints[pick % 15];
+            return i % 32 == 0 ? 1.0F : pick % 2 == 0 ? midpoint : nextafterf(midpoint, pick % 3 == 0 ? 2.0F : -2.0F);
+        }
+        case 3: return 0.0F;
+        default: return 1e-39F * normal(53, i);
     }
 }
 
 static void put_source(void *src, qr_dtype dtype, int64_t i, float x) {
     switch (dtype) {
-    case QR_DTYPE_F32: ((float *)src)[i] = x; break;
-    case QR_DTYPE_F16: ((qr_f16 *)src)[i] = qr_f32_to_f16(x); break;
-    default: ((qr_bf16 *)src)[i] = qr_f32_to_bf16(x); break;
+        case QR_DTYPE_F32: ((float *)src)[i] = x; break;
+        case QR_DTYPE_F16: ((qr_f16 *)src)[i] = qr_f32_to_f16(x); break;
+        default: ((qr_bf16 *)src)[i] = qr_f32_to_bf16(x); break;
     }
 }
 
 static float get_source(const void *src, qr_dtype dtype, int64_t i) {
     switch (dtype) {
-    case QR_DTYPE_F32: return ((const float *)src)[i];
-    case QR_DTYPE_F16: return qr_f16_to_f32(((const qr_f16 *)src)[i]);
-    default: return qr_bf16_to_f32(((const qr_bf16 *)src)[i]);
+        case QR_DTYPE_F32: return ((const float *)src)[i];
+        case QR_DTYPE_F16: return qr_f16_to_f32(((const qr_f16 *)src)[i]);
+        default: return qr_bf16_to_f32(((const qr_bf16 *)src)[i]);
     }
 }
 
@@ -214,9 +213,9 @@ typedef struct world {
     float softcap;
     int64_t row, table_stride;
     size_t page_stride;
-    int32_t *table;       /* [n_seqs, table_stride] */
+    int32_t *table; /* [n_seqs, table_stride] */
     unsigned char *pages;
-    float *q[MAX_SEQS];   /* [length, n_heads, head_dim] */
+    float *q[MAX_SEQS]; /* [length, n_heads, head_dim] */
 } world;
 
 static void fill_pages(world *w, int garbage) {
@@ -233,8 +232,15 @@ static void fill_pages(world *w, int garbage) {
             position[i] = (int32_t)i;
             page[i] = w->table[s * w->table_stride + i / QR_KV_PAGE_TOKENS];
         }
-        const qr_kv_write_args args = {.layout = w->layout, .k = k, .v = v, .n_tokens = n, .k_stride = kv_row,
-                                       .v_stride = kv_row, .token_page = page, .position = position, .pages = w->pages,
+        const qr_kv_write_args args = {.layout = w->layout,
+                                       .k = k,
+                                       .v = v,
+                                       .n_tokens = n,
+                                       .k_stride = kv_row,
+                                       .v_stride = kv_row,
+                                       .token_page = page,
+                                       .position = position,
+                                       .pages = w->pages,
                                        .page_stride_bytes = w->page_stride};
         CHECK(qr_kv_write(garbage ? backend : reference, &args, NULL, NULL) == QRUN_OK);
         free(k), free(v), free(position), free(page);

@@ -11,7 +11,7 @@
 
 enum { SEED = 11, MAX_SEQS = 8 };
 
-static qr_threads *pool; /* four threads, more than there may be processors */
+static qr_threads *pool;    /* four threads, more than there may be processors */
 static qr_backend *backend; /* of the instruction set being tested, with the pool */
 static qr_backend *lonely;  /* the same, single-threaded */
 
@@ -68,19 +68,33 @@ static void packed_make(const packed *p, packed_data *d) {
     d->dst = memory(n * row * f);
     d->lse = memory(n * p->n_heads * f);
     d->gradients = memory(n * stride * f);
-    d->forward = (qr_attention_packed_args){
-        .q = d->qkv, .k = d->qkv + row, .v = d->qkv + row + kv_row, .dst = d->dst, .dst_dtype = QR_DTYPE_F32,
-        .lse = d->lse, .seq_start = d->seq_start, .n_tokens = n, .qkv_stride = stride, .n_heads = p->n_heads,
-        .n_kv_heads = p->n_kv_heads, .head_dim = p->head_dim, .n_seqs = p->n_seqs, .max_seq_tokens = longest,
-        .scale = 0.4F, .softcap = p->softcap, .window = p->window, .round_kv = p->round_kv};
-    d->backward = (qr_attention_packed_backward_args){
-        .forward = d->forward, .dout = d->dout, .dq = d->gradients, .dk = d->gradients + row,
-        .dv = d->gradients + row + kv_row, .dqkv_stride = stride};
+    d->forward = (qr_attention_packed_args){.q = d->qkv,
+                                            .k = d->qkv + row,
+                                            .v = d->qkv + row + kv_row,
+                                            .dst = d->dst,
+                                            .dst_dtype = QR_DTYPE_F32,
+                                            .lse = d->lse,
+                                            .seq_start = d->seq_start,
+                                            .n_tokens = n,
+                                            .qkv_stride = stride,
+                                            .n_heads = p->n_heads,
+                                            .n_kv_heads = p->n_kv_heads,
+                                            .head_dim = p->head_dim,
+                                            .n_seqs = p->n_seqs,
+                                            .max_seq_tokens = longest,
+                                            .scale = 0.4F,
+                                            .softcap = p->softcap,
+                                            .window = p->window,
+                                            .round_kv = p->round_kv};
+    d->backward = (qr_attention_packed_backward_args){.forward = d->forward,
+                                                      .dout = d->dout,
+                                                      .dq = d->gradients,
+                                                      .dk = d->gradients + row,
+                                                      .dv = d->gradients + row + kv_row,
+                                                      .dqkv_stride = stride};
 }
 
-static void packed_free(packed_data *d) {
-    free(d->qkv), free(d->dout), free(d->dst), free(d->lse), free(d->gradients);
-}
+static void packed_free(packed_data *d) { free(d->qkv), free(d->dout), free(d->dst), free(d->lse), free(d->gradients); }
 
 static bool same_bytes(const void *a, const void *b, int64_t n_floats) {
     return memcmp(a, b, (size_t)n_floats * sizeof(float)) == 0;
@@ -103,14 +117,18 @@ static void check_threads(const packed *p) {
 
 static void test_packed_bits_do_not_depend_on_threads(void) {
     check_threads(&(packed){.n_heads = 4, .n_kv_heads = 1, .head_dim = 40, .n_seqs = 1, .length = {1500}});
-    check_threads(&(packed){.n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .n_seqs = 2, .length = {333, 900},
-                            .window = 200});
-    check_threads(&(packed){.n_heads = 71, .n_kv_heads = 1, .head_dim = 15, .n_seqs = 1, .length = {130},
-                            .softcap = 2.0F});
-    check_threads(&(packed){.n_heads = 3, .n_kv_heads = 1, .head_dim = 256, .n_seqs = 1, .length = {70},
-                            .round_kv = true});
-    check_threads(&(packed){.n_heads = 6, .n_kv_heads = 3, .head_dim = 8, .n_seqs = 8,
-                            .length = {1, 64, 65, 2, 300, 16, 128, 17}, .window = 1});
+    check_threads(
+        &(packed){.n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .n_seqs = 2, .length = {333, 900}, .window = 200});
+    check_threads(
+        &(packed){.n_heads = 71, .n_kv_heads = 1, .head_dim = 15, .n_seqs = 1, .length = {130}, .softcap = 2.0F});
+    check_threads(
+        &(packed){.n_heads = 3, .n_kv_heads = 1, .head_dim = 256, .n_seqs = 1, .length = {70}, .round_kv = true});
+    check_threads(&(packed){.n_heads = 6,
+                            .n_kv_heads = 3,
+                            .head_dim = 8,
+                            .n_seqs = 8,
+                            .length = {1, 64, 65, 2, 300, 16, 128, 17},
+                            .window = 1});
 }
 
 /* The gradients of every sequence are those it has alone. */
@@ -158,15 +176,31 @@ static void test_packed_is_the_attention_of_generation(void) {
         position[i] = i;
         token_page[i] = table[i / QR_KV_PAGE_TOKENS];
     }
-    const qr_kv_write_args write = {
-        .layout = layout, .k = d.forward.k, .v = d.forward.v, .n_tokens = LENGTH, .k_stride = d.forward.qkv_stride,
-        .v_stride = d.forward.qkv_stride, .token_page = token_page, .position = position, .pages = pages,
-        .page_stride_bytes = (size_t)page_bytes};
-    const qr_attention_args attention = {
-        .layout = layout, .q = d.forward.q, .dst = dst, .dst_dtype = QR_DTYPE_F32, .n_tokens = LENGTH,
-        .q_stride = d.forward.qkv_stride, .n_heads = p.n_heads, .n_seqs = 1, .q_start = d.seq_start,
-        .first_position = &zero, .block_table = table, .table_stride = PAGES, .pages = pages,
-        .page_stride_bytes = (size_t)page_bytes, .scale = d.forward.scale};
+    const qr_kv_write_args write = {.layout = layout,
+                                    .k = d.forward.k,
+                                    .v = d.forward.v,
+                                    .n_tokens = LENGTH,
+                                    .k_stride = d.forward.qkv_stride,
+                                    .v_stride = d.forward.qkv_stride,
+                                    .token_page = token_page,
+                                    .position = position,
+                                    .pages = pages,
+                                    .page_stride_bytes = (size_t)page_bytes};
+    const qr_attention_args attention = {.layout = layout,
+                                         .q = d.forward.q,
+                                         .dst = dst,
+                                         .dst_dtype = QR_DTYPE_F32,
+                                         .n_tokens = LENGTH,
+                                         .q_stride = d.forward.qkv_stride,
+                                         .n_heads = p.n_heads,
+                                         .n_seqs = 1,
+                                         .q_start = d.seq_start,
+                                         .first_position = &zero,
+                                         .block_table = table,
+                                         .table_stride = PAGES,
+                                         .pages = pages,
+                                         .page_stride_bytes = (size_t)page_bytes,
+                                         .scale = d.forward.scale};
     run(lonely, QR_OP_kv_write, &write);
     run(lonely, QR_OP_attention, &attention);
     CHECK(same_bytes(d.dst, dst, LENGTH * row));
@@ -233,8 +267,13 @@ static void check_row(const float *logits, int64_t vocab, int32_t target, float 
     const int64_t bytes = vocab * (int64_t)sizeof(float);
     float *gradient = memory(bytes), loss = NAN;
     memcpy(gradient, logits, (size_t)bytes);
-    const qr_cross_entropy_args args = {.logits = gradient, .target = &target, .loss = &loss, .n_rows = 1,
-                                        .vocab = vocab, .softcap = cap, .dloss = 0.5F};
+    const qr_cross_entropy_args args = {.logits = gradient,
+                                        .target = &target,
+                                        .loss = &loss,
+                                        .n_rows = 1,
+                                        .vocab = vocab,
+                                        .softcap = cap,
+                                        .dloss = 0.5F};
     run(backend, QR_OP_cross_entropy, &args);
     double highest = -INFINITY, sum = 0.0, worst = 0.0;
     for (int64_t i = 0; i < vocab; i++) { highest = fmax(highest, capped((double)logits[i], (double)cap)); }
@@ -275,8 +314,8 @@ static void test_cross_entropy_says_what_is_not_a_number(void) {
         float *logits = numbers(5000, 4), loss = 0.0F;
         logits[4500] = awkward[i];
         const int32_t target = 3;
-        const qr_cross_entropy_args args = {.logits = logits, .target = &target, .loss = &loss, .n_rows = 1,
-                                            .vocab = 5000, .dloss = 1.0F};
+        const qr_cross_entropy_args args = {
+            .logits = logits, .target = &target, .loss = &loss, .n_rows = 1, .vocab = 5000, .dloss = 1.0F};
         run(backend, QR_OP_cross_entropy, &args);
         CHECK_MSG(!isfinite(loss), "a logit of %g gives a loss of %g", (double)awkward[i], (double)loss);
         free(logits);
@@ -297,8 +336,8 @@ static double exact_slope(qr_act_fn fn, double x) {
 
 static float slope_of(qr_act_fn fn, float x) {
     float one = 1.0F, dx = NAN;
-    const qr_activation_backward_args args = {.fn = fn, .x = &x, .dy = &one, .dx = &dx, .n_rows = 1, .dim = 1,
-                                              .x_stride = 1, .dy_stride = 1, .dx_stride = 1};
+    const qr_activation_backward_args args = {
+        .fn = fn, .x = &x, .dy = &one, .dx = &dx, .n_rows = 1, .dim = 1, .x_stride = 1, .dy_stride = 1, .dx_stride = 1};
     CHECK_INT(qr_activation_backward(lonely, &args, NULL, NULL), QRUN_OK);
     return dx;
 }

@@ -88,17 +88,36 @@ enum { N_ROWS = 5, IN = 7, OUT = 6, RANK = 3 };
 static const qr_weight weight = {.desc = {.format = QR_WEIGHT_F32, .rows = OUT, .cols = IN}, .data = w};
 
 static void forward_linear(void) {
-    RUN(linear, {.weight = &weight, .bias = bias, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = N_ROWS,
-                 .x_stride = IN, .y_stride = OUT});
+    RUN(linear, {.weight = &weight,
+                 .bias = bias,
+                 .x = x,
+                 .x_dtype = QR_DTYPE_F32,
+                 .y = y,
+                 .n_rows = N_ROWS,
+                 .x_stride = IN,
+                 .y_stride = OUT});
 }
 
 static void test_linear(void) {
     const function f = {forward_linear, y, dy, N_ROWS * OUT};
     begin_case(1);
-    RUN(linear_backward, {.weight = &weight, .dy = dy, .dy_dtype = QR_DTYPE_F32, .dx = dx, .n_rows = N_ROWS,
-                          .dy_stride = OUT, .dx_stride = IN});
-    RUN(weight_backward, {.x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dw = dw, .dbias = dbias, .n_rows = N_ROWS,
-                          .in = IN, .out = OUT, .x_stride = IN, .dy_stride = OUT});
+    RUN(linear_backward, {.weight = &weight,
+                          .dy = dy,
+                          .dy_dtype = QR_DTYPE_F32,
+                          .dx = dx,
+                          .n_rows = N_ROWS,
+                          .dy_stride = OUT,
+                          .dx_stride = IN});
+    RUN(weight_backward, {.x = x,
+                          .x_dtype = QR_DTYPE_F32,
+                          .dy = dy,
+                          .dw = dw,
+                          .dbias = dbias,
+                          .n_rows = N_ROWS,
+                          .in = IN,
+                          .out = OUT,
+                          .x_stride = IN,
+                          .dy_stride = OUT});
     check_gradient(&f, "linear dx", x, N_ROWS * IN, dx);
     check_gradient(&f, "linear dw", w, OUT * IN, dw);
     check_gradient(&f, "linear dbias", bias, OUT, dbias);
@@ -109,17 +128,39 @@ static void forward_lora(void) {
     static const int32_t row_adapter[N_ROWS] = {0};
     const qr_lora_factor factor = {.a = w, .b = u, .rank = RANK, .scale = -1.75F};
     memset(y, 0, sizeof y);
-    RUN(lora, {.factors = &factor, .row_adapter = row_adapter, .x = x, .x_dtype = QR_DTYPE_F32, .y = y,
+    RUN(lora, {.factors = &factor,
+               .row_adapter = row_adapter,
+               .x = x,
+               .x_dtype = QR_DTYPE_F32,
+               .y = y,
                .n_rows = N_ROWS,
-               .in = IN, .out = OUT, .x_stride = IN, .y_stride = OUT, .n_adapters = 1, .max_rank = RANK});
+               .in = IN,
+               .out = OUT,
+               .x_stride = IN,
+               .y_stride = OUT,
+               .n_adapters = 1,
+               .max_rank = RANK});
 }
 
 static void test_lora(void) {
     const function f = {forward_lora, y, dy, N_ROWS * OUT};
     begin_case(2);
-    RUN(lora_backward, {.a = w, .b = u, .da = dw, .db = du, .x = x, .x_dtype = QR_DTYPE_F32, .dy = dy, .dx = dx,
-                        .n_rows = N_ROWS, .in = IN, .out = OUT, .x_stride = IN, .dy_stride = OUT, .dx_stride = IN,
-                        .rank = RANK, .scale = -1.75F});
+    RUN(lora_backward, {.a = w,
+                        .b = u,
+                        .da = dw,
+                        .db = du,
+                        .x = x,
+                        .x_dtype = QR_DTYPE_F32,
+                        .dy = dy,
+                        .dx = dx,
+                        .n_rows = N_ROWS,
+                        .in = IN,
+                        .out = OUT,
+                        .x_stride = IN,
+                        .dy_stride = OUT,
+                        .dx_stride = IN,
+                        .rank = RANK,
+                        .scale = -1.75F});
     check_gradient(&f, "lora dx", x, N_ROWS * IN, dx);
     check_gradient(&f, "lora da", w, RANK * IN, dw);
     check_gradient(&f, "lora db", u, OUT * RANK, du);
@@ -133,8 +174,16 @@ static void forward_dora(void) {
     float ratio[OUT];
     for (int o = 0; o < OUT; o++) { ratio[o] = w[o] / dora_norms[o]; }
     const qr_lora_factor factor = {.rank = RANK, .ratio = ratio};
-    RUN(dora, {.factors = &factor, .row_adapter = row_adapter, .src = x, .bias = bias, .dst = y, .n_rows = N_ROWS,
-               .dim = OUT, .src_stride = OUT, .dst_stride = OUT, .n_adapters = 1});
+    RUN(dora, {.factors = &factor,
+               .row_adapter = row_adapter,
+               .src = x,
+               .bias = bias,
+               .dst = y,
+               .n_rows = N_ROWS,
+               .dim = OUT,
+               .src_stride = OUT,
+               .dst_stride = OUT,
+               .n_adapters = 1});
 }
 
 /* With no bias to take off: what dora_backward calls z. */
@@ -142,8 +191,14 @@ static void test_dora(void) {
     const function f = {forward_dora, y, dy, N_ROWS * OUT};
     begin_case(3);
     memset(bias, 0, sizeof bias);
-    RUN(dora_backward, {.dy = dy, .z = x, .norm = dora_norms, .dmagnitude = dw, .n_rows = N_ROWS, .dim = OUT,
-                        .dy_stride = OUT, .z_stride = OUT});
+    RUN(dora_backward, {.dy = dy,
+                        .z = x,
+                        .norm = dora_norms,
+                        .dmagnitude = dw,
+                        .n_rows = N_ROWS,
+                        .dim = OUT,
+                        .dy_stride = OUT,
+                        .z_stride = OUT});
     check_gradient(&f, "dora dmagnitude", w, OUT, dw);
 }
 
@@ -157,33 +212,64 @@ static void spread_rows(void) {
 }
 
 static void forward_rms_norm(void) {
-    RUN(rms_norm, {.src = x, .weight = w, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .n_groups = GROUPS,
-                   .dim = DIM, .src_stride = NORM_ROW, .dst_stride = NORM_ROW, .eps = 0.5F, .weight_offset = 1.0F});
+    RUN(rms_norm, {.src = x,
+                   .weight = w,
+                   .dst = y,
+                   .dst_dtype = QR_DTYPE_F32,
+                   .n_rows = N_ROWS,
+                   .n_groups = GROUPS,
+                   .dim = DIM,
+                   .src_stride = NORM_ROW,
+                   .dst_stride = NORM_ROW,
+                   .eps = 0.5F,
+                   .weight_offset = 1.0F});
 }
 
 static void test_rms_norm(void) {
     const function f = {forward_rms_norm, y, dy, N_ROWS * NORM_ROW};
     begin_case(3);
     spread_rows();
-    RUN(rms_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .n_rows = N_ROWS,
+    RUN(rms_norm_backward, {.x = x,
+                            .weight = w,
+                            .dy = dy,
+                            .dx = dx,
+                            .dweight = dw,
+                            .n_rows = N_ROWS,
                             .n_groups = GROUPS,
-                            .dim = DIM, .x_stride = NORM_ROW, .dy_stride = NORM_ROW, .dx_stride = NORM_ROW, .eps = 0.5F,
+                            .dim = DIM,
+                            .x_stride = NORM_ROW,
+                            .dy_stride = NORM_ROW,
+                            .dx_stride = NORM_ROW,
+                            .eps = 0.5F,
                             .weight_offset = 1.0F});
     check_gradient(&f, "rms_norm dx", x, N_ROWS * NORM_ROW, dx);
     check_gradient(&f, "rms_norm dweight", w, DIM, dw);
 }
 
 static void forward_layer_norm(void) {
-    RUN(layer_norm, {.src = x, .weight = w, .bias = bias, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS,
-                     .dim = NORM_ROW, .eps = 0.5F});
+    RUN(layer_norm, {.src = x,
+                     .weight = w,
+                     .bias = bias,
+                     .dst = y,
+                     .dst_dtype = QR_DTYPE_F32,
+                     .n_rows = N_ROWS,
+                     .dim = NORM_ROW,
+                     .eps = 0.5F});
 }
 
 static void test_layer_norm(void) {
     const function f = {forward_layer_norm, y, dy, N_ROWS * NORM_ROW};
     begin_case(4);
     spread_rows();
-    RUN(layer_norm_backward, {.x = x, .weight = w, .dy = dy, .dx = dx, .dweight = dw, .dbias = dbias, .n_rows = N_ROWS,
-                              .dim = NORM_ROW, .eps = 0.5F});
+    RUN(layer_norm_backward, {.x = x,
+                              .weight = w,
+                              .dy = dy,
+                              .dx = dx,
+                              .dweight = dw,
+                              .dbias = dbias,
+                              .n_rows = N_ROWS,
+                              .dim = NORM_ROW,
+                              .eps = 0.5F});
     check_gradient(&f, "layer_norm dx", x, N_ROWS * NORM_ROW, dx);
     check_gradient(&f, "layer_norm dweight", w, NORM_ROW, dw);
     check_gradient(&f, "layer_norm dbias", bias, NORM_ROW, dbias);
@@ -195,8 +281,14 @@ enum { HEADS = 2, HEAD_DIM = 10, HALF = 4, ROPE_ROW = HEADS * HEAD_DIM };
 
 static void forward_rope(void) {
     memcpy(y, x, sizeof y);
-    RUN(rope, {.x = y, .cos_table = u, .sin_table = w, .n_tokens = N_ROWS, .n_heads = HEADS, .head_dim = HEAD_DIM,
-               .half = HALF, .x_stride = ROPE_ROW});
+    RUN(rope, {.x = y,
+               .cos_table = u,
+               .sin_table = w,
+               .n_tokens = N_ROWS,
+               .n_heads = HEADS,
+               .head_dim = HEAD_DIM,
+               .half = HALF,
+               .x_stride = ROPE_ROW});
 }
 
 static void test_rope(void) {
@@ -208,8 +300,14 @@ static void test_rope(void) {
         w[i] = 1.25F * (float)sin(angle);
     }
     memcpy(dx, dy, sizeof dx);
-    RUN(rope_backward, {.dx = dx, .cos_table = u, .sin_table = w, .n_tokens = N_ROWS, .n_heads = HEADS,
-                        .head_dim = HEAD_DIM, .half = HALF, .dx_stride = ROPE_ROW});
+    RUN(rope_backward, {.dx = dx,
+                        .cos_table = u,
+                        .sin_table = w,
+                        .n_tokens = N_ROWS,
+                        .n_heads = HEADS,
+                        .head_dim = HEAD_DIM,
+                        .half = HALF,
+                        .dx_stride = ROPE_ROW});
     check_gradient(&f, "rope dx", x, N_ROWS * ROPE_ROW, dx);
 }
 
@@ -226,10 +324,23 @@ static void forward_attention(void) { RUN(attention_packed, packed); }
 static void begin_attention(int32_t window, float softcap) {
     begin_case(6);
     packed = (qr_attention_packed_args){
-        .q = x, .k = x + Q_HEADS * WIDTH, .v = x + (Q_HEADS + KV_HEADS) * WIDTH, .dst = y, .dst_dtype = QR_DTYPE_F32,
-        .lse = lse, .seq_start = seq_start, .n_tokens = TOKENS, .qkv_stride = QKV_ROW, .n_heads = Q_HEADS,
-        .n_kv_heads = KV_HEADS, .head_dim = WIDTH, .n_seqs = N_SEQS, .max_seq_tokens = 9, .scale = 0.5F,
-        .softcap = softcap, .window = window,
+        .q = x,
+        .k = x + Q_HEADS * WIDTH,
+        .v = x + (Q_HEADS + KV_HEADS) * WIDTH,
+        .dst = y,
+        .dst_dtype = QR_DTYPE_F32,
+        .lse = lse,
+        .seq_start = seq_start,
+        .n_tokens = TOKENS,
+        .qkv_stride = QKV_ROW,
+        .n_heads = Q_HEADS,
+        .n_kv_heads = KV_HEADS,
+        .head_dim = WIDTH,
+        .n_seqs = N_SEQS,
+        .max_seq_tokens = 9,
+        .scale = 0.5F,
+        .softcap = softcap,
+        .window = window,
     };
 }
 
@@ -238,8 +349,12 @@ static void check_attention_gradient(int32_t window, float softcap) {
     char what[80];
     begin_attention(window, softcap);
     forward_attention();
-    RUN(attention_packed_backward, {.forward = packed, .dout = dy, .dq = dx, .dk = dx + Q_HEADS * WIDTH,
-                                    .dv = dx + (Q_HEADS + KV_HEADS) * WIDTH, .dqkv_stride = QKV_ROW});
+    RUN(attention_packed_backward, {.forward = packed,
+                                    .dout = dy,
+                                    .dq = dx,
+                                    .dk = dx + Q_HEADS * WIDTH,
+                                    .dv = dx + (Q_HEADS + KV_HEADS) * WIDTH,
+                                    .dqkv_stride = QKV_ROW});
     snprintf(what, sizeof what, "attention_packed window %d softcap %g", (int)window, (double)softcap);
     check_gradient(&f, what, x, TOKENS * QKV_ROW, dx);
 }
@@ -268,13 +383,33 @@ static void check_packed_is_paged(int32_t window, float softcap, bool round_kv) 
         }
     }
     CHECK(qr_kv_layer_bytes(&layout) <= 2048);
-    RUN(kv_write, {.layout = layout, .k = packed.k, .v = packed.v, .n_tokens = TOKENS, .k_stride = QKV_ROW,
-                   .v_stride = QKV_ROW, .token_page = token_page, .position = position, .pages = pages,
+    RUN(kv_write, {.layout = layout,
+                   .k = packed.k,
+                   .v = packed.v,
+                   .n_tokens = TOKENS,
+                   .k_stride = QKV_ROW,
+                   .v_stride = QKV_ROW,
+                   .token_page = token_page,
+                   .position = position,
+                   .pages = pages,
                    .page_stride_bytes = 2048});
-    RUN(attention, {.layout = layout, .q = x, .dst = u, .dst_dtype = QR_DTYPE_F32, .n_tokens = TOKENS,
-                    .q_stride = QKV_ROW, .n_heads = Q_HEADS, .n_seqs = N_SEQS, .q_start = seq_start,
-                    .first_position = first_position, .block_table = table, .table_stride = 1, .pages = pages,
-                    .page_stride_bytes = 2048, .scale = packed.scale, .softcap = softcap, .window = window});
+    RUN(attention, {.layout = layout,
+                    .q = x,
+                    .dst = u,
+                    .dst_dtype = QR_DTYPE_F32,
+                    .n_tokens = TOKENS,
+                    .q_stride = QKV_ROW,
+                    .n_heads = Q_HEADS,
+                    .n_seqs = N_SEQS,
+                    .q_start = seq_start,
+                    .first_position = first_position,
+                    .block_table = table,
+                    .table_stride = 1,
+                    .pages = pages,
+                    .page_stride_bytes = 2048,
+                    .scale = packed.scale,
+                    .softcap = softcap,
+                    .window = window});
     forward_attention();
     CHECK_MSG(memcmp(u, y, TOKENS * Q_HEADS * WIDTH * sizeof *y) == 0, "window %d, softcap %g: packed is not paged",
               (int)window, (double)softcap);
@@ -292,8 +427,8 @@ static void test_lse_by_hand(void) {
         for (int64_t h = 0; h < Q_HEADS; h++) {
             double score = 0.0;
             for (int64_t j = 0; j < WIDTH; j++) {
-                score += (double)packed.q[t * QKV_ROW + h * WIDTH + j] *
-                         (double)packed.k[t * QKV_ROW + h / 2 * WIDTH + j];
+                score +=
+                    (double)packed.q[t * QKV_ROW + h * WIDTH + j] * (double)packed.k[t * QKV_ROW + h / 2 * WIDTH + j];
             }
             CHECK(lse[t * Q_HEADS + h] == (float)(0.5 * score));
         }
@@ -307,13 +442,25 @@ enum { ACT_DIM = 40, N_ACTS = N_ROWS * ACT_DIM };
 static qr_act_fn act_fn;
 
 static void forward_activation(void) {
-    RUN(activation, {.fn = act_fn, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .dim = ACT_DIM,
+    RUN(activation, {.fn = act_fn,
+                     .x = x,
+                     .dst = y,
+                     .dst_dtype = QR_DTYPE_F32,
+                     .n_rows = N_ROWS,
+                     .dim = ACT_DIM,
                      .x_stride = ACT_DIM});
 }
 
 static void forward_gate(void) {
-    RUN(gate, {.fn = act_fn, .g = x, .u = u, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .dim = ACT_DIM,
-               .g_stride = ACT_DIM, .u_stride = ACT_DIM});
+    RUN(gate, {.fn = act_fn,
+               .g = x,
+               .u = u,
+               .dst = y,
+               .dst_dtype = QR_DTYPE_F32,
+               .n_rows = N_ROWS,
+               .dim = ACT_DIM,
+               .g_stride = ACT_DIM,
+               .u_stride = ACT_DIM});
 }
 
 static void test_activations(void) {
@@ -323,11 +470,26 @@ static void test_activations(void) {
         act_fn = (qr_act_fn)fn;
         begin_case(7);
         for (int64_t i = 0; i < N_ACTS; i++) { x[i] *= 2.0F; }
-        RUN(activation_backward, {.fn = act_fn, .x = x, .dy = dy, .dx = dx, .n_rows = N_ROWS, .dim = ACT_DIM,
-                                  .x_stride = ACT_DIM, .dy_stride = ACT_DIM, .dx_stride = ACT_DIM});
+        RUN(activation_backward, {.fn = act_fn,
+                                  .x = x,
+                                  .dy = dy,
+                                  .dx = dx,
+                                  .n_rows = N_ROWS,
+                                  .dim = ACT_DIM,
+                                  .x_stride = ACT_DIM,
+                                  .dy_stride = ACT_DIM,
+                                  .dx_stride = ACT_DIM});
         check_gradient(&activation, names[fn], x, N_ACTS, dx);
-        RUN(gate_backward, {.fn = act_fn, .g = x, .u = u, .dy = dy, .dg = dx, .du = du, .n_rows = N_ROWS,
-                            .dim = ACT_DIM, .gu_stride = ACT_DIM, .dgu_stride = ACT_DIM});
+        RUN(gate_backward, {.fn = act_fn,
+                            .g = x,
+                            .u = u,
+                            .dy = dy,
+                            .dg = dx,
+                            .du = du,
+                            .n_rows = N_ROWS,
+                            .dim = ACT_DIM,
+                            .gu_stride = ACT_DIM,
+                            .dgu_stride = ACT_DIM});
         check_gradient(&gate, names[fn], x, N_ACTS, dx);
         check_gradient(&gate, names[fn], u, N_ACTS, du);
     }
@@ -343,8 +505,13 @@ static float loss_softcap;
 
 static void run_cross_entropy(float *logits) {
     memcpy(logits, x, sizeof x);
-    RUN(cross_entropy, {.logits = logits, .target = target, .loss = y, .n_rows = N_ROWS, .vocab = VOCAB,
-                        .softcap = loss_softcap, .dloss = DLOSS});
+    RUN(cross_entropy, {.logits = logits,
+                        .target = target,
+                        .loss = y,
+                        .n_rows = N_ROWS,
+                        .vocab = VOCAB,
+                        .softcap = loss_softcap,
+                        .dloss = DLOSS});
 }
 
 static void forward_cross_entropy(void) { run_cross_entropy(u); }
@@ -376,8 +543,8 @@ static void forward_embedding(void) {
 static void test_embedding(void) {
     const function f = {forward_embedding, y, dy, N_ROWS * TABLE_DIM};
     begin_case(9);
-    RUN(embedding_backward, {.ids = ids, .dy = dy, .dtable = dw, .n_tokens = N_ROWS, .dim = TABLE_DIM,
-                             .vocab = TABLE_ROWS, .scale = 2.5F});
+    RUN(embedding_backward,
+        {.ids = ids, .dy = dy, .dtable = dw, .n_tokens = N_ROWS, .dim = TABLE_DIM, .vocab = TABLE_ROWS, .scale = 2.5F});
     check_gradient(&f, "embedding dtable", w, TABLE_ROWS * TABLE_DIM, dw);
 }
 
@@ -391,8 +558,12 @@ static void test_scatter_is_the_gradient_of_gather(void) {
     const function f = {forward_gather, y, dy, QR_COUNT_OF(gathered) * TABLE_DIM};
     begin_case(10);
     memset(dx, 0xFF, sizeof dx);
-    RUN(scatter_rows, {.src = dy, .rows = gathered, .dst = dx, .n_rows = QR_COUNT_OF(gathered),
-                       .n_dst_rows = TABLE_ROWS, .dim = TABLE_DIM});
+    RUN(scatter_rows, {.src = dy,
+                       .rows = gathered,
+                       .dst = dx,
+                       .n_rows = QR_COUNT_OF(gathered),
+                       .n_dst_rows = TABLE_ROWS,
+                       .dim = TABLE_DIM});
     check_gradient(&f, "gather_rows dx", x, TABLE_ROWS * TABLE_DIM, dx);
 }
 
@@ -405,8 +576,16 @@ static const int64_t row_keys[N_ROWS] = {7, INT64_C(1) << 40, 9, 0, 8};
 #define DROP_KEY UINT64_C(0xFEEDFACE12345678)
 
 static void drop(const float *src, float *dst, const int64_t *row_key, int64_t n_rows, uint64_t key) {
-    RUN(dropout, {.x = src, .x_dtype = QR_DTYPE_F32, .dst = dst, .row_key = row_key, .key = key, .p = DROP_P,
-                  .n_rows = n_rows, .dim = DROP_DIM, .x_stride = DROP_DIM, .dst_stride = DROP_DIM});
+    RUN(dropout, {.x = src,
+                  .x_dtype = QR_DTYPE_F32,
+                  .dst = dst,
+                  .row_key = row_key,
+                  .key = key,
+                  .p = DROP_P,
+                  .n_rows = n_rows,
+                  .dim = DROP_DIM,
+                  .x_stride = DROP_DIM,
+                  .dst_stride = DROP_DIM});
 }
 
 static void forward_dropout(void) { drop(x, y, row_keys, N_ROWS, DROP_KEY); }

@@ -3,13 +3,13 @@
 
 #include "kernels/op_check.h"
 
-#define REFUSED(op, part, ...)                                                                                    \
-    do {                                                                                                          \
-        const qr_##op##_args changed = __VA_ARGS__;                                                               \
-        qr_error refusal = {0};                                                                                   \
-        CHECK_MSG(!qr_check_##op(&changed, &refusal), "%s: accepted what it should refuse: %s", #op, part);       \
-        CHECK_INT(refusal.status, QRUN_ERROR_ARGUMENT);                                                           \
-        CHECK_MSG(strstr(refusal.message, part) != NULL, "%s: \"%s\" lacks %s", #op, refusal.message, part);    \
+#define REFUSED(op, part, ...)                                                                               \
+    do {                                                                                                     \
+        const qr_##op##_args changed = __VA_ARGS__;                                                          \
+        qr_error refusal = {0};                                                                              \
+        CHECK_MSG(!qr_check_##op(&changed, &refusal), "%s: accepted what it should refuse: %s", #op, part);  \
+        CHECK_INT(refusal.status, QRUN_ERROR_ARGUMENT);                                                      \
+        CHECK_MSG(strstr(refusal.message, part) != NULL, "%s: \"%s\" lacks %s", #op, refusal.message, part); \
     } while (0)
 
 static const qr_weight weight = {.desc = {.format = QR_WEIGHT_NF4, .block = 64, .rows = 4, .cols = 8}};
@@ -43,8 +43,15 @@ static void test_linear(void) {
 }
 
 static qr_attention_args attention(void) {
-    return (qr_attention_args){.layout = {QR_KV_INT8, 2, 8}, .dst_dtype = QR_DTYPE_BF16, .n_tokens = 3, .q_stride = 48,
-                               .n_heads = 6, .n_seqs = 1, .table_stride = 1, .page_stride_bytes = 768, .scale = 1.0F};
+    return (qr_attention_args){.layout = {QR_KV_INT8, 2, 8},
+                               .dst_dtype = QR_DTYPE_BF16,
+                               .n_tokens = 3,
+                               .q_stride = 48,
+                               .n_heads = 6,
+                               .n_seqs = 1,
+                               .table_stride = 1,
+                               .page_stride_bytes = 768,
+                               .scale = 1.0F};
 }
 
 static void test_attention(void) {
@@ -84,8 +91,8 @@ static void test_the_others(void) {
     REFUSED(layer_norm, "eps is -1", {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .eps = -1.0F});
     REFUSED(dora_norm, "no weight", {.rank = 1});
     REFUSED(dora, "the number of adapters is 0", {.n_rows = 1, .dim = 1, .src_stride = 1, .dst_stride = 1});
-    REFUSED(dora, "dst has a row stride of 1", {.n_adapters = 1, .n_rows = 1, .dim = 2, .src_stride = 2,
-                                                .dst_stride = 1});
+    REFUSED(dora, "dst has a row stride of 1",
+            {.n_adapters = 1, .n_rows = 1, .dim = 2, .src_stride = 2, .dst_stride = 1});
     REFUSED(lora, "max_rank is 0",
             {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 1, .x_stride = 1, .y_stride = 1, .n_adapters = 1});
     REFUSED(rope_table, "row is 0", {.n_tokens = 1});
@@ -110,8 +117,15 @@ static void test_backward_ops(void) {
             {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 7});
     REFUSED(weight_backward, "dy has a row stride of 2",
             {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 3, .x_stride = 1, .dy_stride = 2});
-    qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 4, .out = 1, .x_stride = 4,
-                                  .dy_stride = 1, .dx_stride = 3, .rank = 2, .scale = 1.0F};
+    qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32,
+                                  .n_rows = 1,
+                                  .in = 4,
+                                  .out = 1,
+                                  .x_stride = 4,
+                                  .dy_stride = 1,
+                                  .dx_stride = 3,
+                                  .rank = 2,
+                                  .scale = 1.0F};
     CHECK(qr_check_lora_backward(&lora, NULL)); /* no dx: its stride does not matter */
     float dx[4];
     lora.dx = dx;
@@ -132,8 +146,15 @@ static void test_backward_ops(void) {
 
 static void test_attention_packed(void) {
     qr_attention_packed_backward_args a = {
-        .forward = {.dst_dtype = QR_DTYPE_F32, .n_tokens = 5, .qkv_stride = 64, .n_heads = 4, .n_kv_heads = 2,
-                    .head_dim = 8, .n_seqs = 2, .max_seq_tokens = 3, .scale = 1.0F},
+        .forward = {.dst_dtype = QR_DTYPE_F32,
+                    .n_tokens = 5,
+                    .qkv_stride = 64,
+                    .n_heads = 4,
+                    .n_kv_heads = 2,
+                    .head_dim = 8,
+                    .n_seqs = 2,
+                    .max_seq_tokens = 3,
+                    .scale = 1.0F},
         .dqkv_stride = 31,
     };
     qr_error err = {0};
@@ -158,8 +179,8 @@ static void test_attention_packed(void) {
 static void test_loss_and_optimizers(void) {
     REFUSED(cross_entropy, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
     REFUSED(cross_entropy, "dloss is inf", {.n_rows = 1, .vocab = 1, .dloss = INFINITY});
-    REFUSED(dropout, "p is 1", {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1,
-                                .dst_stride = 1});
+    REFUSED(dropout, "p is 1",
+            {.p = 1.0F, .x_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 1, .x_stride = 1, .dst_stride = 1});
     REFUSED(round_act, "dst is I8", {.dst_dtype = QR_DTYPE_I8, .n_rows = 1, .dim = 1, .src_stride = 1});
     const qr_weight quantised = {.desc = {.format = QR_WEIGHT_INT8, .rows = 2, .cols = 3}};
     REFUSED(store_weight, "no weight", {.src = NULL});
@@ -170,8 +191,8 @@ static void test_loss_and_optimizers(void) {
     REFUSED(adamw8bit, "grad_scale is nan", {.n = 1, .step = 1, .grad_scale = NAN});
     REFUSED(sgd, "momentum is -1", {.n = 1, .step = 1, .momentum = -1.0F});
     REFUSED(adafactor, "clip_threshold is 0", {.rows = 1, .cols = 1, .step = 1});
-    REFUSED(adafactor, "decay_rate is 0.8", {.rows = 1, .cols = 1, .step = 1, .clip_threshold = 1.0F,
-                                             .decay_rate = 0.8F});
+    REFUSED(adafactor, "decay_rate is 0.8",
+            {.rows = 1, .cols = 1, .step = 1, .clip_threshold = 1.0F, .decay_rate = 0.8F});
 }
 
 /* The sizes of one layer's part of a page, by hand. */

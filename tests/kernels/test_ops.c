@@ -24,9 +24,7 @@ static bool add_devices(qr_error *err) {
             printf("backend cpu/%s left out: %s\n", isas[i], refused.message);
             continue;
         }
-        if (status == QRUN_OK) {
-            status = qr_backend_cpu_create(isas[i], op_everything.threads[1], &backends[1], err);
-        }
+        if (status == QRUN_OK) { status = qr_backend_cpu_create(isas[i], op_everything.threads[1], &backends[1], err); }
         if (status != QRUN_OK) { return false; }
         char label[32];
         snprintf(label, sizeof label, "cpu/%s", isas[i]);

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "kernels/cuda/absent.h"
+#include "kernels/cuda/backend/absent.h"
 
 enum { EXIT_SKIPPED = 77 };
 
@@ -19,10 +19,11 @@ static bool add_devices(qr_error *err) {
 
 static bool is_absent(qr_op op) {
     switch (op) {
-#define QR_X(name) case QR_OP_##name: return true;
+#define QR_X(name) \
+    case QR_OP_##name: return true;
         QR_CUDA_ABSENT_OPS(QR_X)
 #undef QR_X
-    default: return false;
+        default: return false;
     }
 }
 

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cuda_simt.h"
-#include "kernels/cuda/absent.h"
+#include "kernels/cuda/backend/absent.h"
 
 /* Two backends, as with one thread and two: here what differs is the order in which threads run. */
 static bool add_devices(qr_error *err) {
@@ -22,10 +22,11 @@ static bool add_devices(qr_error *err) {
 
 static bool is_absent(qr_op op) {
     switch (op) {
-#define QR_X(name) case QR_OP_##name: return true;
+#define QR_X(name) \
+    case QR_OP_##name: return true;
         QR_CUDA_ABSENT_OPS(QR_X)
 #undef QR_X
-    default: return false;
+        default: return false;
     }
 }
 
@@ -35,8 +36,8 @@ static const char gpu_only[] = "QR_GPU_ONLY";
 /* Each "__global__ void name(" of a source. Templates and qualifiers stand before or between. */
 static void check_kernels_of(const char *file, const char *text) {
     for (const char *at = text; (at = strstr(at, "__global__")) != NULL;) {
-        const bool needs_gpu = at - text > (ptrdiff_t)sizeof gpu_only &&
-                               strncmp(at - sizeof gpu_only, gpu_only, sizeof gpu_only - 1) == 0;
+        const bool needs_gpu =
+            at - text > (ptrdiff_t)sizeof gpu_only && strncmp(at - sizeof gpu_only, gpu_only, sizeof gpu_only - 1) == 0;
         const char *open = strchr(at, '(');
         if (open == NULL) { return; }
         if (strncmp(open - strlen("__launch_bounds__"), "__launch_bounds__", strlen("__launch_bounds__")) == 0) {

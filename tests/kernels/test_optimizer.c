@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "kernels/backend.h"
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 
 #define INDEX QRUN_SOURCE_DIR "/tests/fixtures/training/index.json"
 
@@ -20,15 +20,15 @@ static qr_threads *threads;
 #define NEAR(actual, expected) \
     CHECK_MSG(fabs((double)(actual) - (expected)) <= 2e-6, "%s is %.9g, not %.9g", #actual, (double)(actual), expected)
 
-#define RUN(backend, op, ...)                                                                  \
-    do {                                                                                       \
-        const qr_##op##_args run_args = __VA_ARGS__;                                           \
-        qr_error err = {0};                                                                    \
-        const size_t n_bytes = qr_##op##_workspace(backend, &run_args);                        \
-        void *workspace = NULL;                                                                \
+#define RUN(backend, op, ...)                                                                             \
+    do {                                                                                                  \
+        const qr_##op##_args run_args = __VA_ARGS__;                                                      \
+        qr_error err = {0};                                                                               \
+        const size_t n_bytes = qr_##op##_workspace(backend, &run_args);                                   \
+        void *workspace = NULL;                                                                           \
         CHECK((backend)->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, &err) == QRUN_OK); \
-        CHECK_MSG(qr_##op(backend, &run_args, workspace, &err) == QRUN_OK, "%s", err.message);  \
-        (backend)->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);              \
+        CHECK_MSG(qr_##op(backend, &run_args, workspace, &err) == QRUN_OK, "%s", err.message);            \
+        (backend)->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);                         \
     } while (0)
 
 /* --- By hand --- */
@@ -37,8 +37,19 @@ static qr_threads *threads;
 static void test_adamw_by_hand(void) {
     float p[2] = {1.0F, -2.0F}, m[2] = {0}, v[2] = {0};
     const float g[2] = {0.5F, -4.0F};
-    RUN(backends[0], adamw, {.p = p, .g = g, .m = m, .v = v, .n = 2, .step = 1, .grad_scale = 0.5F, .lr = 0.1F,
-                             .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F, .weight_decay = 0.01F});
+    RUN(backends[0], adamw,
+        {.p = p,
+         .g = g,
+         .m = m,
+         .v = v,
+         .n = 2,
+         .step = 1,
+         .grad_scale = 0.5F,
+         .lr = 0.1F,
+         .beta1 = 0.9F,
+         .beta2 = 0.999F,
+         .eps = 1e-8F,
+         .weight_decay = 0.01F});
     NEAR(p[0], 0.999 - 0.1);
     NEAR(p[1], -1.998 + 0.1);
     NEAR(m[0], 0.1 * 0.25);
@@ -48,7 +59,14 @@ static void test_adamw_by_hand(void) {
 static void test_sgd_by_hand(void) {
     float p[1] = {1.0F}, m[1] = {NAN}; /* not read at the first step */
     const float g[1] = {0.25F};
-    qr_sgd_args a = {.p = p, .g = g, .m = m, .n = 1, .step = 1, .grad_scale = 2.0F, .lr = 0.1F, .momentum = 0.9F,
+    qr_sgd_args a = {.p = p,
+                     .g = g,
+                     .m = m,
+                     .n = 1,
+                     .step = 1,
+                     .grad_scale = 2.0F,
+                     .lr = 0.1F,
+                     .momentum = 0.9F,
                      .weight_decay = 0.1F};
     RUN(backends[0], sgd, a);
     NEAR(m[0], 0.6);
@@ -64,8 +82,18 @@ static void test_sgd_by_hand(void) {
 static void test_adafactor_by_hand(void) {
     float p[4] = {1.0F, 1.0F, 1.0F, 1.0F}, row[2] = {0}, col[2] = {0}, update[4];
     const float g[4] = {1.0F, 2.0F, 3.0F, 4.0F};
-    qr_adafactor_args a = {.p = p, .g = g, .row_moment = row, .col_moment = col, .update = update, .rows = 2, .cols = 2,
-                           .step = 1, .grad_scale = 1.0F, .lr = 0.1F, .eps1 = 1e-30F, .clip_threshold = 1.0F,
+    qr_adafactor_args a = {.p = p,
+                           .g = g,
+                           .row_moment = row,
+                           .col_moment = col,
+                           .update = update,
+                           .rows = 2,
+                           .cols = 2,
+                           .step = 1,
+                           .grad_scale = 1.0F,
+                           .lr = 0.1F,
+                           .eps1 = 1e-30F,
+                           .clip_threshold = 1.0F,
                            .decay_rate = -0.8F};
     RUN(backends[0], adafactor, a);
     NEAR(row[1], 12.5);
@@ -80,10 +108,19 @@ static void test_adafactor_by_hand(void) {
     NEAR(p[1], (1.0 - 0.1 * sqrt(1.2)) * 0.95 - 0.1 * sqrt(1.2) / sqrt(0.96) * 0.5);
     float vector[2] = {1.0F, 1.0F}, moment[2] = {0}; /* one row: the update is the sign */
     const float vector_g[2] = {-3.0F, 0.125F};
-    RUN(backends[0], adafactor, {.p = vector, .g = vector_g, .row_moment = moment, .update = update, .rows = 1,
-                                 .cols = 2,
-                                 .step = 1, .grad_scale = 1.0F, .lr = 0.25F, .eps1 = 1e-30F, .clip_threshold = 1.0F,
-                                 .decay_rate = -0.8F});
+    RUN(backends[0], adafactor,
+        {.p = vector,
+         .g = vector_g,
+         .row_moment = moment,
+         .update = update,
+         .rows = 1,
+         .cols = 2,
+         .step = 1,
+         .grad_scale = 1.0F,
+         .lr = 0.25F,
+         .eps1 = 1e-30F,
+         .clip_threshold = 1.0F,
+         .decay_rate = -0.8F});
     NEAR(vector[0], 1.25);
     NEAR(vector[1], 0.75);
     NEAR(moment[0], 9.0);
@@ -116,8 +153,19 @@ static void test_adamw_follows_torch(void) {
             exp_avg_sq[i] = exp_avg_sq[i] * 0.95 + (1.0 - 0.95) * grad * grad;
             param[i] -= step_size * exp_avg[i] / (sqrt(exp_avg_sq[i]) / root + 1e-6);
         }
-        RUN(backends[0], adamw, {.p = p, .g = g, .m = m, .v = v, .n = N, .step = step, .grad_scale = 1.0F, .lr = 0.02F,
-                                 .beta1 = 0.8F, .beta2 = 0.95F, .eps = 1e-6F, .weight_decay = 0.1F});
+        RUN(backends[0], adamw,
+            {.p = p,
+             .g = g,
+             .m = m,
+             .v = v,
+             .n = N,
+             .step = step,
+             .grad_scale = 1.0F,
+             .lr = 0.02F,
+             .beta1 = 0.8F,
+             .beta2 = 0.95F,
+             .eps = 1e-6F,
+             .weight_decay = 0.1F});
     }
     check_trajectory("adamw", p, param);
 }
@@ -134,8 +182,16 @@ static void test_sgd_follows_torch(void) {
             buffer[i] = step == 1 ? grad : buffer[i] * 0.7 + grad;
             param[i] -= 0.02 * buffer[i];
         }
-        RUN(backends[0], sgd, {.p = p, .g = g, .m = m, .n = N, .step = step, .grad_scale = 1.0F, .lr = 0.02F,
-                               .momentum = 0.7F, .weight_decay = 0.1F});
+        RUN(backends[0], sgd,
+            {.p = p,
+             .g = g,
+             .m = m,
+             .n = N,
+             .step = step,
+             .grad_scale = 1.0F,
+             .lr = 0.02F,
+             .momentum = 0.7F,
+             .weight_decay = 0.1F});
     }
     check_trajectory("sgd", p, param);
 }
@@ -176,10 +232,21 @@ static void test_adafactor_follows_transformers(void) {
     for (int64_t step = 1; step <= N_STEPS; step++) {
         for (int64_t i = 0; i < N; i++) { grad[i] = (double)(g[i] = gradient_of(step, i)); }
         torch_adafactor(param, grad, row_state, col_state, step);
-        RUN(backends[0], adafactor, {.p = p, .g = g, .row_moment = row, .col_moment = col, .update = update,
-                                     .rows = ROWS,
-                                     .cols = COLS, .step = step, .grad_scale = 1.0F, .lr = 0.02F, .eps1 = 1e-30F,
-                                     .clip_threshold = 0.9F, .decay_rate = -0.8F, .weight_decay = 0.1F});
+        RUN(backends[0], adafactor,
+            {.p = p,
+             .g = g,
+             .row_moment = row,
+             .col_moment = col,
+             .update = update,
+             .rows = ROWS,
+             .cols = COLS,
+             .step = step,
+             .grad_scale = 1.0F,
+             .lr = 0.02F,
+             .eps1 = 1e-30F,
+             .clip_threshold = 0.9F,
+             .decay_rate = -0.8F,
+             .weight_decay = 0.1F});
     }
     check_trajectory("adafactor", p, param);
 }
@@ -243,11 +310,20 @@ static void check_small(qr_backend *backend, const qr_json *golden) {
         const qr_json *hashes = qr_json_get(item, "fnv1a64");
         char where[160];
         fill_gradient(golden, ++step, n, g);
-        RUN(backend, adamw, {.p = p, .g = g, .m = m, .v = v, .n = n, .step = step,
-                             .grad_scale = real(golden, "grad_scale"), .lr = real(golden, "lr"),
-                             .beta1 = real(golden, "beta1"), .beta2 = real(golden, "beta2"),
-                             .eps = real(golden, "eps"), .weight_decay = real(golden, "weight_decay"),
-                             .of_8bit = true});
+        RUN(backend, adamw,
+            {.p = p,
+             .g = g,
+             .m = m,
+             .v = v,
+             .n = n,
+             .step = step,
+             .grad_scale = real(golden, "grad_scale"),
+             .lr = real(golden, "lr"),
+             .beta1 = real(golden, "beta1"),
+             .beta2 = real(golden, "beta2"),
+             .eps = real(golden, "eps"),
+             .weight_decay = real(golden, "weight_decay"),
+             .of_8bit = true});
         snprintf(where, sizeof where, "%s/%s: small tensor, step %lld", backend->name, backend->isa, (long long)step);
         check_hash(hashes, "m", m, size, where);
         check_hash(hashes, "v", v, size, where);
@@ -270,8 +346,11 @@ static void check_step(const moments *state, const qr_json *golden_step, const c
 
 static void check_golden(qr_backend *backend, const qr_json *golden) {
     const size_t n = (size_t)whole(golden, "n"), n_blocks = (n + 255) / 256;
-    moments state = {.n = (int64_t)n, .p = qr_alloc(n * sizeof(float)), .g = qr_alloc(n * sizeof(float)),
-                     .m = qr_alloc_zeroed(n), .v = qr_alloc_zeroed(n),
+    moments state = {.n = (int64_t)n,
+                     .p = qr_alloc(n * sizeof(float)),
+                     .g = qr_alloc(n * sizeof(float)),
+                     .m = qr_alloc_zeroed(n),
+                     .v = qr_alloc_zeroed(n),
                      .m_absmax = qr_alloc_zeroed(n_blocks * sizeof(float)),
                      .v_absmax = qr_alloc_zeroed(n_blocks * sizeof(float))};
     for (int64_t i = 0; i < state.n; i++) { state.p[i] = golden_number(whole(golden, "seed"), 0, i); }
@@ -279,11 +358,21 @@ static void check_golden(qr_backend *backend, const qr_json *golden) {
     for (const qr_json *item = qr_json_first(qr_json_get(golden, "steps")); item != NULL; item = item->next) {
         char where[160];
         fill_gradient(golden, ++step, state.n, state.g);
-        RUN(backend, adamw8bit, {.p = state.p, .g = state.g, .m = state.m, .v = state.v, .m_absmax = state.m_absmax,
-                                 .v_absmax = state.v_absmax, .n = state.n, .step = step,
-                                 .grad_scale = real(golden, "grad_scale"), .lr = real(golden, "lr"),
-                                 .beta1 = real(golden, "beta1"), .beta2 = real(golden, "beta2"),
-                                 .eps = real(golden, "eps"), .weight_decay = real(golden, "weight_decay")});
+        RUN(backend, adamw8bit,
+            {.p = state.p,
+             .g = state.g,
+             .m = state.m,
+             .v = state.v,
+             .m_absmax = state.m_absmax,
+             .v_absmax = state.v_absmax,
+             .n = state.n,
+             .step = step,
+             .grad_scale = real(golden, "grad_scale"),
+             .lr = real(golden, "lr"),
+             .beta1 = real(golden, "beta1"),
+             .beta2 = real(golden, "beta2"),
+             .eps = real(golden, "eps"),
+             .weight_decay = real(golden, "weight_decay")});
         snprintf(where, sizeof where, "%s/%s: %s, step %lld", backend->name, backend->isa,
                  qr_json_get(golden, "name")->valuestring, (long long)step);
         check_step(&state, item, where);

@@ -7,16 +7,16 @@
 
 static qr_backend *ref;
 
-#define NEAR(actual, expected) \
+#define NEAR(actual, expected)                                                                                     \
     CHECK_MSG(fabs((double)(actual) - (expected)) <= 1e-6, "%s is %.9g, expected %.9g", #actual, (double)(actual), \
               expected)
 
-#define RUN(op, ...)                                                                      \
-    do {                                                                                  \
-        const qr_##op##_args run_args = __VA_ARGS__;                                      \
-        double workspace[64];                                                             \
-        qr_error err = {0};                                                               \
-        CHECK(qr_##op##_workspace(ref, &run_args) <= sizeof workspace);                   \
+#define RUN(op, ...)                                                                       \
+    do {                                                                                   \
+        const qr_##op##_args run_args = __VA_ARGS__;                                       \
+        double workspace[64];                                                              \
+        qr_error err = {0};                                                                \
+        CHECK(qr_##op##_workspace(ref, &run_args) <= sizeof workspace);                    \
         CHECK_MSG(qr_##op(ref, &run_args, workspace, &err) == QRUN_OK, "%s", err.message); \
     } while (0)
 
@@ -25,10 +25,17 @@ static void test_linear_by_hand(void) {
     const float x[3] = {2.0F, 1.0F, -1.0F}, bias[2] = {10.0F, 20.0F};
     float y[2] = {100.0F, 200.0F};
     const qr_weight weight = {.desc = {.format = QR_WEIGHT_F32, .rows = 2, .cols = 3}, .data = w};
-    RUN(linear, {.weight = &weight, .bias = bias, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = 1, .x_stride = 3,
-                 .y_stride = 2, .accumulate = true});
-    CHECK(y[0] == 111.0F);   /* 2 + 2 - 3, + 10, + 100 */
-    CHECK(y[1] == 218.5F);   /* -2 + 0.5, + 20, + 200 */
+    RUN(linear, {.weight = &weight,
+                 .bias = bias,
+                 .x = x,
+                 .x_dtype = QR_DTYPE_F32,
+                 .y = y,
+                 .n_rows = 1,
+                 .x_stride = 3,
+                 .y_stride = 2,
+                 .accumulate = true});
+    CHECK(y[0] == 111.0F); /* 2 + 2 - 3, + 10, + 100 */
+    CHECK(y[1] == 218.5F); /* -2 + 0.5, + 20, + 200 */
 }
 
 /* 1 + 2^-8 + 2^-12 rounds to 1 + 2^-7 in BF16, and stays in F32. */
@@ -40,8 +47,8 @@ static void test_linear_rounds_weights_for_bf16(void) {
     RUN(linear,
         {.weight = &weight, .x = x, .x_dtype = QR_DTYPE_F32, .y = y, .n_rows = 1, .x_stride = 1, .y_stride = 1});
     CHECK(y[0] == w[0]);
-    RUN(linear, {.weight = &weight, .x = x_bf16, .x_dtype = QR_DTYPE_BF16, .y = y, .n_rows = 1, .x_stride = 1,
-                 .y_stride = 1});
+    RUN(linear,
+        {.weight = &weight, .x = x_bf16, .x_dtype = QR_DTYPE_BF16, .y = y, .n_rows = 1, .x_stride = 1, .y_stride = 1});
     CHECK(y[0] == 1.0F + 0x1p-7F);
 }
 
@@ -62,7 +69,12 @@ static void test_norms_by_hand(void) {
     NEAR(y[0], 2.0 / 3.0);
     NEAR(y[1], -1.0);
     NEAR(y[2], 1.0);
-    RUN(layer_norm, {.src = x, .weight = weight, .bias = bias, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1,
+    RUN(layer_norm, {.src = x,
+                     .weight = weight,
+                     .bias = bias,
+                     .dst = y,
+                     .dst_dtype = QR_DTYPE_F32,
+                     .n_rows = 1,
                      .dim = 4}); /* mean 2, variance (1 + 9 + 1 + 9) / 4 = 5 */
     NEAR(y[0], -1.0 / sqrt(5.0));
     NEAR(y[1], 1.0 - 6.0 / sqrt(5.0));
@@ -72,7 +84,13 @@ static void test_norms_by_hand(void) {
 static void test_rope_rotates_halves(void) {
     float x[5] = {1.0F, 2.0F, 3.0F, 4.0F, 9.0F};
     const float cosines[2] = {0.0F, 1.0F}, sines[2] = {1.0F, 0.0F}; /* a quarter turn; none */
-    RUN(rope, {.x = x, .cos_table = cosines, .sin_table = sines, .n_tokens = 1, .n_heads = 1, .head_dim = 5, .half = 2,
+    RUN(rope, {.x = x,
+               .cos_table = cosines,
+               .sin_table = sines,
+               .n_tokens = 1,
+               .n_heads = 1,
+               .head_dim = 5,
+               .half = 2,
                .x_stride = 5});
     CHECK(x[0] == -3.0F && x[2] == 1.0F && x[1] == 2.0F && x[3] == 4.0F && x[4] == 9.0F);
 }
@@ -85,11 +103,31 @@ static void test_attention_by_hand(void) {
                 q[4] = {1.0F, 0.0F, 2.0F, 0.0F};
     const int32_t page[2] = {1, 1}, position[2] = {0, 1}, q_start[2] = {0, 1}, first[1] = {1}, table[1] = {1};
     float y[4];
-    RUN(kv_write, {.layout = layout, .k = k, .v = v, .n_tokens = 2, .k_stride = 2, .v_stride = 2, .token_page = page,
-                   .position = position, .pages = pages, .page_stride_bytes = 512});
-    qr_attention_args a = {.layout = layout, .q = q, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_tokens = 1, .q_stride = 4,
-                           .n_heads = 2, .n_seqs = 1, .q_start = q_start, .first_position = first, .block_table = table,
-                           .table_stride = 1, .pages = pages, .page_stride_bytes = 512, .scale = 1.0F};
+    RUN(kv_write, {.layout = layout,
+                   .k = k,
+                   .v = v,
+                   .n_tokens = 2,
+                   .k_stride = 2,
+                   .v_stride = 2,
+                   .token_page = page,
+                   .position = position,
+                   .pages = pages,
+                   .page_stride_bytes = 512});
+    qr_attention_args a = {.layout = layout,
+                           .q = q,
+                           .dst = y,
+                           .dst_dtype = QR_DTYPE_F32,
+                           .n_tokens = 1,
+                           .q_stride = 4,
+                           .n_heads = 2,
+                           .n_seqs = 1,
+                           .q_start = q_start,
+                           .first_position = first,
+                           .block_table = table,
+                           .table_stride = 1,
+                           .pages = pages,
+                           .page_stride_bytes = 512,
+                           .scale = 1.0F};
     RUN(attention, a);
     NEAR(y[0], 7.0);
     NEAR(y[1], -3.0);
@@ -111,12 +149,12 @@ static void test_functions_by_hand(void) {
         {.fn = QR_ACT_SILU, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     NEAR(y[0], 0.731058579);
     NEAR(y[1], -0.238405844);
-    RUN(activation, {.fn = QR_ACT_GELU_ERF, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2,
-                     .x_stride = 2});
+    RUN(activation,
+        {.fn = QR_ACT_GELU_ERF, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     NEAR(y[0], 0.841344746);
     NEAR(y[1], -0.045500264);
-    RUN(activation, {.fn = QR_ACT_GELU_TANH, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2,
-                     .x_stride = 2});
+    RUN(activation,
+        {.fn = QR_ACT_GELU_TANH, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     NEAR(y[0], 0.841191991);
     NEAR(y[1], -0.045402306);
     RUN(nll, {.logits = logits, .target = target, .dst = y, .n_rows = 1, .vocab = 3});

@@ -5,7 +5,7 @@
 #include "check.h"
 
 #include "base/sizes.h"
-#include "loaders/dataset.h"
+#include "loaders/data/dataset.h"
 #include "temporary.h"
 
 #define EXAMPLE_MODEL QRUN_SOURCE_DIR "/examples/model"

@@ -3,8 +3,8 @@
 
 #include "base/buffer.h"
 #include "base/sizes.h"
-#include "loaders/adapter.h"
-#include "loaders/safetensors_writer.h"
+#include "loaders/adapter/adapter.h"
+#include "loaders/files/safetensors_writer.h"
 #include "temporary.h"
 
 /* Configs here are short: single quotes stand for double ones. */
@@ -41,9 +41,12 @@ static void check_targets(const char *text, const char *const *modules, const bo
 
 /* Expected answers are those of PEFT 0.21's check_target_module_exists. */
 static void test_targets(void) {
-    static const char *const modules[] = {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
-                                          "model.layers.11.mlp.up_proj",     "model.layers.1.mlp.xq_proj",
-                                          "lm_head",                         "q_proj"};
+    static const char *const modules[] = {"model.layers.0.self_attn.q_proj",
+                                          "model.layers.1.self_attn.q_proj",
+                                          "model.layers.11.mlp.up_proj",
+                                          "model.layers.1.mlp.xq_proj",
+                                          "lm_head",
+                                          "q_proj"};
     static const struct {
         const char *text;
         bool expected[6];
@@ -321,7 +324,8 @@ static void test_adapters_of_peft(void) {
         CHECK_INT(adapter->n_parameters, 0);
         const qr_adapter_module *module = qr_adapter_find(adapter, adapters[i].module);
         CHECK_MSG(module != NULL && module->rank == adapters[i].rank && module->scale == adapters[i].scale &&
-                      (module->magnitude != NULL) == adapters[i].dora, "%s: %s", adapters[i].name, adapters[i].module);
+                      (module->magnitude != NULL) == adapters[i].dora,
+                  "%s: %s", adapters[i].name, adapters[i].module);
         qr_adapter_close(adapter);
     }
 }

@@ -3,8 +3,8 @@
 
 #include "base/buffer.h"
 #include "base/sizes.h"
-#include "loaders/adapter.h"
-#include "loaders/adapter_writer.h"
+#include "loaders/adapter/adapter.h"
+#include "loaders/adapter/adapter_writer.h"
 #include "temporary.h"
 
 static const float values[12] = {1, -2, 3.5F, 0, 1e-30F, 7, 8, 9, 10, 11, 12, -13};
@@ -37,9 +37,16 @@ static qrun_status read_magnitude(void *user, size_t i, float *out, qr_error *er
 static factor_values rank_2[] = {{values, values + 4, NULL, 6, 8, 0}, {values + 2, values, NULL, 4, 2, 0}};
 
 static qr_adapter_spec small_spec(void) {
-    return (qr_adapter_spec){.base_model = "some/\"model\"", .rank = 2, .alpha = 16, .dropout = 0.05,
-                             .targets = targets, .n_targets = 2, .factors = factors, .n_factors = 2,
-                             .read = read_factor, .user = rank_2};
+    return (qr_adapter_spec){.base_model = "some/\"model\"",
+                             .rank = 2,
+                             .alpha = 16,
+                             .dropout = 0.05,
+                             .targets = targets,
+                             .n_targets = 2,
+                             .factors = factors,
+                             .n_factors = 2,
+                             .read = read_factor,
+                             .user = rank_2};
 }
 
 static void check_values(const qr_safetensors_tensor *tensor, const float *expected, int64_t n) {
@@ -64,11 +71,11 @@ static void test_config(void) {
     CHECK_MSG(qr_adapter_write_folder(path, &spec, &err) == QRUN_OK, "%s", err.message);
     char *text = read_text(path, "adapter_config.json");
     CHECK_STR(text, "{\n  \"base_model_name_or_path\": \"some/\\\"model\\\"\",\n  \"bias\": \"none\",\n"
-              "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
-              "  \"lora_alpha\": 16,\n  \"lora_dropout\": 0.05,\n  \"modules_to_save\": null,\n"
-              "  \"peft_type\": \"LORA\",\n  \"r\": 2,\n  \"target_modules\": [\n    \"q_proj\",\n"
-              "    \"up_proj\"\n  ],\n"
-              "  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": false\n}");
+                    "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
+                    "  \"lora_alpha\": 16,\n  \"lora_dropout\": 0.05,\n  \"modules_to_save\": null,\n"
+                    "  \"peft_type\": \"LORA\",\n  \"r\": 2,\n  \"target_modules\": [\n    \"q_proj\",\n"
+                    "    \"up_proj\"\n  ],\n"
+                    "  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": false\n}");
     qr_free(text);
     CHECK(qr_adapter_write_folder(path, &spec, &err) == QRUN_ERROR_ARGUMENT); /* it is there already */
     temporary_remove(&folder);
@@ -159,17 +166,25 @@ static void check_same_file(const char *name) {
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const qr_adapter_module *m = &adapter->modules[i];
         own[i] = (qr_adapter_factor_spec){m->name, m->in_features, m->out_features};
-        own_values[i] = (factor_values){(const void *)m->a->data, (const void *)m->b->data,
+        own_values[i] = (factor_values){(const void *)m->a->data,
+                                        (const void *)m->b->data,
                                         m->magnitude != NULL ? (const void *)m->magnitude->data : NULL,
-                                        m->rank * m->in_features, m->rank * m->out_features, m->out_features};
+                                        m->rank * m->in_features,
+                                        m->rank * m->out_features,
+                                        m->out_features};
     }
-    const qr_adapter_spec spec = {.base_model = config->base_model, .rank = (int32_t)config->rank,
-                                  .alpha = config->alpha, .rslora = config->use_rslora,
+    const qr_adapter_spec spec = {.base_model = config->base_model,
+                                  .rank = (int32_t)config->rank,
+                                  .alpha = config->alpha,
+                                  .rslora = config->use_rslora,
                                   .fan_in_fan_out = config->fan_in_fan_out,
                                   .targets = (const char *const *)config->target_modules.names,
-                                  .n_targets = config->target_modules.n_names, .factors = own,
-                                  .n_factors = adapter->n_modules, .read = read_factor,
-                                  .read_magnitude = config->use_dora ? read_magnitude : NULL, .user = own_values};
+                                  .n_targets = config->target_modules.n_names,
+                                  .factors = own,
+                                  .n_factors = adapter->n_modules,
+                                  .read = read_factor,
+                                  .read_magnitude = config->use_dora ? read_magnitude : NULL,
+                                  .user = own_values};
     CHECK_MSG(qr_adapter_write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_OK, "%s", err.message);
     qr_buffer_append_format(&command, "cmp %s/adapter_model.safetensors %s/adapter/adapter_model.safetensors",
                             path.data, folder.path);

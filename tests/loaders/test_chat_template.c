@@ -1,6 +1,6 @@
 /* Chat templates of model folders: where they are read from, what they see, and what a broken one says. */
 #include "check.h"
-#include "loaders/chat_template.h"
+#include "loaders/template/chat_template.h"
 #include "temporary.h"
 
 static const char chatml[] =

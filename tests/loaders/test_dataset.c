@@ -11,8 +11,8 @@ static void show_all(const temporary_folder *folder, const char *path, int64_t s
     options.skip_bad = skip_bad;
     qr_dataset *dataset = NULL;
     qr_error err = {0};
-    const qrun_status status = qr_dataset_open(&options, model.tokenizer, chat ? model.chat_template : NULL, &dataset,
-                                               &err);
+    const qrun_status status =
+        qr_dataset_open(&options, model.tokenizer, chat ? model.chat_template : NULL, &dataset, &err);
     CHECK((status == QRUN_OK) == (dataset != NULL));
     if (status != QRUN_OK) { qr_buffer_append_text(out, err.message); }
     for (int64_t i = 0; status == QRUN_OK && i < qr_dataset_count(dataset); i++) {
@@ -72,8 +72,7 @@ static void test_alpaca(void) {
 static void test_question_and_answer(void) {
     expect("{'question':'1 + 1?','answer':'#### 2'}", true,
            "<|bos|><|user|>1 + 1?<|end|><|assistant|>[#### 2<|end|>]\n");
-    expect("{'question':'1 + 1?','answer':'#### 2'}", false,
-           "<|bos|>Question: 1 + 1?\nAnswer:[ #### 2<|eos|>]\n");
+    expect("{'question':'1 + 1?','answer':'#### 2'}", false, "<|bos|>Question: 1 + 1?\nAnswer:[ #### 2<|eos|>]\n");
     expect("{'question':'1 + 1?','answer':2}", true,
            ":1: \"answer\" should be a text; --skip-bad leaves such examples out");
 }
@@ -82,11 +81,11 @@ static void test_sharegpt(void) {
     static const char example[] = "<|bos|><|system|>Be brief.<|end|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]"
                                   "<|user|>\"1\"<|end|><|assistant|>[2<|end|>]\n";
     expect("{'conversations':[{'from':'system','value':'Be brief.'},{'from':'human','value':'Hi!'},"
-           "{'from':'gpt','value':'Hello!'},{'from':'human','value':'\\'1\\''},{'from':'gpt','value':'2'}]}", true,
-           example);
+           "{'from':'gpt','value':'Hello!'},{'from':'human','value':'\\'1\\''},{'from':'gpt','value':'2'}]}",
+           true, example);
     expect("{'system':'Be brief.','conversations':[{'from':'user','value':'Hi!'},"
-           "{'from':'chatgpt','value':'Hello!'},{'from':'user','value':'\\'1\\''},{'from':'model','value':'2'}]}", true,
-           example);
+           "{'from':'chatgpt','value':'Hello!'},{'from':'user','value':'\\'1\\''},{'from':'model','value':'2'}]}",
+           true, example);
     expect("{'conversations':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Hello!'}]}", true,
            "<|bos|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]\n");
     expect("{'conversations':[{'from':'human','value':'Hi!'},{'from':'observation','value':'Hello!'}]}", true,
@@ -118,10 +117,13 @@ static void test_ends_of_turns(void) {
     const example_model model = example_model_open();
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         const temporary_folder folder = temporary_create();
-        const qr_dataset_options options = dataset_options(
-            &folder, dataset_write(&folder, "d", "{'messages':[{'role':'user','content':'a'},"
-                                   "{'role':'assistant','content':'b'},{'role':'user','content':'c'},"
-                                   "{'role':'assistant','content':'d'}]}"), 512);
+        const qr_dataset_options options =
+            dataset_options(&folder,
+                            dataset_write(&folder, "d",
+                                          "{'messages':[{'role':'user','content':'a'},"
+                                          "{'role':'assistant','content':'b'},{'role':'user','content':'c'},"
+                                          "{'role':'assistant','content':'d'}]}"),
+                            512);
         qr_chat_template *own = NULL;
         qr_dataset *dataset = NULL;
         qr_buffer shown = {0};
@@ -153,7 +155,8 @@ static void test_bad_files(void) {
     expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; --skip-bad leaves such examples out");
     expect("{'text':'a'}\n{'question':'b'}\n", true,
            ":2: is of no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
-           "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" (ShareGPT), "
+           "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" "
+           "(ShareGPT), "
            "or with \"text\"; --skip-bad leaves such examples out");
     expect("{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
            ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put them in "
@@ -201,7 +204,8 @@ static void test_no_target(void) {
     expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
     expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
-                "a longer --seq-len", NULL);
+                "a longer --seq-len",
+                NULL);
     expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; --skip-bad leaves such examples out",
                 NULL);
 }

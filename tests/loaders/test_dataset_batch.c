@@ -1,7 +1,7 @@
 /* Orders, splits and the plan of an epoch. */
 #include "dataset_check.h"
 
-#include "loaders/dataset_batch.h"
+#include "loaders/data/batch.h"
 
 static void test_permutation(void) {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 16, 17, 1000, 4097};

@@ -1,7 +1,7 @@
 /* Which tokens of a conversation count: against masks made with transformers, and where templates make it hard. */
 #include "dataset_check.h"
 
-#include "loaders/dataset_chat.h"
+#include "loaders/data/chat.h"
 
 static const char FIXTURES[] = QRUN_SOURCE_DIR "/tests/fixtures/";
 
@@ -83,8 +83,8 @@ static void check_golden(const qr_json *golden, const example_model *model, cons
     CHECK_INT(mask.size, n);
     size_t t = 0;
     for (const qr_json *bit = qr_json_first(qr_json_get(golden, "mask")); bit != NULL && t < n; bit = bit->next, t++) {
-        CHECK_MSG(mask.data[t] == bit->valueint || (any_unfound && mask.data[t] == 1),
-                  "%s: mask of token %zu is %d", name, t, mask.data[t]);
+        CHECK_MSG(mask.data[t] == bit->valueint || (any_unfound && mask.data[t] == 1), "%s: mask of token %zu is %d",
+                  name, t, mask.data[t]);
     }
     CHECK_INT(t, n);
     qr_marked_text_free(&marked);
@@ -135,8 +135,9 @@ static void expect(const char *template_text, const char *messages, const char *
     qr_json_free(list);
 }
 
-#define TURNS "[{'role':'user','content':'2+2'},{'role':'assistant','content':'<t>ab</t>4'}," \
-              "{'role':'user','content':'3+3'},{'role':'assistant','content':'<t>cd</t>6'}]"
+#define TURNS                                                                       \
+    "[{'role':'user','content':'2+2'},{'role':'assistant','content':'<t>ab</t>4'}," \
+    "{'role':'user','content':'3+3'},{'role':'assistant','content':'<t>cd</t>6'}]"
 
 /* Thoughts stay in the last turn only. */
 static void test_dropped_thoughts(void) {
@@ -217,7 +218,8 @@ static bool check_real_template(const qr_json *item, const qr_json *messages) {
     CHECK_MSG(qr_chat_template_parse(text, strlen(text), name, &chat_template, &err) == QRUN_OK, "%s", err.message);
     const qr_conversation conversation = {.messages = messages, .extra = qr_json_get(item, "context")};
     const bool takes = qr_chat_template_render(chat_template, messages, NULL, conversation.extra, false, 0, &whole,
-                                               &own_err) == QRUN_OK && strstr(whole.data, "ANSWER_2") != NULL;
+                                               &own_err) == QRUN_OK &&
+                       strstr(whole.data, "ANSWER_2") != NULL;
     const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &err);
     if (takes) {
         CHECK_MSG(status == QRUN_OK, "%s: %s", name, err.message);

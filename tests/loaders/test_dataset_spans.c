@@ -1,7 +1,7 @@
 /* Characters to tokens, with tokenizers of every kind: what the marked tokens say is what was marked. */
 #include "dataset_check.h"
 
-#include "loaders/dataset_spans.h"
+#include "loaders/data/spans.h"
 
 /* Text with the targets in brackets. */
 static void mark(const char *text, qr_marked_text *marked) {
@@ -90,8 +90,8 @@ static const char *const texts[] = {
 };
 
 static void test_own_tokenizers(void) {
-    static const char *const names[] = {"llama2", "llama3", "gpt4o", "gemma", "mistral_metaspace", "qwen2",
-                                        "unigram_bytes"};
+    static const char *const names[] = {"llama2", "llama3",       "gpt4o", "gemma", "mistral_metaspace",
+                                        "qwen2",  "unigram_bytes"};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         char folder[1024];
         snprintf(folder, sizeof folder, "%s/tests/fixtures/tokenizers/%s", QRUN_SOURCE_DIR, names[i]);
@@ -104,8 +104,7 @@ static void test_own_tokenizers(void) {
 
 static void test_real_tokenizers(void) {
     static const char *const names[] = {"tokenizers/llama-3.2", "tokenizers/gpt2",
-                                        "tokenizers/llama-2/support/token_config",
-                                        "tokenizers/phi-3-mini"};
+                                        "tokenizers/llama-2/support/token_config", "tokenizers/phi-3-mini"};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         const char *folder = check_shared_data(names[i]);
         if (folder == NULL) {

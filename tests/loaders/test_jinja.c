@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "check.h"
-#include "loaders/jinja.h"
+#include "loaders/template/jinja.h"
 #include "temporary.h"
 
 /* Cases that real template runs recorded after the template had changed its own arguments, which the sandbox of
@@ -179,14 +179,12 @@ static void test_hostile_templates(void) {
     expect_refusal("{{ '{:99999999999999999999}'.format(1) }}", "a format asks for more than");
     expect_refusal("{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
                    "nested deeper");
-    expect_refusal(
-        "{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% endfor %}"
-        "{{ n.l|tojson }}",
-        "nested deeper");
-    expect_refusal(
-        "{% set n = namespace(l=[], m=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}"
-        "{% set n.m = [n.m] %}{% endfor %}{{ n.l == n.m }}",
-        "nested deeper");
+    expect_refusal("{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% endfor %}"
+                   "{{ n.l|tojson }}",
+                   "nested deeper");
+    expect_refusal("{% set n = namespace(l=[], m=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}"
+                   "{% set n.m = [n.m] %}{% endfor %}{{ n.l == n.m }}",
+                   "nested deeper");
     expect_refusal("{% set n = namespace() %}{% set n.n = n %}{{ n }}", "nested deeper");
     expect_refusal("{{ (-9223372036854775807 - 1) // -1 }}", "64 bits");
     expect_refusal("{{ (-9223372036854775807 - 1)|abs }}", "64 bits");

@@ -8,8 +8,8 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
-#include "loaders/json.h"
-#include "loaders/json_edit.h"
+#include "loaders/files/json.h"
+#include "loaders/files/json_edit.h"
 #include "temporary.h"
 
 static qr_json *parse(const char *text, qr_error *err) {
@@ -116,9 +116,14 @@ static void test_refusals_say_where(void) {
 }
 
 static void test_limits_are_accepted(void) {
-    static const char *const texts[] = {"9007199254740992", "-9007199254740992", "1e22", "9007199254740993.0", "-0",
+    static const char *const texts[] = {"9007199254740992",
+                                        "-9007199254740992",
+                                        "1e22",
+                                        "9007199254740993.0",
+                                        "-0",
                                         "0.00000000000000000000000000000000000000000000000000000000000000000000000001",
-                                        "\" \x7F\xF4\x8F\xBF\xBF\"", " \t\r\n[ ] "};
+                                        "\" \x7F\xF4\x8F\xBF\xBF\"",
+                                        " \t\r\n[ ] "};
     for (size_t i = 0; i < QR_COUNT_OF(texts); i++) {
         qr_error err = {0};
         qr_json *root = parse(texts[i], &err);
@@ -227,9 +232,9 @@ static void test_read_names_the_file(void) {
 /* Valid JSON that is refused on purpose. */
 static bool is_refused_by_policy(const char *name) {
     static const char *const names[] = {
-        "y_object_duplicated_key.json",           /* the second value would silently win */
+        "y_object_duplicated_key.json", /* the second value would silently win */
         "y_object_duplicated_key_and_value.json",
-        "y_object_escaped_null_in_key.json",      /* \u0000 */
+        "y_object_escaped_null_in_key.json", /* \u0000 */
         "y_string_null_escape.json",
     };
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
@@ -280,7 +285,8 @@ static void test_conformance_suite(void) {
 static void check_edit(const char *text, const char *key, const char *value, const char *expected) {
     qr_buffer out = {0};
     qr_error err = {0};
-    CHECK_MSG(qr_json_edit_set(text, strlen(text), "t", key, value, &out, &err) == QRUN_OK, "%s: %s", text, err.message);
+    CHECK_MSG(qr_json_edit_set(text, strlen(text), "t", key, value, &out, &err) == QRUN_OK, "%s: %s", text,
+              err.message);
     CHECK_STR(out.data, expected);
     qr_buffer_free(&out);
 }

@@ -3,8 +3,8 @@
 #include "check.h"
 
 #include "base/sizes.h"
-#include "loaders/generation_config.h"
-#include "loaders/model_config.h"
+#include "loaders/config/generation_config.h"
+#include "loaders/config/model_config.h"
 #include "temporary.h"
 
 /* Configs here are short: single quotes stand for double ones. */
@@ -22,13 +22,13 @@ static qrun_status parse(const char *text, qr_model_config *config, qr_error *er
     return status;
 }
 
-#define PARSE(text)                                                                        \
-    qr_model_config c;                                                                     \
-    do {                                                                                   \
-        qr_error parse_error = {0};                                                        \
-        const qrun_status parse_status = parse((text), &c, &parse_error);                  \
-        CHECK_MSG(parse_status == QRUN_OK, "%s: %s", (text), parse_error.message);         \
-        if (parse_status != QRUN_OK) { return; }                                           \
+#define PARSE(text)                                                                \
+    qr_model_config c;                                                             \
+    do {                                                                           \
+        qr_error parse_error = {0};                                                \
+        const qrun_status parse_status = parse((text), &c, &parse_error);          \
+        CHECK_MSG(parse_status == QRUN_OK, "%s: %s", (text), parse_error.message); \
+        if (parse_status != QRUN_OK) { return; }                                   \
     } while (0)
 
 static int count_sliding(const qr_model_config *c) {

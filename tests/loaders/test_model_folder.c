@@ -2,10 +2,10 @@
 #include "check.h"
 
 #include "base/sizes.h"
-#include "loaders/generation_config.h"
-#include "loaders/model_config.h"
-#include "loaders/model_folder.h"
-#include "loaders/safetensors.h"
+#include "loaders/config/generation_config.h"
+#include "loaders/config/model_config.h"
+#include "loaders/files/model_folder.h"
+#include "loaders/files/safetensors.h"
 #include "temporary.h"
 
 static const char *const variables[] = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"};
@@ -189,13 +189,14 @@ static void test_saved_models(void) {
         CHECK_MSG(qr_safetensors_open(folder, &file, &err) == QRUN_OK, "%s", err.message);
         REQUIRE(err.status == QRUN_OK);
         CHECK_MSG(config.family == models[i].family && config.rope.type == models[i].rope &&
-                      config.quantization.stored == models[i].stored, "%s: wrong description", models[i].name);
+                      config.quantization.stored == models[i].stored,
+                  "%s: wrong description", models[i].name);
         CHECK_MSG(config.quantization.double_quantised == (strstr(path, "-dq") != NULL), "%s", models[i].name);
         const int64_t dims[2] = {config.vocab_size, config.hidden_size};
         const qr_safetensors_tensor *embedding;
-        CHECK_MSG(
-            qr_safetensors_require(file, models[i].embedding, QR_DTYPES_FLOAT, 2, dims, &embedding, &err) == QRUN_OK,
-            "%s", err.message);
+        CHECK_MSG(qr_safetensors_require(file, models[i].embedding, QR_DTYPES_FLOAT, 2, dims, &embedding, &err) ==
+                      QRUN_OK,
+                  "%s", err.message);
         qr_safetensors_close(file);
         qr_model_config_free(&config);
         qr_free(folder);

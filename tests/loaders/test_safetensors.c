@@ -2,18 +2,20 @@
 #include "check.h"
 
 #include "base/sizes.h"
-#include "loaders/json.h"
-#include "loaders/safetensors.h"
-#include "loaders/safetensors_writer.h"
+#include "loaders/files/json.h"
+#include "loaders/files/safetensors.h"
+#include "loaders/files/safetensors_writer.h"
 #include "temporary.h"
 
 static void test_reads_tensors_out_of_order(void) {
     const temporary_folder folder = temporary_create();
     const float values[3] = {1.5F, -2, 8};
-    const char *path = temporary_safetensors(&folder, "a.safetensors",
+    const char *path = temporary_safetensors(
+        &folder, "a.safetensors",
         "{\"late\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[4,12]},\"__metadata__\":{\"format\":\"pt\"},"
         "\"empty\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[4,4]},"
-        "\"early\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ", values, sizeof values);
+        "\"early\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ",
+        values, sizeof values);
     qr_safetensors *file;
     qr_error err = {0};
     CHECK_MSG(qr_safetensors_open(path, &file, &err) == QRUN_OK, "%s", err.message);
@@ -40,7 +42,7 @@ static void test_reads_tensors_out_of_order(void) {
 static void test_require(void) {
     const temporary_folder folder = temporary_create();
     temporary_safetensors(&folder, "model.safetensors",
-        "{\"w\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}}", NULL, 12);
+                          "{\"w\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}}", NULL, 12);
     qr_safetensors *file;
     REQUIRE(qr_safetensors_open(folder.path, &file, NULL) == QRUN_OK);
     const qr_safetensors_tensor *tensor;
@@ -63,8 +65,9 @@ static void test_require(void) {
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         qr_error err = {0};
-        CHECK_INT(qr_safetensors_require(file, cases[i].name, cases[i].dtypes, cases[i].n_dims, cases[i].dims, &tensor,
-                                         &err), QRUN_ERROR_INPUT);
+        CHECK_INT(
+            qr_safetensors_require(file, cases[i].name, cases[i].dtypes, cases[i].n_dims, cases[i].dims, &tensor, &err),
+            QRUN_ERROR_INPUT);
         CHECK(tensor == NULL);
         CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s", err.message);
         CHECK_MSG(strstr(err.message, "model.safetensors: ") != NULL, "%s", err.message);
@@ -196,12 +199,8 @@ static void test_shards(void) {
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static const qr_safetensors_spec specs[] = {
-    {"b.half", QR_DTYPE_BF16, 1, {3}},
-    {"z.float", QR_DTYPE_F32, 2, {2, 2}},
-    {"nothing", QR_DTYPE_F32, 2, {0, 4}},
-    {"a.half", QR_DTYPE_BF16, 0, {0}},
-    {"codes \"q\"", QR_DTYPE_U8, 2, {5, 1}},
-    {"a.long", QR_DTYPE_I64, 1, {1}},
+    {"b.half", QR_DTYPE_BF16, 1, {3}}, {"z.float", QR_DTYPE_F32, 2, {2, 2}},    {"nothing", QR_DTYPE_F32, 2, {0, 4}},
+    {"a.half", QR_DTYPE_BF16, 0, {0}}, {"codes \"q\"", QR_DTYPE_U8, 2, {5, 1}}, {"a.long", QR_DTYPE_I64, 1, {1}},
 };
 
 /* Byte i of a tensor, told by its name. */
@@ -232,7 +231,8 @@ static void check_written(const char *folder, int n_shards) {
     for (size_t t = 0; t < QR_COUNT_OF(specs); t++) {
         const qr_safetensors_tensor *tensor;
         CHECK_MSG(qr_safetensors_require(file, specs[t].name, QR_DTYPE_BIT(specs[t].dtype), specs[t].n_dims,
-                                         specs[t].dims, &tensor, &err) == QRUN_OK, "%s", err.message);
+                                         specs[t].dims, &tensor, &err) == QRUN_OK,
+                  "%s", err.message);
         REQUIRE(tensor != NULL);
         for (size_t i = 0; i < tensor->n_bytes; i++) { CHECK_INT(tensor->data[i], byte_of(tensor->name, i)); }
         if (tensor->shard > last_shard) { last_shard = tensor->shard; }
@@ -253,14 +253,13 @@ static void test_writer_bytes(void) {
     CHECK(!qr_file_exists(temporary_path(&folder, "model.safetensors")));
     CHECK_MSG(qr_safetensors_writer_commit(writer, &err) == QRUN_OK, "%s", err.message);
     check_written(folder.path, 1);
-    static const char header[] =
-        "{\"__metadata__\":{\"format\":\"pt\"},"
-        "\"a.long\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
-        "\"nothing\":{\"dtype\":\"F32\",\"shape\":[0,4],\"data_offsets\":[8,8]},"
-        "\"z.float\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[8,24]},"
-        "\"a.half\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]},"
-        "\"b.half\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[26,32]},"
-        "\"codes \\\"q\\\"\":{\"dtype\":\"U8\",\"shape\":[5,1],\"data_offsets\":[32,37]}}";
+    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
+                                 "\"a.long\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+                                 "\"nothing\":{\"dtype\":\"F32\",\"shape\":[0,4],\"data_offsets\":[8,8]},"
+                                 "\"z.float\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[8,24]},"
+                                 "\"a.half\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]},"
+                                 "\"b.half\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[26,32]},"
+                                 "\"codes \\\"q\\\"\":{\"dtype\":\"U8\",\"shape\":[5,1],\"data_offsets\":[32,37]}}";
     char *bytes;
     size_t n_bytes;
     REQUIRE(qr_file_read(temporary_path(&folder, "model.safetensors"), 10000, &bytes, &n_bytes, NULL) == QRUN_OK);
@@ -277,7 +276,7 @@ static void test_writer_bytes(void) {
 static void test_writer_alignment(void) {
     const temporary_folder folder = temporary_create();
     for (int length = 1; length <= 9; length++) {
-        const qr_safetensors_spec spec = {&"xxxxxxxxx"[9 - length], QR_DTYPE_U8, 1, {1}};
+        const qr_safetensors_spec spec = {&"xxxxxxxxx" [9 - length], QR_DTYPE_U8, 1, { 1 }};
         qr_safetensors_writer *writer;
         REQUIRE(qr_safetensors_writer_create(folder.path, "a", &spec, 1, 0, &writer, NULL) == QRUN_OK);
         CHECK_INT(qr_safetensors_writer_write(writer, "d", 1, NULL), QRUN_OK);

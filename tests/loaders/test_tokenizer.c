@@ -2,7 +2,7 @@
  * small ones in tests/fixtures/tokenizers, made by tests/golden/make_tokenizer_goldens.py. */
 #include <dirent.h>
 
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 #include "tokenizer_check.h"
 
 static void check_ids(const qr_tokens *tokens, const qr_json *expected, const char *text) {
@@ -240,7 +240,8 @@ static void test_config(void) {
         "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":\"<|tool|>\",\"unk_token\":null,"
         "\"add_eos_token\":true,\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{"
         "\"700\":{\"content\":\"<|tool|>\",\"special\":true,\"normalized\":false},"
-        "\"640\":{\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"rstrip\":true}}}", &err);
+        "\"640\":{\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"rstrip\":true}}}",
+        &err);
     REQUIRE(tokenizer != NULL);
     const int32_t bos = qr_tokenizer_bos_id(tokenizer), eos = qr_tokenizer_eos_id(tokenizer);
     CHECK(bos == qr_tokenizer_id(tokenizer, "<s>", 3) && eos == qr_tokenizer_id(tokenizer, "</s>", 4) && bos != eos);

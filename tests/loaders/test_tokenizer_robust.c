@@ -7,8 +7,17 @@
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/tokenizers"
 
-static const char *const kinds[] = {"llama3", "qwen2", "gpt4o", "gpt2_prefix_space", "llama2", "gemma",
-                                    "mistral_metaspace", "unigram_charsmap", "unigram_bytes", "word_level", "affixes"};
+static const char *const kinds[] = {"llama3",
+                                    "qwen2",
+                                    "gpt4o",
+                                    "gpt2_prefix_space",
+                                    "llama2",
+                                    "gemma",
+                                    "mistral_metaspace",
+                                    "unigram_charsmap",
+                                    "unigram_bytes",
+                                    "word_level",
+                                    "affixes"};
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static qr_tokenizer *open_kind(size_t i) {
@@ -78,7 +87,9 @@ static void test_random_text_comes_back(void) {
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
 static void test_invalid_bytes_are_kept_as_bytes(void) {
-    static const char text[] = "a\xFF" "b\xC3" "\xE2\x96";
+    static const char text[] = "a\xFF"
+                               "b\xC3"
+                               "\xE2\x96";
     const qr_encode_options literal = {0};
     qr_tokenizer *fallback = open_kind(5);
     qr_tokens tokens = encode(fallback, text, sizeof text - 1, &literal);
@@ -98,7 +109,8 @@ static void test_invalid_bytes_are_kept_as_bytes(void) {
         const char *token = qr_tokenizer_token(byte_level, tokens.ids[i], &n);
         qr_buffer_append(&spelled, token, n);
     }
-    CHECK_STR(spelled.data, "a\xC3\xBF" "b\xC3\x83\xC3\xA2\xC4\xB8"); /* each byte as its character: 0x96 is U+0138 */
+    CHECK_STR(spelled.data, "a\xC3\xBF"
+                            "b\xC3\x83\xC3\xA2\xC4\xB8"); /* each byte as its character: 0x96 is U+0138 */
     qr_buffer_free(&spelled);
     qr_tokens_free(&tokens);
     qr_tokenizer_destroy(byte_level);
@@ -155,8 +167,9 @@ static double seconds(void) {
 
 /* Much of one unit; a quadratic step would take minutes. */
 static void test_degenerate_texts_take_linear_time(void) {
-    static const char *const units[] = {"a", " ", "\n", "1", "'", "\xE2\x96\x81", "\xCC\x81\xCC\xA3", "ab", "<", "\xFF",
-                                        "\xF0\x9F\x98\x81", "a ", "\xE1\x84\x92"};
+    static const char *const units[] = {
+        "a",  " ",           "\n", "1", "'", "\xE2\x96\x81", "\xCC\x81\xCC\xA3", "ab", "<", "\xFF", "\xF0\x9F\x98\x81",
+        "a ", "\xE1\x84\x92"};
     const qr_encode_options literal = {0};
     enum { N_BYTES = 1 << 18 };
     char *text = qr_alloc(N_BYTES);
@@ -182,9 +195,11 @@ static void test_degenerate_texts_take_linear_time(void) {
 
 static qr_tokenizer *open_bytes(const char *normalizer) {
     qr_buffer json = {0};
-    qr_buffer_append_format(&json, "{\"normalizer\":{\"type\":\"%s\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+    qr_buffer_append_format(&json,
+                            "{\"normalizer\":{\"type\":\"%s\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
                             "\"add_prefix_space\":false,\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
-                            "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{", normalizer);
+                            "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{",
+                            normalizer);
     int n_others = 0;
     for (uint32_t byte = 0; byte < 256; byte++) {
         const bool printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
@@ -276,9 +291,7 @@ static void test_any_allocation_may_fail(void) {
             if (status == QRUN_OK) {
                 status = qr_tokenizer_encode(tokenizer, text, sizeof text - 1, &options, &tokens, &err);
             }
-            if (status == QRUN_OK) {
-                status = qr_tokenizer_decode(tokenizer, tokens.ids, tokens.n, false, &out, &err);
-            }
+            if (status == QRUN_OK) { status = qr_tokenizer_decode(tokenizer, tokens.ids, tokens.n, false, &out, &err); }
             qr_alloc_fail_at(0);
             CHECK_MSG(status == QRUN_OK || status == QRUN_ERROR_MEMORY, "%s, allocation %lld: %s", kinds[chosen[k]],
                       (long long)n, err.message);
@@ -310,8 +323,8 @@ static void *encode_in_thread(void *arg) {
     for (int i = 0; i < 20; i++) {
         const qr_encode_options literal = {0};
         qr_tokens tokens = {0};
-        const qrun_status status = qr_tokenizer_encode(shared->tokenizer, shared->text, strlen(shared->text), &literal,
-                                                       &tokens, NULL);
+        const qrun_status status =
+            qr_tokenizer_encode(shared->tokenizer, shared->text, strlen(shared->text), &literal, &tokens, NULL);
         shared->same = shared->same && status == QRUN_OK && tokens.n == shared->expected->n &&
                        memcmp(tokens.ids, shared->expected->ids, tokens.n * sizeof *tokens.ids) == 0;
         qr_tokens_free(&tokens);
@@ -321,7 +334,8 @@ static void *encode_in_thread(void *arg) {
 
 static void test_threads_share_a_tokenizer(void) {
     static const char text[] = "The quick brown fox doesn't mind 12345 foxes;\n\n  "
-                               "\xC3\xBC" "ber \xE5\xB0\x8F\xE7\x8B\x97";
+                               "\xC3\xBC"
+                               "ber \xE5\xB0\x8F\xE7\x8B\x97";
     const qr_encode_options literal = {0};
     for (size_t k = 0; k < N_KINDS; k++) {
         qr_tokenizer *tokenizer = open_kind(k);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "check.h"
-#include "loaders/tokenizer.h"
+#include "loaders/tokenizer/tokenizer.h"
 
 static const qr_encode_options plain = {.add_special = false, .parse_special = true};
 
@@ -30,7 +30,7 @@ static inline qr_tokenizer *open_shared(const char *name) {
 
 /* The ids of a text; fails the case on an error. */
 static inline qr_tokens encode(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes,
-                        const qr_encode_options *options) {
+                               const qr_encode_options *options) {
     qr_error err = {0};
     qr_tokens tokens = {0};
     CHECK_MSG(qr_tokenizer_encode(tokenizer, text, n_bytes, options, &tokens, &err) == QRUN_OK, "%s", err.message);
@@ -69,7 +69,7 @@ static inline char *decode_stream(const qr_tokenizer *tokenizer, const qr_tokens
 
 /* The whole decode, the streamed decode, and that they are the same. */
 static inline char *decode_both_ways(const qr_tokenizer *tokenizer, const qr_tokens *tokens, bool skip_special,
-                              size_t *n_bytes) {
+                                     size_t *n_bytes) {
     size_t n_streamed;
     char *whole = decode(tokenizer, tokens, skip_special, n_bytes);
     char *streamed = decode_stream(tokenizer, tokens, skip_special, &n_streamed);

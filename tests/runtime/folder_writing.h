@@ -1,5 +1,5 @@
-/* For tests of what writes a folder: a folder of this run's own to write in, and the two ways in which writing fails with
- * nothing left behind. */
+/* For tests of what writes a folder: a folder of this run's own to write in, and the two ways in which writing fails
+ * with nothing left behind. */
 #ifndef QR_TESTS_FOLDER_WRITING_H
 #define QR_TESTS_FOLDER_WRITING_H
 

@@ -2,7 +2,7 @@
 #ifndef QR_TESTS_GOLDEN_INDEX_H
 #define QR_TESTS_GOLDEN_INDEX_H
 
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
 

@@ -8,10 +8,14 @@ qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_
     const int64_t n_blocks = qr_ceil_div(max_tokens, QR_KV_PAGE_TOKENS);
     int32_t windows[256];
     for (int32_t g = 0; g < model->n_kv_groups; g++) { windows[g] = model->kv_groups[g].window; }
-    const qr_kv_cache_options options = {.n_pages = (int32_t)(n_blocks * model->n_kv_groups),
-                                         .n_groups = model->n_kv_groups, .windows = windows};
-    const qr_forward_limits limits = {.max_tokens = max_tokens, .max_sequences = 1, .max_blocks = n_blocks,
-                                      .max_logit_rows = 1, .n_rope_slots = 1, .kv_format = kv_format};
+    const qr_kv_cache_options options = {
+        .n_pages = (int32_t)(n_blocks * model->n_kv_groups), .n_groups = model->n_kv_groups, .windows = windows};
+    const qr_forward_limits limits = {.max_tokens = max_tokens,
+                                      .max_sequences = 1,
+                                      .max_blocks = n_blocks,
+                                      .max_logit_rows = 1,
+                                      .n_rope_slots = 1,
+                                      .kv_format = kv_format};
     qr_backend *backend = model->context->backend;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_kv_cache_create(&options, &single->cache, err));

@@ -2,8 +2,8 @@
 #ifndef QR_TESTS_SINGLE_SEQUENCE_H
 #define QR_TESTS_SINGLE_SEQUENCE_H
 
-#include "runtime/forward.h"
-#include "runtime/kv_cache.h"
+#include "runtime/generate/forward.h"
+#include "runtime/generate/kv_cache.h"
 
 typedef struct single_sequence {
     qrun_model *model;
@@ -13,7 +13,7 @@ typedef struct single_sequence {
     void *pages;
     size_t pages_bytes;
     int64_t max_tokens;
-    int32_t adapter;  /* index of the adapter used, or −1 */
+    int32_t adapter; /* index of the adapter used, or −1 */
 } single_sequence;
 
 /* For up to max_tokens tokens, whose rotary parameters are those of rope_tokens. */

@@ -3,7 +3,7 @@
 
 #include "base/random.h"
 #include "base/utf8.h"
-#include "runtime/answer.h"
+#include "runtime/generate/answer.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/tokenizers/"
 

@@ -2,7 +2,7 @@
  * the batch, and a recording or a replay that fails changes nothing but a line in the statistics. */
 #include "check.h"
 
-#include "runtime/model.h"
+#include "runtime/model/model.h"
 #include "session_run.h"
 
 enum { N_REQUESTS = 9, MAX_PROMPT = 40, N_ADAPTERS = 2, TOKENS = 14 };
@@ -126,7 +126,10 @@ static void check_crowd(const crowd *c) {
 }
 
 static void test_llama_nf4_dq_with_adapters(void) {
-    check_crowd(&(crowd){"models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO,
+    check_crowd(&(crowd){"models/llama",
+                         QRUN_QUANT_NF4_DQ,
+                         QRUN_DTYPE_BF16,
+                         QRUN_KV_AUTO,
                          {"adapters/llama-lora", "adapters/llama-dora"}});
 }
 static void test_gemma3_int8_pages(void) {

@@ -4,7 +4,7 @@
 #include "check.h"
 
 #include "base/alloc.h"
-#include "runtime/model.h"
+#include "runtime/model/model.h"
 
 static qrun_context *processor, *device;
 
@@ -102,8 +102,8 @@ static void check_model(const char *folder, qrun_quant quant, bool random) {
 }
 
 static void check_models(void) {
-    static const qrun_quant quants[] = {QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8, QRUN_QUANT_BF16,
-                                        QRUN_QUANT_F32, QRUN_QUANT_F16};
+    static const qrun_quant quants[] = {QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8,
+                                        QRUN_QUANT_BF16,   QRUN_QUANT_F32, QRUN_QUANT_F16};
     for (size_t i = 0; i < sizeof quants / sizeof quants[0]; i++) {
         check_model("llama", quants[i], false);
         check_model("gpt2", quants[i], false); /* transposed */

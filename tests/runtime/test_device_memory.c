@@ -3,9 +3,9 @@
  * The device is that of tests/simt, whose size and faults come from the environment. */
 #include "check.h"
 
-#include "runtime/model.h"
+#include "../train/trainer_run.h"
+#include "runtime/model/model.h"
 #include "session_run.h"
-#include "trainer_run.h"
 
 enum { MIB = 1 << 20, CONTEXT_BYTES = 300 * MIB + 7 };
 
@@ -86,7 +86,8 @@ static void expect_no_device(const char *name, const char *value, const char *wh
 
 static void test_what_a_device_lacks_is_named(void) {
     expect_no_device("QRUN_SIMT_DRIVER", "0", "there is no NVIDIA driver on this machine");
-    expect_no_device("QRUN_SIMT_DRIVER", "11080", "driver is too old: it supports CUDA 11.8, and this build needs 12.0");
+    expect_no_device("QRUN_SIMT_DRIVER", "11080",
+                     "driver is too old: it supports CUDA 11.8, and this build needs 12.0");
     expect_no_device("QRUN_SIMT_CAPABILITY", "7.5", "compute capability 7.5, without BF16");
 }
 
@@ -163,7 +164,8 @@ static void test_a_session_is_planned_to_the_byte(void) {
     qrun_free(entries);
     params.memory_bytes = total - 1;
     CHECK(plan_session(context, &params, &n, &error) == NULL && error.status == QRUN_ERROR_MEMORY);
-    CHECK_MSG(strstr(error.message, "a budget of") != NULL && strstr(error.message, "the GPU's context 300 MiB") != NULL,
+    CHECK_MSG(strstr(error.message, "a budget of") != NULL &&
+                  strstr(error.message, "the GPU's context 300 MiB") != NULL,
               "message is \"%s\"", error.message);
     qrun_context_destroy(context);
 
@@ -310,7 +312,8 @@ static void test_training_of_8b_is_planned_within_9_gb(void) {
     CHECK_MSG(total <= INT64_C(9000000000), "%lld bytes", (long long)total);
     CHECK_INT(entry_of(plan, n, "context")->bytes, 600 * (int64_t)MIB);
     CHECK_MSG(entry_of(plan, n, "weights")->bytes > INT64_C(4500000000), "weights of less than the model's");
-    CHECK_MSG(entry_of(plan, n, "host")->bytes >= 30 * (int64_t)(64 * MIB), "the inputs of layers are not in host memory");
+    CHECK_MSG(entry_of(plan, n, "host")->bytes >= 30 * (int64_t)(64 * MIB),
+              "the inputs of layers are not in host memory");
     qrun_free(plan);
     qrun_context_destroy(context);
     unset_all();

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "../loaders/temporary.h"
-#include "runtime/model.h"
+#include "runtime/model/model.h"
 #include "session_run.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"

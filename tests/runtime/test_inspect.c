@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 #include "qrun.h"
 
 #define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
@@ -164,8 +164,11 @@ static void test_holds_are_what_loading_takes(void) {
     static const struct {
         const char *name;
         qrun_quant quant;
-    } ways[] = {{"f32", QRUN_QUANT_F32}, {"bf16", QRUN_QUANT_BF16}, {"int8", QRUN_QUANT_INT8},
-                {"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}};
+    } ways[] = {{"f32", QRUN_QUANT_F32},
+                {"bf16", QRUN_QUANT_BF16},
+                {"int8", QRUN_QUANT_INT8},
+                {"nf4", QRUN_QUANT_NF4},
+                {"nf4-dq", QRUN_QUANT_NF4_DQ}};
     static const char *const plain[] = {MODELS "llama", MODELS "gpt2", MODELS "gemma3"};
     for (size_t i = 0; i < QR_COUNT_OF(plain); i++) {
         qr_json *root = inspect(plain[i], false);

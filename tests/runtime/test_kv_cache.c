@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "base/sizes.h"
-#include "runtime/kv_cache.h"
+#include "runtime/generate/kv_cache.h"
 
 enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640 };
 
@@ -276,7 +276,7 @@ static void test_a_prefix_needs_only_what_the_window_sees(void) {
     count_up(a, 0), count_up(b, 5000), count_up(c, 0);
     feed_in_pages(&f, a, 64); /* all 8 pages; of the window's, blocks 0 and 1 have fallen out, but are remembered */
     CHECK_INT(stats_of(&f).n_used, 6);
-    feed(&f, b, 1);                 /* takes those two */
+    feed(&f, b, 1); /* takes those two */
     CHECK_INT(stats_of(&f).n_used, 8);
     CHECK_INT(qr_kv_match_prefix(f.cache, &c->kv, c->tokens, 65), 64);
     check_visible(&f, c);
@@ -379,9 +379,7 @@ static void test_pages_needed_is_enough(void) {
 static void draw_tokens(fixture *f, modelled_sequence *s, int64_t from) {
     const int32_t family = (int32_t)draw(f, 3);
     const int64_t parts_at = draw(f, MAX_TOKENS);
-    for (int64_t i = from; i < MAX_TOKENS; i++) {
-        s->tokens[i] = i < parts_at ? family : (int32_t)draw(f, 2);
-    }
+    for (int64_t i = from; i < MAX_TOKENS; i++) { s->tokens[i] = i < parts_at ? family : (int32_t)draw(f, 2); }
 }
 
 static int64_t count_missing(const fixture *f, const modelled_sequence *s, int64_t n) {

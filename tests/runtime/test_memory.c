@@ -5,8 +5,8 @@
 #include "../loaders/temporary.h"
 #include "anonymous_memory.h"
 #include "base/random.h"
-#include "loaders/safetensors_writer.h"
-#include "runtime/model.h"
+#include "loaders/files/safetensors_writer.h"
+#include "runtime/model/model.h"
 #include "session_run.h"
 
 static const int32_t *some_ids(void) {
@@ -208,7 +208,7 @@ static int64_t write_large_model(const temporary_folder *folder) {
     snprintf(
         config, sizeof config,
         "{\"architectures\": [\"LlamaForCausalLM\"], "
-             "\"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
+        "\"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
         "\"num_hidden_layers\": %d, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"vocab_size\": %d, "
         "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
         "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",

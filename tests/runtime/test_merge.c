@@ -1,5 +1,5 @@
-/* Adapters merged into their models: equal to what PEFT's merge_and_unload makes of them, in memory of about one tensor,
- * and whole or not there at all. */
+/* Adapters merged into their models: equal to what PEFT's merge_and_unload makes of them, in memory of about one
+ * tensor, and whole or not there at all. */
 #include "check.h"
 
 #include "base/alloc.h"
@@ -8,10 +8,10 @@
 #include "base/sizes.h"
 #include "folder_writing.h"
 #include "golden_index.h"
-#include "loaders/adapter_writer.h"
-#include "loaders/safetensors.h"
+#include "loaders/adapter/adapter_writer.h"
+#include "loaders/files/safetensors.h"
 #include "progress_check.h"
-#include "runtime/model.h"
+#include "runtime/model/model.h"
 
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
 
@@ -126,8 +126,8 @@ static void check_kept(const qr_json *entry, const qr_safetensors *base, const q
 
 static void check_golden_in(const qr_json *entry, qrun_quant quant, qr_dtype dtype) {
     const char *out = in_scratch("merged");
-    qrun_merge_params params = params_for(fixture(text_of(entry, "base_folder")),
-                                          fixture(text_of(entry, "adapter_folder")), out);
+    qrun_merge_params params =
+        params_for(fixture(text_of(entry, "base_folder")), fixture(text_of(entry, "adapter_folder")), out);
     params.dtype = quant;
     qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
     qrun_error err = QRUN_ERROR_INIT;
@@ -153,8 +153,9 @@ static void check_golden_in(const qr_json *entry, qrun_quant quant, qr_dtype dty
             CHECK_MSG(c.largest_difference <= 1e-6 * c.largest_value, "%s: %s: %g of %g", text_of(entry, "name"), name,
                       c.largest_difference, c.largest_value);
         } else { /* sums that differ in their last bits may round differently: to the neighbour, and seldom */
-            CHECK_MSG(c.most_steps <= 1 && c.n_unequal <= 1 + c.n / 200,"%s: %s: %lld of %lld differ, by up to %d steps",
-                      text_of(entry, "name"), name, (long long)c.n_unequal, (long long)c.n, c.most_steps);
+            CHECK_MSG(c.most_steps <= 1 && c.n_unequal <= 1 + c.n / 200,
+                      "%s: %s: %lld of %lld differ, by up to %d steps", text_of(entry, "name"), name,
+                      (long long)c.n_unequal, (long long)c.n, c.most_steps);
         }
     }
     check_kept(entry, base, merged, dtype);
@@ -221,8 +222,8 @@ static void test_a_quantised_folder_becomes_a_plain_one(void) {
 
 static void test_a_head_that_was_tied(void) {
     const char *out = in_scratch("untied");
-    qrun_merge_params params = params_for(fixture("models/llama-llama3"),
-                                          fixture("merge/adapters/llama3-saved-head"), out);
+    qrun_merge_params params =
+        params_for(fixture("models/llama-llama3"), fixture("merge/adapters/llama3-saved-head"), out);
     qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
     qrun_error err = QRUN_ERROR_INIT;
     qr_json *config = NULL;
@@ -258,9 +259,19 @@ static void test_a_tied_head_beside_a_prefix(void) {
     const qr_adapter_parameter_spec head = {
         .name = "lm_head.weight", .n_dims = 2, .dims = {VOCAB, WIDTH}, .values = values};
     int64_t n = WIDTH;
-    const qr_adapter_spec spec = {.base_model = "x", .targets = targets, .n_targets = 1, .rank = 1, .alpha = 1,
-                                  .fan_in_fan_out = true, .factors = &factor, .n_factors = 1, .read = read_tenths,
-                                  .user = &n, .parameters = &head, .n_parameters = 1, .modules_to_save = saved,
+    const qr_adapter_spec spec = {.base_model = "x",
+                                  .targets = targets,
+                                  .n_targets = 1,
+                                  .rank = 1,
+                                  .alpha = 1,
+                                  .fan_in_fan_out = true,
+                                  .factors = &factor,
+                                  .n_factors = 1,
+                                  .read = read_tenths,
+                                  .user = &n,
+                                  .parameters = &head,
+                                  .n_parameters = 1,
+                                  .modules_to_save = saved,
                                   .n_modules_to_save = 1};
     qrun_error err = QRUN_ERROR_INIT;
     values[0] = 1.0F;
@@ -456,8 +467,14 @@ static bool write_adapter(const char *folder) {
         snprintf(names[i], sizeof names[i], "model.layers.%d.mlp.%s", i / 2, targets[i % 2]);
         factors[i] = (qr_adapter_factor_spec){names[i], HIDDEN, MLP};
     }
-    const qr_adapter_spec spec = {.base_model = "x", .targets = targets, .n_targets = 2, .rank = RANK, .alpha = 8,
-                                  .factors = factors, .n_factors = 2 * LAYERS, .read = read_ones};
+    const qr_adapter_spec spec = {.base_model = "x",
+                                  .targets = targets,
+                                  .n_targets = 2,
+                                  .rank = RANK,
+                                  .alpha = 8,
+                                  .factors = factors,
+                                  .n_factors = 2 * LAYERS,
+                                  .read = read_ones};
     return qr_folder_create(folder, NULL) == QRUN_OK && qr_adapter_write(folder, &spec, NULL) == QRUN_OK;
 }
 
@@ -470,7 +487,8 @@ static void test_memory_is_that_of_a_tensor(void) {
     static const struct {
         qrun_quant dtype;
         qrun_merge_onto onto;
-    } ways[] = {{QRUN_QUANT_BF16, QRUN_MERGE_ORIGINAL}, {QRUN_QUANT_F32, QRUN_MERGE_ORIGINAL},
+    } ways[] = {{QRUN_QUANT_BF16, QRUN_MERGE_ORIGINAL},
+                {QRUN_QUANT_F32, QRUN_MERGE_ORIGINAL},
                 {QRUN_QUANT_F32, QRUN_MERGE_QUANTIZED}};
     for (size_t i = 0; i < QR_COUNT_OF(ways); i++) {
         qrun_merge_params params = params_for(EXAMPLE, adapter, out);

@@ -6,12 +6,12 @@
 #include "base/file.h"
 #include "base/sizes.h"
 #include "folder_writing.h"
-#include "loaders/bnb_tensors.h"
-#include "loaders/json.h"
-#include "loaders/quantized_config.h"
-#include "loaders/safetensors.h"
+#include "loaders/config/quantized_config.h"
+#include "loaders/files/bnb_tensors.h"
+#include "loaders/files/json.h"
+#include "loaders/files/safetensors.h"
 #include "progress_check.h"
-#include "runtime/model.h"
+#include "runtime/model/model.h"
 
 #define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
@@ -25,8 +25,8 @@ static bool same_file(const char *folder_a, const char *folder_b, const char *na
     char *texts[2] = {NULL, NULL};
     size_t sizes[2] = {0, 1};
     for (int i = 0; i < 2; i++) { (void)qr_file_read(paths[i], 1 << 28, &texts[i], &sizes[i], NULL); }
-    const bool same = texts[0] != NULL && texts[1] != NULL && sizes[0] == sizes[1] &&
-                      memcmp(texts[0], texts[1], sizes[0]) == 0;
+    const bool same =
+        texts[0] != NULL && texts[1] != NULL && sizes[0] == sizes[1] && memcmp(texts[0], texts[1], sizes[0]) == 0;
     for (int i = 0; i < 2; i++) { qr_free(paths[i]), qr_free(texts[i]); }
     return same;
 }
@@ -125,13 +125,18 @@ static void test_quantisation_states(void) {
     static const struct {
         float offset;
         const char *text;
-    } cases[] = {{0.5F, "0.5"}, {1.0F, "1.0"}, {1e-5F, "9.999999747378752e-06"}, {0.0F, "0.0"},
-                 {0.00048828125F, "0.00048828125"}, {0.43866580724716187F, "0.43866580724716187"}};
+    } cases[] = {{0.5F, "0.5"},
+                 {1.0F, "1.0"},
+                 {1e-5F, "9.999999747378752e-06"},
+                 {0.0F, "0.0"},
+                 {0.00048828125F, "0.00048828125"},
+                 {0.43866580724716187F, "0.43866580724716187"}};
     char text[QR_BNB_QUANT_STATE_BYTES], expected[QR_BNB_QUANT_STATE_BYTES];
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         snprintf(expected, sizeof expected,
                  "{\"quant_type\": \"nf4\", \"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [3, 5], "
-                 "\"nested_blocksize\": 256, \"nested_dtype\": \"float32\", \"nested_offset\": %s}", cases[i].text);
+                 "\"nested_blocksize\": 256, \"nested_dtype\": \"float32\", \"nested_offset\": %s}",
+                 cases[i].text);
         CHECK_INT(qr_bnb_quant_state(&nested, QR_DTYPE_BF16, cases[i].offset, text), strlen(expected));
         CHECK_STR(text, expected);
     }

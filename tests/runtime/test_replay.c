@@ -1,7 +1,7 @@
 /* The table of recorded steps: what is issued, recorded, replayed and dropped, over a backend that counts. */
 #include "check.h"
 
-#include "runtime/replay.h"
+#include "runtime/generate/replay.h"
 
 struct qr_recording {
     int number;

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/random.h"
-#include "runtime/sampler.h"
+#include "runtime/generate/sampler.h"
 
 enum { VOCAB = 50 };
 
@@ -134,11 +134,19 @@ static void test_draws_follow_the_distribution(void) {
         float temperature, top_p, min_p;
         int32_t top_k;
     } cases[] = {
-        {"plain", 1, 1, 0, 0},          {"cold", 0.5F, 1, 0, 0},           {"hot", 3, 1, 0, 0},
-        {"top_k", 1, 1, 0, 5},          {"top_k of more than all", 1, 1, 0, 999},
-        {"top_p", 1, 0.7F, 0, 0},       {"hot top_p", 2, 0.9F, 0, 0},      {"min_p", 2, 1, 0.2F, 0},
-        {"top_k and top_p", 2, 0.6F, 0, 8}, {"top_p and min_p", 2, 0.9F, 0.3F, 0},
-        {"top_k and min_p", 3, 1, 0.5F, 10}, {"all", 3, 0.7F, 0.4F, 20},   {"all, wide", 4, 0.8F, 0.55F, 40},
+        {"plain", 1, 1, 0, 0},
+        {"cold", 0.5F, 1, 0, 0},
+        {"hot", 3, 1, 0, 0},
+        {"top_k", 1, 1, 0, 5},
+        {"top_k of more than all", 1, 1, 0, 999},
+        {"top_p", 1, 0.7F, 0, 0},
+        {"hot top_p", 2, 0.9F, 0, 0},
+        {"min_p", 2, 1, 0.2F, 0},
+        {"top_k and top_p", 2, 0.6F, 0, 8},
+        {"top_p and min_p", 2, 0.9F, 0.3F, 0},
+        {"top_k and min_p", 3, 1, 0.5F, 10},
+        {"all", 3, 0.7F, 0.4F, 20},
+        {"all, wide", 4, 0.8F, 0.55F, 40},
     };
     float logits[VOCAB];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -160,22 +168,23 @@ static void test_which_tokens_survive(void) {
         float top_p, min_p;
         int32_t top_k, expected;
     } cases[] = {
-        {0.39F, 0, 0, 1}, {0.41F, 0, 0, 2}, {0.69F, 0, 0, 2}, {0.71F, 0, 0, 3}, {0.95F, 0, 0, 4}, {1, 0.8F, 0, 1},
-        {1, 0.74F, 0, 2}, {1, 0.49F, 0, 3}, {1, 0.24F, 0, 4}, {1, 0, 3, 3}, {1, 0, 4, 4},
-        {0.56F, 0, 2, 1}, /* of the two kept the first has 0.571 */
-        {0.58F, 0, 2, 2},
-        {0.8F, 0.6F, 3, 2}, /* top_p over 0.9 of mass keeps 3 (0.778 after two), min_p then drops 0.2 */
-        {0.76F, 0.6F, 3, 2},
-        {0.5F, 0.6F, 4, 2}, /* top_p sees all four before min_p: 0.4 < 0.5 */
-        {0.45F, 0.9F, 4, 1},
-        {0.44F, 0.7F, 3, 1}, /* 0.4 of 0.9 is 0.444 */
+        {0.39F, 0, 0, 1},    {0.41F, 0, 0, 2},    {0.69F, 0, 0, 2}, {0.71F, 0, 0, 3}, {0.95F, 0, 0, 4},
+        {1, 0.8F, 0, 1},     {1, 0.74F, 0, 2},    {1, 0.49F, 0, 3}, {1, 0.24F, 0, 4}, {1, 0, 3, 3},
+        {1, 0, 4, 4},        {0.56F, 0, 2, 1},    /* of the two kept the first has 0.571 */
+        {0.58F, 0, 2, 2},    {0.8F, 0.6F, 3, 2},  /* top_p over 0.9 of mass keeps 3 (0.778 after two), min_p then drops
+                                                     0.2 */
+        {0.76F, 0.6F, 3, 2}, {0.5F, 0.6F, 4, 2},  /* top_p sees all four before min_p: 0.4 < 0.5 */
+        {0.45F, 0.9F, 4, 1}, {0.44F, 0.7F, 3, 1}, /* 0.4 of 0.9 is 0.444 */
         {0.42F, 0.7F, 4, 2}, /* all four of top_k are the mass that top_p sees, though min_p drops two of them */
         {0.46F, 0.7F, 3, 2}, /* a min_p applied first would see 0.4 of 0.7 and keep one */
     };
     qr_sampler *sampler = make(5);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const qr_sampling sampling = {.temperature = 1, .top_k = cases[i].top_k, .top_p = cases[i].top_p,
-                                      .min_p = cases[i].min_p, .repetition_penalty = 1};
+        const qr_sampling sampling = {.temperature = 1,
+                                      .top_k = cases[i].top_k,
+                                      .top_p = cases[i].top_p,
+                                      .min_p = cases[i].min_p,
+                                      .repetition_penalty = 1};
         int32_t most = 0;
         for (int64_t n = 0; n < 400; n++) {
             const int32_t id = draw(sampler, &sampling, logits, n, 0, NULL);

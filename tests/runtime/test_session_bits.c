@@ -150,7 +150,10 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
             CHECK_MSG(!around->preempts || stats.n_preemptions > 0, "%s: nothing was preempted", what);
             CHECK_MSG(stats.cached_prompt_tokens == 0 || !around->no_sharing, "%s: shared", what);
             CHECK_MSG(stats.cached_prompt_tokens > 0 || !around->shares, "%s: nothing was shared", what);
-            if (check_state.n_failures_in_case > 0) { t = 2; break; }
+            if (check_state.n_failures_in_case > 0) {
+                t = 2;
+                break;
+            }
         }
         qrun_model_destroy(model);
     }

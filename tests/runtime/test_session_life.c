@@ -277,7 +277,8 @@ static void test_refusals(void) {
     qrun_session *session = run_session(llama, &session_params);
     if (session == NULL) { return; }
     qrun_request_params params = request_for(some_ids(), 300, 1, NULL);
-    refuse(session, &params, QRUN_ERROR_ARGUMENT, "the prompt has 300 tokens and this model's context is 256; shorten it");
+    refuse(session, &params, QRUN_ERROR_ARGUMENT,
+           "the prompt has 300 tokens and this model's context is 256; shorten it");
     params.n_token_ids = 256;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "context is 256");
     params.n_token_ids = 90, params.max_tokens = 100;

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "loaders/json.h"
+#include "loaders/files/json.h"
 #include "single_sequence.h"
 
 static qrun_context *context;

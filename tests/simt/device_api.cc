@@ -1,4 +1,4 @@
-/* kernels/cuda/device_api.h over host memory: a device that simt.h executes on. Buffers are blocks of their exact size,
+/* kernels/cuda/device/api.h over host memory: a device that simt.h executes on. Buffers are blocks of their exact size,
  * so that AddressSanitizer sees every access outside one. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 #include <time.h>
 
 #include "device_state.h"
-#include "kernels/cuda/device_memory.h"
-#include "kernels/cuda/device_requirements.h"
+#include "kernels/cuda/device/memory.h"
+#include "kernels/cuda/device/requirements.h"
 #include "simt.h"
 
 static int64_t setting(const char *name, int64_t otherwise) {
@@ -138,8 +138,7 @@ qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, si
 
 qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
     if (qr_device_is_recording(device)) {
-        qr_device_keep(device,
-                       [=](qr_error *why) { return qr_device_copy_in_async(device, dst, host, n_bytes, why); });
+        qr_device_keep(device, [=](qr_error *why) { return qr_device_copy_in_async(device, dst, host, n_bytes, why); });
         return QRUN_OK;
     }
     unsigned char *first = static_cast<unsigned char *>(const_cast<void *>(host));

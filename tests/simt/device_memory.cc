@@ -1,5 +1,5 @@
-/* kernels/cuda/device_memory.h with the sizes that device_state.h is told. */
-#include "kernels/cuda/device_memory.h"
+/* kernels/cuda/device/memory.h with the sizes that device_state.h is told. */
+#include "kernels/cuda/device/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* kernels/cuda/device_product.h by plain loops, each sum in order. */
-#include "kernels/cuda/device_product.h"
+/* kernels/cuda/device/product.h by plain loops, each sum in order. */
+#include "kernels/cuda/device/product.h"
 
 #include <stdlib.h>
 #include <string.h>

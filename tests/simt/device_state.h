@@ -1,7 +1,6 @@
-/* The device that simt.h executes on, as its device_*.cc files see it. What a real one would say of itself is taken from
- * the environment when it is opened, so that a test can have a GPU of any size and of any fault:
- *     QRUN_SIMT_MEMORY      bytes of device memory; 4 GiB
- *     QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
+/* The device that simt.h executes on, as its device_*.cc files see it. What a real one would say of itself is taken
+ * from the environment when it is opened, so that a test can have a GPU of any size and of any fault: QRUN_SIMT_MEMORY
+ * bytes of device memory; 4 GiB QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
  *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
  *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
  *     QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
@@ -13,9 +12,9 @@
 #include <map>
 #include <vector>
 
-#include "kernels/cuda/device_api.h"
-#include "kernels/cuda/device_fault.h"
-#include "kernels/cuda/device_record.h"
+#include "kernels/cuda/device/api.h"
+#include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/record.h"
 
 /* A copy that nobody has waited for. */
 struct pending_copy {

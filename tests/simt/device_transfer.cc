@@ -1,5 +1,5 @@
-/* kernels/cuda/device_transfer.h over host memory. */
-#include "kernels/cuda/device_transfer.h"
+/* kernels/cuda/device/transfer.h over host memory. */
+#include "kernels/cuda/device/transfer.h"
 
 #include <string.h>
 

@@ -91,7 +91,7 @@ struct fiber {
     place where;
     context at;
     unsigned char *stack;
-    void *fake_stack; /* AddressSanitizer's */
+    void *fake_stack;                              /* AddressSanitizer's */
     std::vector<std::vector<pending_copy>> groups; /* of cp.async; the last one is open */
 };
 
@@ -300,9 +300,7 @@ void set_wgmma_differs(bool differs) { the.wgmma_differs = differs; }
 
 void set_seed(uint64_t seed) { the.random = seed * 0x9E3779B97F4A7C15U + 1; }
 
-bool was_launched(const char *kernel, size_t length) {
-    return the.launched.count(std::string(kernel, length)) > 0;
-}
+bool was_launched(const char *kernel, size_t length) { return the.launched.count(std::string(kernel, length)) > 0; }
 
 void await_previous() { the.n_awaited++; }
 
@@ -541,9 +539,8 @@ void finish_groups(unsigned char *slots) {
     }
     if (!products.under_way) { return; }
     products.under_way = false;
-    for_each_result([&](unsigned lane, unsigned i, unsigned row, unsigned col) {
-        products.d[lane][i] = products.sums[row][col];
-    });
+    for_each_result(
+        [&](unsigned lane, unsigned i, unsigned row, unsigned col) { products.d[lane][i] = products.sums[row][col]; });
 }
 
 } // namespace

@@ -1,11 +1,11 @@
 /* CUDA kernels executed by the processor, thread by thread, so that their logic is tested on machines without a GPU.
  *
- * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device.cuh then includes
- * this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page below);
- * blocks run one after the other in a seeded random order, the warps of a block in a random order between barriers, and
- * a lane runs alone until it meets the others of its warp in a collective. So a read that no barrier orders behind its
- * write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch said: under
- * AddressSanitizer every access is checked against it, and against the exact size of every buffer.
+ * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device/device.cuh then
+ * includes this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page
+ * below); blocks run one after the other in a seeded random order, the warps of a block in a random order between
+ * barriers, and a lane runs alone until it meets the others of its warp in a collective. So a read that no barrier
+ * orders behind its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch
+ * said: under AddressSanitizer every access is checked against it, and against the exact size of every buffer.
  *
  * A collective (shuffle, vote, matrix product) takes all 32 lanes of a warp, which is also the discipline of our
  * kernels; one that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with
@@ -79,8 +79,8 @@ struct state {
 
 extern state now;
 
-/* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below. Every
- * thread of one that is launched early calls await_previous() once, and none of any other does. */
+/* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below.
+ * Every thread of one that is launched early calls await_previous() once, and none of any other does. */
 void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
             const std::function<void()> &body);
 void await_previous();
@@ -128,9 +128,9 @@ void mma_bf16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 
 /* wgmma.mma_async m64n128k16 with a from registers, one warp's sixteen rows of it: d [16][4], a [4], the tile and its
- * step as kernels/cuda/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and the tile
- * must stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps of a
- * warpgroup must issue the same number. */
+ * step as kernels/cuda/linear/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and
+ * the tile must stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps
+ * of a warpgroup must issue the same number. */
 void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16);
 void wgmma_begin();
 void wgmma_end();
@@ -142,8 +142,8 @@ void set_wgmma_differs(bool differs);
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */
 void load_matrices(uint32_t r[4], const void *row, bool transposed);
 
-/* cp.async of `size` bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete in
- * order; wait leaves the newest n_pending unfinished. */
+/* cp.async of `size` bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete
+ * in order; wait leaves the newest n_pending unfinished. */
 void copy_async(void *dst, const void *src, size_t size, size_t n_bytes);
 void copy_async_commit();
 void copy_async_wait(unsigned n_pending);

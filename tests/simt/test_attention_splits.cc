@@ -1,6 +1,6 @@
-/* How attention cuts the positions of a sequence into splits (kernels/cuda/attention_splits.cuh), far behind what the
- * tests of the op reach. */
-#include "kernels/cuda/attention_splits.cuh"
+/* How attention cuts the positions of a sequence into splits (kernels/cuda/attention/attention_splits.cuh), far behind
+ * what the tests of the op reach. */
+#include "kernels/cuda/attention/attention_splits.cuh"
 
 extern "C" {
 #include "check.h"

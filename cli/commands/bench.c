@@ -1,0 +1,355 @@
+/* qrun bench: speed of a model, or of a model's shape, beside what the machine can do at most. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/commands/bench_train.h"
+#include "cli/commands/measure.h"
+#include "cli/options/command.h"
+#include "cli/options/engine.h"
+#include "cli/report/replace_file.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/text.h"
+
+typedef struct bench_options {
+    engine_options engine;
+    option_int prompt_tokens, decode_tokens, repeat;
+    option_ints batches;
+    bench_train_options training;
+    const char *json;
+} bench_options;
+
+#define AT(field) .offset = offsetof(bench_options, field)
+
+/* clang-format off */
+static const option shape_table[] = {
+    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", .offset = offsetof(engine_options, shape),
+     .completion = COMPLETE_FILE,
+     .help = "In place of --model: a model's config.json. Its weights are random; nothing else of it is needed."},
+};
+/* clang-format on */
+
+/* clang-format off */
+static const option bench_table[] = {
+    {.name = "prompt-tokens", .kind = OPTION_INT, .value_name = "N", AT(prompt_tokens), .low = 1, .high = 1 << 24,
+     .help = "Length of the prompt whose reading is measured. Default: 512, or what the model's context allows."},
+    {.name = "decode-tokens", .kind = OPTION_INT, .value_name = "N", AT(decode_tokens), .low = 1, .high = 1 << 24,
+     .help = "Tokens written per sequence. Default: 64."},
+    {.name = "batch", .kind = OPTION_INTS, .value_name = "N,N…", AT(batches), .low = 1, .high = 4096,
+     .help = "Sequences written at once, one measurement for each number. Default: 1,8,16,32."},
+    {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
+     .help = "Repetitions; medians are reported. Default: 3."},
+    {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
+     .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
+};
+/* clang-format on */
+
+static const option_group groups[] = {
+    OPTION_GROUP("Model", model_option_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Shape", shape_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Measurement", bench_table, 0),
+    OPTION_GROUP("Training", bench_train_option_table, offsetof(bench_options, training)),
+    OPTION_GROUP("Machine", machine_option_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Session", session_option_table, offsetof(bench_options, engine)),
+};
+
+typedef struct bench {
+    engine engine;
+    qrun_device_info device;
+    qrun_limits limits;
+    int32_t prompt_tokens, decode_tokens, n_repeat;
+    option_ints batches;
+    measure_result prefill, decode[OPTION_LIST_MAX];
+    bool train;
+    bench_train_result training;
+    int64_t planned_bytes, peak_bytes;
+} bench;
+
+/* ---- What the numbers mean --------------------------------------------------------------------------------------- */
+
+/* Of the products that the type of computation is made of. */
+static double matrix_peak(const bench *b) {
+    const char *dtype = b->engine.info.dtype;
+    return strcmp(dtype, "bf16") == 0  ? b->limits.bf16_flops
+           : strcmp(dtype, "f16") == 0 ? b->limits.f16_flops
+                                       : b->limits.f32_flops;
+}
+
+/* On a processor F16 is widened to F32 and computed there. */
+static bool computes_f16_as_f32(const bench *b) {
+    return strcmp(b->engine.info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
+}
+
+/* A multiplication and an addition for each parameter of the linear layers and each token. */
+static double flops_share(const bench *b, double tokens_per_second) {
+    const double flops = 2.0 * (double)b->engine.info.n_linear_parameters * tokens_per_second;
+    return matrix_peak(b) > 0 ? flops / matrix_peak(b) : 0;
+}
+
+/* Every step reads the weights once. */
+static double read_share(const bench *b, double steps_per_second) {
+    const double bytes = (double)b->engine.info.step_weight_bytes * steps_per_second;
+    return b->limits.read_bytes_per_second > 0 ? bytes / b->limits.read_bytes_per_second : 0;
+}
+
+static void print_start(const bench *b) {
+    const qrun_model_info *m = &b->engine.info;
+    char size[SIZE_TEXT_BYTES];
+    printf("model      %s, %d layers, hidden %d, %.4g million parameters\n", m->family, (int)m->n_layers,
+           (int)m->hidden_size, (double)m->n_parameters / 1e6);
+    printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
+           size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
+    printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
+           b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
+           computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
+    if (b->device.note != NULL) { printf("no GPU     %s\n", b->device.note); }
+}
+
+static void print_table(const bench *b) {
+    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
+    printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes, planned),
+           size_text(b->peak_bytes, size));
+    printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
+    char name[32], range[40];
+    snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
+    snprintf(range, sizeof range, "%.1f - %.1f", b->prefill.least, b->prefill.most);
+    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, b->prefill.tokens_per_second, range, "",
+           100 * flops_share(b, b->prefill.tokens_per_second));
+    for (int i = 0; i < b->batches.count; i++) {
+        const measure_result *r = &b->decode[i];
+        const double batch = (double)b->batches.values[i];
+        snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
+        snprintf(range, sizeof range, "%.1f - %.1f", r->least, r->most);
+        printf("%-22s%12.1f%22s%11.1f%%%11.1f%%\n", name, r->tokens_per_second, range,
+               100 * read_share(b, r->tokens_per_second / batch), 100 * flops_share(b, r->tokens_per_second));
+    }
+    printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
+           "machine reads at most; of matrix: 2 operations per linear parameter and token, of its matrix peak.\n",
+           (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->n_repeat);
+}
+
+static void write_start_json(const bench *b, text_buffer *out) {
+    const qrun_model_info *m = &b->engine.info;
+    text_puts(out, "{\"model\":");
+    text_json_string(out, m->folder, strlen(m->folder));
+    text_format(out,
+                ",\"family\":\"%s\",\"quant\":\"%s\",\"head\":\"%s\",\"dtype\":\"%s\",\"parameters\":%lld,"
+                "\"linear_parameters\":%lld,\"weight_bytes\":%lld,\"step_weight_bytes\":%lld,\"load_seconds\":%.6f,",
+                m->family, m->quant, m->head_format, m->dtype, (long long)m->n_parameters,
+                (long long)m->n_linear_parameters, (long long)m->weight_bytes, (long long)m->step_weight_bytes,
+                m->load_seconds);
+    text_format(out,
+                "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"read_bytes_per_second\":%.6g,"
+                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g},",
+                b->device.backend, b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second,
+                b->limits.bf16_flops, b->limits.f32_flops, b->limits.f16_flops);
+}
+
+static void write_speeds_json(const bench *b, text_buffer *out) {
+    text_format(out, "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,", (long long)b->planned_bytes,
+                (long long)b->peak_bytes, (int)b->n_repeat);
+    text_format(out,
+                "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
+                "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
+                (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
+                b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
+    for (int i = 0; i < b->batches.count; i++) {
+        const measure_result *r = &b->decode[i];
+        text_format(out,
+                    "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
+                    "\"read_share\":%.6g,\"matrix_share\":%.6g}",
+                    i > 0 ? "," : "", (long long)b->batches.values[i], (int)b->decode_tokens, r->tokens_per_second,
+                    r->least, r->most, read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
+                    flops_share(b, r->tokens_per_second));
+    }
+    text_puts(out, "]}\n");
+}
+
+static int report(const bench *b, const char *json_path) {
+    const bool json_only = json_path != NULL && strcmp(json_path, "-") == 0;
+    progress_clear();
+    if (!json_only) {
+        print_start(b);
+        if (b->train) {
+            bench_train_print(&b->engine, &b->training, matrix_peak(b));
+        } else {
+            print_table(b);
+        }
+    }
+    if (json_path == NULL) { return EXIT_OK; }
+    text_buffer out = {0};
+    write_start_json(b, &out);
+    if (b->train) {
+        bench_train_json(&b->engine, &b->training, matrix_peak(b), &out);
+    } else {
+        write_speeds_json(b, &out);
+    }
+    int code = EXIT_OK;
+    if (json_only) {
+        (void)fwrite(out.data, 1, out.size, stdout); /* finish_stdout tells of a failure */
+    } else {
+        code = replace_file(json_path, &out);
+    }
+    text_free(&out);
+    return code;
+}
+
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
+
+static int64_t largest_batch(const option_ints *batches) {
+    int64_t largest = 1;
+    for (int i = 0; i < batches->count; i++) {
+        if (batches->values[i] > largest) { largest = batches->values[i]; }
+    }
+    return largest;
+}
+
+/* A session with room for every measurement at once and no prompt shared with another. */
+static qrun_session_params session_params(const bench *b, const engine_options *options) {
+    enum { PAGE_SLACK_TOKENS = 32 };
+    qrun_session_params params = engine_session_params(options);
+    const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->decode_tokens + 1;
+    const int64_t prompt_length = (int64_t)b->prompt_tokens + 1;
+    const int64_t longest = decode_length > prompt_length ? decode_length : prompt_length;
+    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(&b->batches);
+    if (params.context_tokens == 0) { params.context_tokens = (int32_t)longest; }
+    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_batch(&b->batches); }
+    params.kv_tokens = all_decoding > longest ? all_decoding : longest + PAGE_SLACK_TOKENS;
+    params.no_prefix_sharing = true;
+    return params;
+}
+
+enum { PROMPT_TOKENS = 512, DECODE_TOKENS = 64, REPEAT = 3 };
+
+static int open_model(bench *b, const engine_options *options) {
+    qrun_error error = QRUN_ERROR_INIT;
+    int code = engine_open_context(&b->engine, options);
+    if (code != EXIT_OK) { return code; }
+    progress_draw(0, 0, "measuring the machine");
+    if (qrun_context_device_info(b->engine.context, &b->device, &error) != QRUN_OK ||
+        qrun_context_measure_limits(b->engine.context, 2.0, &b->limits, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    bench_train_forget_peak();
+    return engine_open_model(&b->engine, options);
+}
+
+static int open_session(bench *b, const engine_options *options) {
+    const int32_t context_tokens = b->engine.info.context_tokens;
+    if (b->prompt_tokens == 0) {
+        b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
+    }
+    const qrun_session_params params = session_params(b, options);
+    return engine_open_session(&b->engine, &params);
+}
+
+static int measure(bench *b, const engine_options *options) {
+    int code = open_session(b, options);
+    if (code != EXIT_OK) { return code; }
+    code = measure_prefill(&b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
+    for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
+        code = measure_decode(&b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
+    }
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(b->engine.session, &stats, NULL) == QRUN_OK) {
+        b->planned_bytes = stats.planned_bytes;
+        b->peak_bytes = stats.peak_bytes;
+    }
+    return code;
+}
+
+static int32_t or_default(option_int given, int32_t standard) { return given.given ? (int32_t)given.value : standard; }
+
+/* Told before anything is measured, which takes long. */
+static int check_json_path(const char *path) {
+    if (path == NULL || strcmp(path, "-") == 0) { return EXIT_OK; }
+    const char *slash = strrchr(path, '/');
+    struct stat target;
+    text_buffer folder = {0};
+    text_append(&folder, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    int code = EXIT_OK;
+    if (access(folder.data, W_OK | X_OK) != 0) {
+        code = complain(EXIT_FILE, "cannot write '%s': %s", path, strerror(errno));
+    } else if (stat(path, &target) == 0 && !S_ISREG(target.st_mode)) {
+        code = complain(EXIT_FILE, "--json '%s' is no regular file; \"-\" is stdout", path);
+    }
+    text_free(&folder);
+    return code;
+}
+
+/* More sequences at once than the session takes would be measured in turns, and be no such number. */
+static int choose_batches(const bench_options *o, option_ints *batches) {
+    static const option_ints standard = {{1, 8, 16, 32}, 4};
+    *batches = o->batches.count > 0 ? o->batches : standard;
+    const int64_t most = o->engine.max_batch.given ? o->engine.max_batch.value : INT64_MAX;
+    if (o->batches.count == 0) {
+        while (batches->count > 1 && batches->values[batches->count - 1] > most) { batches->count--; }
+    }
+    if (largest_batch(batches) <= most) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--batch %lld needs a --max-batch as large, not %lld",
+                    (long long)largest_batch(batches), (long long)most);
+}
+
+/* Options of the one measurement say nothing about the other. */
+static int check_modes(const bench_options *o) {
+    const char *stray = bench_train_stray_option(&o->training);
+    if (stray != NULL) { return complain(EXIT_USAGE, "--%s says something about training only; add --train", stray); }
+    if (o->training.train && (o->prompt_tokens.given || o->decode_tokens.given || o->batches.count > 0)) {
+        return complain(EXIT_USAGE, "--prompt-tokens, --decode-tokens and --batch say nothing about --train");
+    }
+    return EXIT_OK;
+}
+
+static int run(const void *options, const option_texts *arguments) {
+    const bench_options *o = options;
+    option_ints batches;
+    (void)arguments;
+    if ((o->engine.model == NULL) == (o->engine.shape == NULL)) {
+        return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
+    }
+    int code = check_modes(o);
+    if (code == EXIT_OK) { code = check_json_path(o->json); }
+    if (code == EXIT_OK) { code = choose_batches(o, &batches); }
+    if (code != EXIT_OK) { return code; }
+    bench *b = allocate(sizeof *b);
+    b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
+    b->limits = (qrun_limits)QRUN_LIMITS_INIT;
+    b->prompt_tokens = (int32_t)o->prompt_tokens.value; /* 0: not given, decided when the model is known */
+    b->decode_tokens = or_default(o->decode_tokens, DECODE_TOKENS);
+    b->n_repeat = or_default(o->repeat, REPEAT);
+    b->batches = batches;
+    b->train = o->training.train;
+    code = open_model(b, &o->engine);
+    if (code == EXIT_OK) {
+        code = b->train
+                   ? bench_train_measure(&b->engine, &o->training, o->engine.memory.value, b->n_repeat, &b->training)
+                   : measure(b, &o->engine);
+    }
+    if (code == EXIT_OK) { code = report(b, o->json); }
+    progress_clear();
+    engine_close(&b->engine);
+    free(b);
+    return code;
+}
+
+const command command_bench = {
+    .name = "bench",
+    .summary = "measure prefill, decode and training speed beside the machine's limits",
+    .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
+    .description =
+        "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
+        "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
+        "decoding, and the peak of matrix products, which bounds prefill and training.",
+    .examples = "  qrun bench --model path/to/model\n"
+                "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
+                "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"
+                "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(bench_options),
+    .run = run,
+};

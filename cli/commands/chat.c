@@ -1,0 +1,247 @@
+/* qrun chat: a conversation in the terminal. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/options/command.h"
+#include "cli/options/engine.h"
+#include "cli/options/sampling.h"
+#include "cli/requests/conversation.h"
+#include "cli/requests/stream.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/terminal.h"
+
+typedef struct chat_options {
+    engine_options engine;
+    sampling_options sampling;
+    template_options template;
+    const char *system;
+} chat_options;
+
+/* clang-format off */
+static const option chat_table[] = {
+    {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", .offset = offsetof(chat_options, system),
+     .help = "The system message that the conversation begins with; /system changes it."},
+};
+/* clang-format on */
+
+static const option_group groups[] = {
+    OPTION_GROUP("Model", model_option_table, offsetof(chat_options, engine)),
+    OPTION_GROUP("Adapters", one_adapter_option_table, offsetof(chat_options, engine)),
+    OPTION_GROUP("Conversation", chat_table, 0),
+    OPTION_GROUP("Chat template", template_option_table, offsetof(chat_options, template)),
+    OPTION_GROUP("Sampling", sampling_option_table, offsetof(chat_options, sampling)),
+    OPTION_GROUP("Machine", machine_option_table, offsetof(chat_options, engine)),
+    OPTION_GROUP("Session", session_option_table, offsetof(chat_options, engine)),
+};
+
+typedef struct chat {
+    engine engine;
+    conversation history;
+    text_buffer system, tools, template_arguments;
+    qrun_request_params request;
+    char *line;
+    size_t line_capacity;
+    bool at_terminal; /* somebody types, and reads the answers there */
+    bool leaving;
+    int code;
+} chat;
+
+static void begin_anew(chat *c) {
+    conversation_drop(&c->history, 0);
+    if (c->system.size > 0) { conversation_add(&c->history, "system", c->system.data, c->system.size); }
+}
+
+/* ---- Commands ---------------------------------------------------------------------------------------------------- */
+
+static void command_help(chat *c, const char *argument);
+
+static void command_clear(chat *c, const char *argument) {
+    (void)argument;
+    begin_anew(c);
+    if (c->at_terminal) { printf("(a new conversation)\n"); }
+}
+
+static void command_system(chat *c, const char *argument) {
+    text_clear(&c->system);
+    text_puts(&c->system, argument);
+    begin_anew(c);
+    if (c->at_terminal) {
+        printf(c->system.size > 0 ? "(a new conversation with this system message)\n"
+                                  : "(a new conversation without a system message)\n");
+    }
+}
+
+static void command_exit(chat *c, const char *argument) {
+    (void)argument;
+    c->leaving = true;
+}
+
+static const struct {
+    const char *name, *explanation;
+    void (*run)(chat *c, const char *argument);
+} chat_commands[] = {
+    {"/help", "this list", command_help},
+    {"/clear", "forget the conversation and begin anew", command_clear},
+    {"/system", "TEXT: begin anew with this system message (without TEXT: with none)", command_system},
+    {"/exit", "leave (also: Ctrl-D)", command_exit},
+};
+
+enum { N_CHAT_COMMANDS = sizeof chat_commands / sizeof chat_commands[0] };
+
+static void command_help(chat *c, const char *argument) {
+    (void)c;
+    (void)argument;
+    for (int i = 0; i < N_CHAT_COMMANDS; i++) {
+        printf("  %-9s%s\n", chat_commands[i].name, chat_commands[i].explanation);
+    }
+    printf("  Ctrl-C   stop the answer\n");
+}
+
+/* Runs a line that begins with a slash. */
+static void run_chat_command(chat *c, const char *line) {
+    const size_t length = strcspn(line, " \t");
+    for (int i = 0; i < N_CHAT_COMMANDS; i++) {
+        if (strlen(chat_commands[i].name) == length && strncmp(chat_commands[i].name, line, length) == 0) {
+            chat_commands[i].run(c, line + length + strspn(line + length, " \t"));
+            return;
+        }
+    }
+    notify("there is no command '%.*s' here; /help lists them", (int)length, line);
+}
+
+/* ---- Turns ------------------------------------------------------------------------------------------------------- */
+
+static void answer_message(chat *c, const char *message, size_t n_bytes) {
+    text_stream stream = {0};
+    const int n_before = c->history.n_messages;
+    conversation_add(&c->history, "user", message, n_bytes);
+    c->request.messages_json = c->history.json.data;
+    const int code = stream_request(&stream, &c->engine, &c->request);
+    putchar('\n');
+    if (code == EXIT_OK || code == EXIT_INTERRUPTED) {
+        const text_buffer *said = &stream.samples[0];
+        conversation_add(&c->history, "assistant", said->data != NULL ? said->data : "", said->size);
+        if (c->at_terminal && strcmp(stream.finish_reason, "length") == 0) {
+            notify("the answer ends at %d tokens; --max-tokens allows longer ones", (int)stream.completion_tokens);
+        }
+    } else {
+        conversation_drop(&c->history, n_before);
+        if (c->at_terminal && !stream.session_failed) {
+            notify("the message was not taken; /clear begins a new conversation");
+        }
+        if (!c->at_terminal) { c->code = code; }
+    }
+    if (code == EXIT_INTERRUPTED && (!c->at_terminal || terminated())) {
+        c->code = EXIT_INTERRUPTED;
+        c->leaving = true;
+    }
+    if (c->at_terminal && !terminated()) { interrupt_reset(); }
+    if (stream.session_failed) { c->code = code; }
+    if (stream.session_failed || ferror(stdout)) { c->leaving = true; }
+    stream_free(&stream);
+}
+
+/* Reads a line without its newline. False at the end of the input, or after two Ctrl-C in a row. */
+static bool read_line(chat *c, size_t *n_bytes) {
+    for (int n_interrupts = 0; n_interrupts < 2; n_interrupts++) {
+        if (c->at_terminal) {
+            printf("%s> %s", terminal_sequence(stdout, STYLE_BOLD), terminal_sequence(stdout, STYLE_PLAIN));
+            fflush(stdout);
+        }
+        errno = 0;
+        ssize_t length = getline(&c->line, &c->line_capacity, stdin);
+        if (length >= 0) {
+            while (length > 0 && (c->line[length - 1] == '\n' || c->line[length - 1] == '\r')) { length--; }
+            c->line[length] = '\0';
+            *n_bytes = (size_t)length;
+            return true;
+        }
+        if (errno != EINTR || !c->at_terminal || terminated()) { break; }
+        clearerr(stdin);
+        interrupt_reset();
+        printf("\n(Ctrl-C again, Ctrl-D or /exit leaves)\n");
+    }
+    if (c->at_terminal) { putchar('\n'); }
+    return false;
+}
+
+static void converse(chat *c) {
+    size_t n_bytes;
+    if (c->at_terminal) {
+        printf("%s, %s. /help lists what can be typed here.\n", c->engine.info.family, c->engine.info.quant);
+    }
+    while (!c->leaving && read_line(c, &n_bytes)) {
+        if (n_bytes == 0) { continue; }
+        if (c->line[0] == '/') {
+            run_chat_command(c, c->line);
+        } else {
+            answer_message(c, c->line, n_bytes);
+        }
+    }
+    if (terminated() || (interrupted() && !c->at_terminal)) { c->code = EXIT_INTERRUPTED; }
+}
+
+static int prepare(chat *c, const chat_options *o) {
+    int code = template_read(&o->template, &c->tools, &c->template_arguments);
+    if (code == EXIT_OK && (o->sampling.n.given || o->sampling.logprobs.given)) {
+        return complain(EXIT_USAGE, "chat has one answer per message");
+    }
+    if (code == EXIT_OK) { code = engine_require_one_adapter(&o->engine); }
+    if (code == EXIT_OK) { code = engine_open(&c->engine, &o->engine); }
+    if (code == EXIT_OK && !c->engine.info.has_tokenizer) {
+        return complain(EXIT_FILE, "'%s' has no tokenizer.json, which turns text into tokens; add the file",
+                        c->engine.info.folder);
+    }
+    if (code == EXIT_OK && !c->engine.info.has_chat_template) {
+        return complain(EXIT_FILE,
+                        "'%s' has no chat template (chat_template in tokenizer_config.json), so it is not "
+                        "made for conversation; 'qrun generate' continues a text",
+                        c->engine.info.folder);
+    }
+    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, c->engine.model, &c->request); }
+    if (code != EXIT_OK) { return code; }
+    if (!o->sampling.max_tokens.given) { c->request.max_tokens = 0; }
+    c->request.n = 1;
+    c->request.adapter = engine_default_adapter(&c->engine);
+    c->request.tools_json = c->tools.data;
+    c->request.template_json = c->template_arguments.data;
+    if (o->system != NULL) { text_puts(&c->system, o->system); }
+    begin_anew(c);
+    return EXIT_OK;
+}
+
+static int run(const void *options, const option_texts *arguments) {
+    chat c = {.request = QRUN_REQUEST_PARAMS_INIT, .at_terminal = terminal_is(stdin) && terminal_is(stdout)};
+    (void)arguments;
+    c.code = prepare(&c, options);
+    if (c.code == EXIT_OK) { converse(&c); }
+    engine_close(&c.engine);
+    conversation_free(&c.history);
+    text_free(&c.system);
+    text_free(&c.tools);
+    text_free(&c.template_arguments);
+    free(c.line);
+    return c.code;
+}
+
+const command command_chat = {
+    .name = "chat",
+    .summary = "hold a conversation in the terminal",
+    .usage = "--model DIR [OPTIONS]",
+    .description =
+        "Type a message and a line break; the answer is written as it comes. The model sees the whole conversation. "
+        "/help lists the commands: /clear begins anew, /system TEXT sets the system message, /exit or Ctrl-D leaves. "
+        "Ctrl-C stops an answer, and the conversation goes on.\n\n"
+        "Where stdin is no terminal, every line of it is a message, and stdout has the answers alone. Answers are as "
+        "long as the context allows unless --max-tokens says less.",
+    .examples = "  qrun chat --model path/to/model\n"
+                "  qrun chat --model path/to/model --system \"Answer in one sentence.\" --temperature 0.7",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(chat_options),
+    .run = run,
+};

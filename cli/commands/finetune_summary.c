@@ -1,0 +1,178 @@
+#include "cli/commands/finetune_summary.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/report/plan_table.h"
+#include "cli/terminal/terminal.h"
+
+/* ---- Before the first step --------------------------------------------------------------------------------------- */
+
+static void print_data(const training *t) {
+    const qrun_train_info *info = &t->info;
+    printf("data        %s: %s, %lld examples\n", t->facts.data, info->data_format, (long long)info->n_examples);
+    printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
+           (long long)info->n_target_tokens);
+    if (info->n_dropped > 0) {
+        printf("dropped     %lld examples without a token that counts in the loss\n", (long long)info->n_dropped);
+    }
+    if (info->n_truncated > 0) {
+        printf("truncated   %lld examples longer than --seq-len\n", (long long)info->n_truncated);
+    }
+    if (info->n_bad_lines > 0) {
+        printf("bad lines   %lld passed over; the first: %s\n", (long long)info->n_bad_lines, info->first_bad);
+    }
+    if (info->n_eval_examples > 0) { printf("evaluation  %lld examples\n", (long long)info->n_eval_examples); }
+}
+
+void finetune_print_start(const training *t) {
+    const qrun_train_info *info = &t->info;
+    print_data(t);
+    printf("trainable   %.4g million parameters", (double)info->n_trainable / 1e6);
+    if (!t->full) {
+        printf(" beside %.4g million in %s", (double)t->facts.model_info->n_parameters / 1e6,
+               t->facts.model_info->quant);
+    }
+    printf("\n");
+    printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
+    printf("memory\n");
+    plan_table_print(t->facts.plan, t->facts.n_plan);
+    if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_DONE) {
+        printf("All steps are done already; --restart begins anew.\n");
+    } else if (info->first_step > 1) {
+        printf("Going on from step %lld, saved by an earlier run.\n", (long long)info->first_step - 1);
+    }
+    fflush(stdout);
+}
+
+void finetune_print_start_json(const training *t) {
+    const qrun_train_info *info = &t->info;
+    text_buffer out = {0};
+    text_puts(&out, "{\"start\":{\"data\":{\"file\":");
+    text_json_string(&out, t->facts.data, strlen(t->facts.data));
+    text_format(&out,
+                ",\"format\":\"%s\",\"examples\":%lld,\"eval_examples\":%lld,\"tokens\":%lld,"
+                "\"target_tokens\":%lld,\"dropped\":%lld,\"truncated\":%lld,\"bad_lines\":%lld},",
+                info->data_format, (long long)info->n_examples, (long long)info->n_eval_examples,
+                (long long)info->n_tokens, (long long)info->n_target_tokens, (long long)info->n_dropped,
+                (long long)info->n_truncated, (long long)info->n_bad_lines);
+    text_format(&out,
+                "\"trainable_parameters\":%lld,\"first_step\":%lld,\"total_steps\":%lld,"
+                "\"checkpointing\":\"%s\",\"planned_bytes\":%lld,\"plan\":",
+                (long long)info->n_trainable, (long long)info->first_step, (long long)info->total_steps,
+                info->checkpointing, (long long)info->planned_bytes);
+    plan_table_json(t->facts.plan, t->facts.n_plan, &out);
+    printf("%s}}\n", out.data);
+    fflush(stdout);
+    text_free(&out);
+}
+
+/* ---- After the last ---------------------------------------------------------------------------------------------- */
+
+/* Of the steps of this run. */
+typedef struct run_sums {
+    int64_t n_steps, n_tokens;
+    double seconds;
+} run_sums;
+
+static run_sums sum_run(const train_log *log) {
+    run_sums sums = {.n_steps = log->n_steps - log->n_earlier_steps};
+    for (int64_t i = log->n_earlier_steps; i < log->n_steps; i++) {
+        sums.n_tokens += log->steps[i].n_tokens;
+        sums.seconds += log->steps[i].seconds;
+    }
+    return sums;
+}
+
+/* A word as a shell takes it back. */
+static void put_shell_word(text_buffer *out, const char *word) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=@%+,-";
+    if (*word != '\0' && strspn(word, plain) == strlen(word)) {
+        text_puts(out, word);
+        return;
+    }
+    text_puts(out, "'");
+    for (; *word != '\0'; word++) {
+        if (*word == '\'') {
+            text_puts(out, "'\\''");
+        } else {
+            text_append(out, word, 1);
+        }
+    }
+    text_puts(out, "'");
+}
+
+static void put_how_to_use(const training *t, text_buffer *out) {
+    text_puts(out, "qrun generate --model ");
+    if (!t->full) {
+        put_shell_word(out, t->facts.model);
+        text_puts(out, " --adapter ");
+    }
+    put_shell_word(out, t->out);
+    text_puts(out, t->chat ? " --chat --prompt \"…\"" : " --prompt \"…\"");
+}
+
+void finetune_print_result(const training *t) {
+    const train_log *log = &t->log;
+    const run_sums sums = sum_run(log);
+    const train_step_record *last = train_log_last(log);
+    const train_eval_record *best = train_log_best_eval(log);
+    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
+    if (last != NULL) {
+        printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].loss, (long long)log->steps[0].step,
+               last->loss, (long long)last->step);
+    }
+    if (best != NULL) {
+        const train_eval_record *eval = &log->evals[log->n_evals - 1];
+        printf("evaluation  loss %.4f after step %lld", eval->loss, (long long)eval->step);
+        if (best->step != eval->step) { printf(" (lowest: %.4f after step %lld)", best->loss, (long long)best->step); }
+        printf("\n");
+    }
+    if (t->info.stopped_early) {
+        printf("stopped     early, after step %lld of %lld: %d evaluations in a row were not better\n",
+               (long long)t->step, (long long)t->info.total_steps, (int)t->info.n_not_better);
+    }
+    if (t->load_best) { printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step); }
+    if (sums.n_steps > 0) {
+        printf("speed       %lld steps with %lld tokens in %.1f s: %.0f tokens/s\n", (long long)sums.n_steps,
+               (long long)sums.n_tokens, sums.seconds, sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
+    }
+    printf("memory      %s planned, %s used at most\n", size_text(t->info.planned_bytes, planned),
+           size_text(t->info.peak_bytes, used));
+    if (t->info.planned_host_bytes > 0) {
+        printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes, planned),
+               size_text(t->info.peak_host_bytes, used));
+    }
+    printf("report      %s/report.html\n", t->out);
+    text_buffer use = {0};
+    put_how_to_use(t, &use);
+    printf("The %s is in '%s'. To use it: %s\n", t->full ? "model" : "adapter", t->out, use.data);
+    text_free(&use);
+}
+
+static void put_loss(text_buffer *out, const char *name, double loss) {
+    text_format(out, ",\"%s\":", name);
+    text_json_double(out, loss);
+}
+
+void finetune_print_result_json(const training *t) {
+    const train_log *log = &t->log;
+    const run_sums sums = sum_run(log);
+    const train_step_record *last = train_log_last(log);
+    text_buffer out = {0};
+    text_puts(&out, t->full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
+    text_json_string(&out, t->out, strlen(t->out));
+    text_format(&out, ",\"steps\":%lld", last != NULL ? (long long)last->step : 0);
+    put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);
+    put_loss(&out, "last_loss", last != NULL ? last->loss : NAN);
+    put_loss(&out, "eval_loss", log->n_evals > 0 ? log->evals[log->n_evals - 1].loss : NAN);
+    put_loss(&out, "best_eval_loss", t->info.best_step > 0 ? t->info.best_loss : NAN);
+    text_format(&out, ",\"best_step\":%lld,\"stopped_early\":%s", (long long)t->info.best_step,
+                t->info.stopped_early ? "true" : "false");
+    text_format(&out, ",\"tokens\":%lld,\"seconds\":%.6f,\"planned_bytes\":%lld,\"peak_bytes\":%lld}}",
+                (long long)sums.n_tokens, sums.seconds, (long long)t->info.planned_bytes,
+                (long long)t->info.peak_bytes);
+    printf("%s\n", out.data);
+    text_free(&out);
+}

@@ -1,0 +1,17 @@
+/* What qrun finetune prints on stdout before the first step and after the last. */
+#ifndef QRUN_CLI_COMMANDS_FINETUNE_SUMMARY_H
+#define QRUN_CLI_COMMANDS_FINETUNE_SUMMARY_H
+
+#include "cli/commands/training.h"
+
+/* The data, what is trained, and the plan of memory by category. */
+void finetune_print_start(const training *t);
+/* {"start": {"data": {…}, "trainable_parameters", …, "plan": {…}}} */
+void finetune_print_start_json(const training *t);
+
+/* Loss, speed, memory as it was, and how to use the adapter. */
+void finetune_print_result(const training *t);
+/* {"result": {"adapter", "steps", "first_loss", "last_loss", …}} */
+void finetune_print_result_json(const training *t);
+
+#endif

@@ -1,0 +1,95 @@
+/* qrun inspect: what a model folder holds and what it would take. */
+#include <stdio.h>
+
+#include "cli/options/command.h"
+#include "cli/options/engine.h"
+#include "cli/report/plan_table.h"
+#include "cli/terminal/json_view.h"
+#include "cli/terminal/messages.h"
+
+typedef struct inspect_options {
+    const char *model;
+    bool json, tensors;
+} inspect_options;
+
+#define AT(field) .offset = offsetof(inspect_options, field)
+
+/* clang-format off */
+static const option inspect_table[] = {
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model),
+     .completion = COMPLETE_FOLDER, .help = "The folder, as the other commands take it."},
+    {.name = "tensors", .kind = OPTION_FLAG, AT(tensors), .help = "List every tensor: name, type, shape, size."},
+    {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
+};
+/* clang-format on */
+
+static const option_group groups[] = {OPTION_GROUP("Options", inspect_table, 0)};
+
+static const json_view_title titles[] = {{"holds", "weights in memory, by --quant"},
+                                         {"kv_per_token", "K/V cache per token, by --kv"},
+                                         {"tensor_types", "tensors in the files"},
+                                         {"generation", "defaults of sampling"},
+                                         {NULL, NULL}};
+
+/* The memory of a run with default options; a folder that cannot run was described all the same. */
+static void print_default_plan(qrun_context *context, const char *path) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    const qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
+    model_params.path = path;
+    if (qrun_plan_session(context, &model_params, &session_params, &entries, &n_entries, &error) == QRUN_OK) {
+        printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
+        plan_table_print(entries, n_entries);
+    } else {
+        printf("\nit cannot run here: %s\n", error.message);
+    }
+    qrun_free(entries);
+}
+
+static int inspect(const inspect_options *o, qrun_context *context, const char *path) {
+    qrun_error error = QRUN_ERROR_INIT;
+    char *json = NULL;
+    int code = EXIT_OK;
+    if (qrun_folder_inspect(context, path, o->tensors, &json, &error) != QRUN_OK) { return complain_error(&error); }
+    if (o->json) {
+        printf("%s\n", json);
+    } else if (json_view_print(json, titles)) {
+        print_default_plan(context, path);
+    } else {
+        code = complain(EXIT_ENGINE, "the description of '%s' is no JSON", path);
+    }
+    qrun_free(json);
+    return code;
+}
+
+static int run(const void *options, const option_texts *arguments) {
+    const inspect_options *o = options;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_context *context = NULL;
+    if ((o->model != NULL) == (arguments->count > 0)) {
+        return complain(EXIT_USAGE, o->model != NULL ? "give one folder: DIR or --model DIR"
+                                                     : "no model: give a folder, as in 'qrun inspect DIR'");
+    }
+    if (qrun_context_create(NULL, &context, &error) != QRUN_OK) { return complain_error(&error); }
+    const int code = inspect(o, context, o->model != NULL ? o->model : arguments->values[0]);
+    qrun_context_destroy(context);
+    return code;
+}
+
+const command command_inspect = {
+    .name = "inspect",
+    .summary = "show what a model folder holds and what it would take",
+    .usage = "DIR [OPTIONS]",
+    .description = "Reads the descriptions only, no weights: family, sizes, tensors by type, quantisation, tokenizer "
+                   "and chat template, and the memory that each way of holding the model takes.",
+    .examples = "  qrun inspect path/to/model\n"
+                "  qrun inspect Qwen/Qwen3-0.6B\n"
+                "  qrun inspect path/to/model --tensors --json",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(inspect_options),
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,271 @@
+/* qrun merge: writes an adapter into its model, and says what that changed. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/options/command.h"
+#include "cli/options/engine.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/text.h"
+
+typedef struct merge_options {
+    const char *model, *adapter, *out, *text;
+    option_int onto, quant, dtype, shard_size, max_tokens, threads;
+    bool no_compare, json, quiet;
+} merge_options;
+
+#define AT(field) .offset = offsetof(merge_options, field)
+
+static const char *const onto_names[] = {"auto", "original", "quantized", NULL}; /* by qrun_merge_onto */
+static const char *const held_names[] = {"auto", "nf4-dq", "nf4", "int8", NULL};
+static const qrun_quant held_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8};
+static const char *const dtype_names[] = {"auto", "bf16", "f16", "f32", NULL};
+static const qrun_quant dtype_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_BF16, QRUN_QUANT_F16, QRUN_QUANT_F32};
+
+/* clang-format off */
+static const option merge_table[] = {
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model), .completion = COMPLETE_FOLDER,
+     .help = "The model that the adapter was made for: a Hugging Face folder, or the id of one in the Hugging Face "
+             "cache."},
+    {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter),
+     .completion = COMPLETE_FOLDER,
+     .help = "The adapter: a folder that 'qrun finetune' or PEFT wrote. LoRA (rsLoRA, ranks and alphas by module), "
+             "DoRA, and modules that it brings whole."},
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
+     .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
+    {.name = "onto", .kind = OPTION_CHOICE, AT(onto), .choices = onto_names,
+     .help = "What is added to: the original weights, or the quantized ones as they were trained on, that is, linear "
+             "layers quantised and back. Default: auto, the original ones; quantized for a folder that is stored so."},
+    {.name = "quant", .kind = OPTION_CHOICE, AT(quant), .choices = held_names,
+     .help = "With --onto quantized: the format to take linear layers through. Default: nf4-dq. With --onto original: "
+             "how the model is held that the result is compared with. Default: in its own type."},
+    {.name = "dtype", .kind = OPTION_CHOICE, AT(dtype), .choices = dtype_names,
+     .help = "Type of the tensors to write. Default: bf16, or f16 where the model is f16."},
+    {.name = "shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(shard_size),
+     .help = "Largest file to write. Default: that of the model; 5GB where all is in one file."},
+};
+/* clang-format on */
+
+/* clang-format off */
+static const option compare_table[] = {
+    {.name = "text", .kind = OPTION_TEXT, .value_name = "FILE", AT(text), .completion = COMPLETE_FILE,
+     .help = "The text to compare on, UTF-8 (\"-\": stdin). Default: a short one of the program's own."},
+    {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(max_tokens), .low = 1, .high = INT_MAX,
+     .help = "Compare at the first N tokens of it. Default: 256."},
+    {.name = "no-compare", .kind = OPTION_FLAG, AT(no_compare), .help = "Only write the folder."},
+    {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
+    {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet), .help = "No progress, no result."},
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1, .high = 1024,
+     .help = "Threads. Default: all processors this process may use."},
+};
+/* clang-format on */
+
+static const option_group groups[] = {
+    OPTION_GROUP("Merging", merge_table, 0),
+    OPTION_GROUP("Comparison with the unmerged adapter", compare_table, 0),
+};
+
+/* What a run found out. */
+typedef struct merge_report {
+    qrun_merge_result merged;
+    qrun_difference difference;
+    bool compared;
+    qrun_error why_not; /* of a comparison that could not be made */
+    const char *held;   /* what the unmerged model was held in */
+    double seconds;
+} merge_report;
+
+/* ---- Printing ---------------------------------------------------------------------------------------------------- */
+
+static const char *quant_name(qrun_quant quant) {
+    switch (quant) {
+        case QRUN_QUANT_F32: return "f32";
+        case QRUN_QUANT_F16: return "f16";
+        case QRUN_QUANT_BF16: return "bf16";
+        case QRUN_QUANT_INT8: return "int8";
+        case QRUN_QUANT_NF4: return "nf4";
+        case QRUN_QUANT_NF4_DQ: return "nf4-dq";
+        default: return "its stored form";
+    }
+}
+
+static void print_difference(const merge_report *r) {
+    const qrun_difference *d = &r->difference;
+    printf("\nDifference from the unmerged adapter (model held in %s), at %lld tokens, computed in f32:\n", r->held,
+           (long long)d->n_tokens);
+    printf("  logits     mean |Δ| %.3g, largest %.3g; the logits themselves reach %.3g\n", d->mean_logit_difference,
+           d->max_logit_difference, d->max_abs_logit);
+    printf("  KL         mean %.3g, largest %.3g nats a token\n", d->mean_kl, d->max_kl);
+    printf("  greedy     the same token at %lld of %lld places\n", (long long)d->n_same_greedy, (long long)d->n_tokens);
+}
+
+static void print_result(const merge_options *o, const merge_report *r) {
+    char size[SIZE_TEXT_BYTES];
+    const qrun_merge_result *m = &r->merged;
+    printf("%s: %lld matrices merged onto %s weights", o->out, (long long)m->n_merged,
+           m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
+    if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
+    printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes, size), quant_name(m->dtype), r->seconds);
+    if (m->head_untied) { printf("embedding and output head were one matrix and are two now\n"); }
+    if (r->compared) { print_difference(r); }
+}
+
+static void print_difference_json(const merge_report *r, text_buffer *out) {
+    const qrun_difference *d = &r->difference;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"max_abs_logit", d->max_abs_logit},
+        {"mean_logit_difference", d->mean_logit_difference},
+        {"max_logit_difference", d->max_logit_difference},
+        {"mean_kl", d->mean_kl},
+        {"max_kl", d->max_kl},
+        {"greedy_agreement", (double)d->n_same_greedy / (double)d->n_tokens},
+    };
+    text_format(out, "{\"held\":\"%s\",\"tokens\":%lld", r->held, (long long)d->n_tokens);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        text_format(out, ",\"%s\":", numbers[i].name);
+        text_json_double(out, numbers[i].value);
+    }
+    text_puts(out, "}");
+}
+
+static void print_json(const merge_options *o, const merge_report *r) {
+    const qrun_merge_result *m = &r->merged;
+    text_buffer out = {0};
+    text_puts(&out, "{\"out\":");
+    text_json_string(&out, o->out, strlen(o->out));
+    text_format(&out,
+                ",\"onto\":\"%s\",\"base\":\"%s\",\"dtype\":\"%s\",\"merged\":%lld,\"replaced\":%lld,"
+                "\"head_untied\":%s,\"tensors\":%lld,\"bytes\":%lld,\"seconds\":%.6f,\"difference\":",
+                onto_names[m->onto], quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
+                (long long)m->n_replaced, m->head_untied ? "true" : "false", (long long)m->n_tensors,
+                (long long)m->n_bytes, r->seconds);
+    if (r->compared) {
+        print_difference_json(r, &out);
+    } else {
+        text_puts(&out, "null");
+    }
+    if (r->why_not.message[0] != '\0') {
+        text_puts(&out, ",\"why_not\":");
+        text_json_string(&out, r->why_not.message, strlen(r->why_not.message));
+    }
+    printf("%s}\n", out.data);
+    text_free(&out);
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
+static bool show_tokens(void *user, int64_t done, int64_t total) {
+    (void)user;
+    if (progress_due()) { progress_draw((double)done, (double)total, "comparing with the unmerged adapter"); }
+    return !interrupted();
+}
+
+static qrun_status merge(const merge_options *o, qrun_context *context, merge_report *r, qrun_error *error) {
+    qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
+    params.path = o->model;
+    params.adapter = o->adapter;
+    params.out = o->out;
+    params.onto = (qrun_merge_onto)o->onto.value;
+    params.quant = held_values[o->quant.value];
+    params.dtype = dtype_values[o->dtype.value];
+    params.max_shard_bytes = o->shard_size.value;
+    params.progress = engine_show_bytes;
+    params.progress_user = "merging";
+    const double begin = clock_seconds();
+    const qrun_status status = qrun_merge_folder(context, &params, &r->merged, error);
+    progress_clear();
+    r->seconds = clock_seconds() - begin;
+    return status;
+}
+
+/* The merged folder against the model with the adapter beside it, in F32, so that no rounding but that of the merge
+ * shows. */
+static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r) {
+    qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
+    qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
+    unmerged.path = o->model;
+    unmerged.quant = o->quant.given && o->quant.value > 0 ? held_values[o->quant.value] : r->merged.base_quant;
+    merged.path = o->out;
+    merged.quant = r->merged.dtype;
+    unmerged.dtype = merged.dtype = QRUN_DTYPE_F32;
+    params.model = &unmerged;
+    params.other = &merged;
+    params.adapter = o->adapter;
+    params.text = o->text != NULL ? text->data : NULL;
+    params.text_bytes = text->size;
+    params.max_tokens = (int32_t)o->max_tokens.value;
+    params.progress = show_tokens;
+    r->held = quant_name(unmerged.quant);
+    const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, &r->why_not);
+    progress_clear();
+    r->compared = status == QRUN_OK;
+    return status;
+}
+
+static int merge_and_compare(const merge_options *o, const text_buffer *text, qrun_context *context) {
+    qrun_error error = QRUN_ERROR_INIT;
+    merge_report r = {.merged = QRUN_MERGE_RESULT_INIT, .difference = QRUN_DIFFERENCE_INIT};
+    if (merge(o, context, &r, &error) != QRUN_OK) { return complain_error(&error); }
+    const qrun_status status = o->no_compare ? QRUN_OK : compare(o, text, context, &r);
+    if (o->json) {
+        print_json(o, &r);
+    } else if (!o->quiet) {
+        print_result(o, &r);
+    }
+    /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
+     * not served is refused as INPUT too. */
+    if (status == QRUN_ERROR_UNSUPPORTED || status == QRUN_ERROR_MEMORY || status == QRUN_ERROR_INPUT) {
+        notify("the difference from the unmerged adapter could not be measured: %s", r.why_not.message);
+        return EXIT_OK;
+    }
+    return status == QRUN_OK ? EXIT_OK : complain_error(&r.why_not);
+}
+
+static int run(const void *options, const option_texts *arguments) {
+    const merge_options *o = options;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_context *context = NULL;
+    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
+    text_buffer text = {0};
+    (void)arguments;
+    if (o->model == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
+    if (o->adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
+    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    if (o->no_compare && o->text != NULL) { return complain(EXIT_USAGE, "--no-compare and --text exclude each other"); }
+    if (o->quiet) { progress_silence(); }
+    int code = o->text == NULL || text_read_plain(&text, o->text) ? EXIT_OK : EXIT_FILE;
+    if (code == EXIT_OK && o->text != NULL && text.size == 0) {
+        code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
+    }
+    params.n_threads = (int32_t)o->threads.value;
+    if (code == EXIT_OK && qrun_context_create(&params, &context, &error) != QRUN_OK) { code = complain_error(&error); }
+    if (code == EXIT_OK) { code = merge_and_compare(o, &text, context); }
+    qrun_context_destroy(context);
+    text_free(&text);
+    return code;
+}
+
+const command command_merge = {
+    .name = "merge",
+    .summary = "write an adapter into its model, as a model of its own",
+    .usage = "--model DIR --adapter DIR --out DIR [OPTIONS]",
+    .description =
+        "The new folder is a plain Hugging Face model in 16 bits (or 32) that answers, alone, as the model with the "
+        "adapter does; any tool loads it. Config without quantisation, tokenizer, template and generation defaults "
+        "come along.\n\n"
+        "An adapter that was trained on a quantised model has learned to make up for its rounding. --onto quantized "
+        "keeps exactly what was trained; --onto original adds it to the better weights, which is what most people do. "
+        "What that changes is printed: both models run over a text, and their logits are compared.",
+    .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
+                "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"
+                "  qrun merge --model path/to/model-nf4 --adapter my-adapter --out merged --dtype f16 --json",
+    .groups = groups,
+    .n_groups = N_GROUPS(groups),
+    .options_bytes = sizeof(merge_options),
+    .run = run,
+};

@@ -1,0 +1,225 @@
+#include "cli/commands/training.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/options/command.h"
+#include "cli/report/replace_file.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/progress.h"
+
+enum { SKIPPED_IN_A_ROW_MAX = 5, PUBLISH_SECONDS = 30, VERBOSE_LINES = 20 };
+
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
+
+static int publish_text(const training *t, const char *name, text_buffer *content) {
+    text_buffer path = {0};
+    text_format(&path, "%s/%s", t->out, name);
+    const int code = replace_file(path.data, content);
+    text_free(&path);
+    text_free(content);
+    return code;
+}
+
+/* Brings report.html and trainer_state.json up to date. */
+static int publish(training *t, const char *state) {
+    text_buffer content = {0};
+    t->facts.state = state;
+    t->facts.info = &t->info;
+    t->published_seconds = clock_seconds();
+    t->state.best_step = t->info.best_step;
+    t->state.best_loss = t->info.best_loss;
+    t->state.n_not_better = t->info.n_not_better;
+    train_state_json(&t->log, &t->state, &content);
+    const int code = publish_text(t, "trainer_state.json", &content);
+    if (code != EXIT_OK) { return code; }
+    train_report_html(&t->log, &t->facts, &content);
+    return publish_text(t, "report.html", &content);
+}
+
+static int save(training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    if (t->saved_step == t->step) { return EXIT_OK; }
+    const int code = train_log_sync(&t->log); /* going on from the checkpoint needs the lines of every step before it */
+    if (code != EXIT_OK) { return code; }
+    if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
+    t->saved_step = t->step;
+    return publish(t, "running");
+}
+
+/* ---- What is shown ----------------------------------------------------------------------------------------------- */
+
+/* "1:02:03", "4:05". */
+static const char *duration_text(double seconds, char out[32]) {
+    const long long whole = seconds > 0 && seconds < 1e9 ? (long long)(seconds + 0.5) : 0;
+    if (whole >= 3600) {
+        snprintf(out, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    } else {
+        snprintf(out, 32, "%lld:%02lld", whole / 60, whole % 60);
+    }
+    return out;
+}
+
+bool training_show_progress(void *user, int64_t done, int64_t total) {
+    const training *t = user;
+    char have[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES];
+    if (progress_due() && t->trainer == NULL) {
+        progress_draw((double)done, (double)total, "reading the data: %s of %s", size_text(done, have),
+                      size_text(total, whole));
+    } else if (progress_due()) {
+        progress_draw((double)done, (double)total, "evaluating: %lld of %lld examples", (long long)done,
+                      (long long)total);
+    }
+    return !interrupted();
+}
+
+static void show_step(const training *t, const train_step_record *r) {
+    char eta[32], size[SIZE_TEXT_BYTES];
+    const int64_t n_done = r->step - t->info.first_step + 1, total = t->info.total_steps;
+    const double step_seconds = (clock_seconds() - t->begin_seconds) / (double)n_done;
+    duration_text(step_seconds * (double)(total - r->step), eta);
+    if (progress_due()) {
+        progress_draw((double)r->step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
+                      (long long)r->step, (long long)total, r->loss, train_step_tokens_per_second(r), eta,
+                      size_text(r->peak_bytes, size));
+    }
+    const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
+    if (t->verbose && (r->step % interval == 0 || r->step == total || n_done == 1)) {
+        notify("step %lld of %lld: loss %.4f, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s", (long long)r->step,
+               (long long)total, r->loss, r->learning_rate, r->grad_norm, train_step_tokens_per_second(r), eta);
+    }
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+
+static int take_skipped(training *t, const train_step_record *r, const char *nonfinite) {
+    if (!r->skipped) {
+        t->n_skipped_in_a_row = 0;
+        return EXIT_OK;
+    }
+    if (r->overflowed) {
+        notify("step %lld skipped: its gradient overflowed F16 at a loss scale of %.0f, which is halved",
+               (long long)r->step, r->loss_scale);
+        return EXIT_OK;
+    }
+    t->n_skipped_in_a_row++;
+    notify("step %lld skipped: its %s is no finite number%s%s; the parameters stay as they were", (long long)r->step,
+           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? ", nor the gradient of " : "",
+           nonfinite != NULL ? nonfinite : "");
+    if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
+    return complain(EXIT_SOME_FAILED,
+                    "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup "
+                    "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
+                    SKIPPED_IN_A_ROW_MAX, t->out);
+}
+
+static int run_step(training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_metrics m = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    if (qrun_trainer_step(t->trainer, &m, &done, &error) != QRUN_OK ||
+        qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    const train_step_record record = {.step = m.step,
+                                      .n_tokens = m.n_tokens,
+                                      .n_target_tokens = m.n_target_tokens,
+                                      .peak_bytes = t->info.peak_bytes,
+                                      .epoch = m.epoch,
+                                      .loss = m.loss,
+                                      .learning_rate = m.learning_rate,
+                                      .grad_norm = m.grad_norm,
+                                      .seconds = m.seconds,
+                                      .loss_scale = m.loss_scale,
+                                      .skipped = m.skipped,
+                                      .overflowed = m.overflowed};
+    t->step = m.step;
+    const int code = train_log_step(&t->log, &record, t->json);
+    if (code != EXIT_OK) { return code; }
+    show_step(t, &record);
+    return take_skipped(t, &record, m.nonfinite);
+}
+
+static int evaluate(training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    const train_step_record *last = train_log_last(&t->log);
+    train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
+    const double begin = clock_seconds();
+    const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
+    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run goes on */
+    if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    record.seconds = clock_seconds() - begin;
+    if (t->verbose || progress_enabled()) {
+        notify("evaluation after step %lld: loss %.4f%s", (long long)record.step, record.loss,
+               t->info.best_step == record.step ? ", the best so far" : "");
+    }
+    return train_log_eval(&t->log, &record, t->json);
+}
+
+static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+/* What comes after a step and its evaluation. Its metrics are on file by now: going on from the checkpoint finds those
+ * of every step before it. */
+static int after_step(training *t) {
+    int code = EXIT_OK;
+    const bool best = t->info.best_step == t->step && t->step > 0;
+    if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE) { return EXIT_OK; }
+    if (best || (is_due(t->step, t->save_every) && t->step < t->info.total_steps)) { code = save(t); }
+    if (code == EXIT_OK && clock_seconds() - t->published_seconds >= PUBLISH_SECONDS) { code = publish(t, "running"); }
+    return code;
+}
+
+static int stop_early(training *t) {
+    if (t->step == 0) {
+        return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save");
+    }
+    const int code = save(t);
+    if (code != EXIT_OK) { return code; }
+    (void)publish(t, "interrupted");
+    return complain(EXIT_INTERRUPTED,
+                    "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To go on, repeat the command "
+                    "(without --restart)",
+                    (long long)t->step, (long long)t->info.total_steps, t->out, (long long)t->step);
+}
+
+static int run_steps(training *t) {
+    t->begin_seconds = clock_seconds();
+    for (qrun_train_action next; (next = qrun_trainer_next(t->trainer)) != QRUN_TRAIN_DONE;) {
+        if (interrupted()) { return stop_early(t); }
+        int code = next == QRUN_TRAIN_EVALUATE ? evaluate(t) : run_step(t);
+        if (code == EXIT_OK && !interrupted()) { code = after_step(t); }
+        if (code != EXIT_OK) { return code; }
+    }
+    return EXIT_OK;
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+static int finish(training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    const int code = save(t);
+    if (code != EXIT_OK) { return code; }
+    if ((t->load_best && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
+        qrun_trainer_export(t->trainer, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    return publish(t, t->info.stopped_early ? "stopped early" : "finished");
+}
+
+int training_run(training *t) {
+    t->step = t->saved_step = t->info.first_step - 1;
+    /* An evaluation that is due again is not to be in the log twice. */
+    const int64_t n_evaluated = qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE ? t->step - 1 : t->step;
+    int code = train_log_open(&t->log, t->out, t->step, n_evaluated);
+    if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
+    if (code == EXIT_OK) { code = run_steps(t); }
+    if (code == EXIT_OK) { code = finish(t); }
+    progress_clear();
+    return code == EXIT_OK ? train_log_close(&t->log) : code; /* after a failure, freeing closes it: one message */
+}
+
+void training_free(training *t) { train_log_free(&t->log); }

@@ -1,0 +1,30 @@
+/* A subcommand of qrun: what help, completion and main need to know about it. */
+#ifndef QRUN_CLI_OPTIONS_COMMAND_H
+#define QRUN_CLI_OPTIONS_COMMAND_H
+
+#include "cli/options/options.h"
+#include "cli/terminal/messages.h"
+
+typedef struct command {
+    const char *name;
+    const char *summary;     /* one line, for the list of commands */
+    const char *usage;       /* after "qrun NAME " */
+    const char *description; /* paragraphs separated by empty lines */
+    const char *examples;    /* lines as they are typed, comments begin with '#' */
+    const option_group *groups;
+    size_t n_groups;
+    size_t options_bytes; /* size of the struct that run gets */
+    int min_arguments, max_arguments;
+    const char *const *argument_choices; /* NULL-terminated, for completion; NULL: files */
+    int (*run)(const void *options, const option_texts *arguments);
+} command;
+
+extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,
+    command_tokenize, command_eval, command_quantize, command_bench, command_completion;
+extern const command *const commands[]; /* all of them, NULL-terminated */
+
+const command *command_find(const char *name);
+
+#define N_GROUPS(table) (sizeof(table) / sizeof((table)[0]))
+
+#endif

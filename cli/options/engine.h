@@ -1,0 +1,63 @@
+/* The options that say which model to run and on what, and the objects made from them. */
+#ifndef QRUN_CLI_OPTIONS_ENGINE_H
+#define QRUN_CLI_OPTIONS_ENGINE_H
+
+#include "cli/options/options.h"
+#include "qrun.h"
+
+typedef struct engine_options {
+    const char *model;
+    option_texts adapters; /* DIR or NAME=DIR */
+    option_int quant;      /* index into QUANT names; see engine_quant */
+    option_int quant_head;
+    option_int dtype, device;
+    option_int threads;
+    option_int memory;
+    option_int context;
+    option_int max_batch;
+    option_int step_tokens;
+    option_int kv;
+    bool no_prefix_sharing;
+    const char *shape; /* bench and plans: a config.json in place of a model */
+    bool trainable;    /* finetune --full */
+    bool unread;       /* finetune --init random: the folder's weights are not wanted */
+} engine_options;
+
+enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };
+extern const option model_option_table[N_MODEL_OPTIONS];
+extern const option adapter_option_table[N_ADAPTER_OPTIONS];
+extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */
+extern const option machine_option_table[N_MACHINE_OPTIONS];
+extern const option session_option_table[N_SESSION_OPTIONS];
+extern const char *const quant_names[]; /* NULL-terminated: the choices of --quant */
+
+typedef struct engine {
+    qrun_context *context;
+    qrun_model *model;
+    qrun_model_info info;
+    qrun_adapter *adapters[OPTION_LIST_MAX];
+    int n_adapters;
+    qrun_session *session;
+} engine;
+
+/* What --quant and its neighbours mean to the library. The result lends from `options`. */
+qrun_model_params engine_model_params(const engine_options *options);
+qrun_session_params engine_session_params(const engine_options *options);
+
+/* Each returns 0 or an exit code, after telling the user; engine_close takes back whatever was made. Loading shows its
+ * progress, and Ctrl-C ends it. */
+int engine_require_model(const engine_options *options);       /* that one is given */
+int engine_require_one_adapter(const engine_options *options); /* one at most */
+int engine_open_context(engine *e, const engine_options *options);
+int engine_open_model(engine *e, const engine_options *options); /* with its adapters */
+int engine_open_session(engine *e, const qrun_session_params *params);
+int engine_open(engine *e, const engine_options *options); /* all three */
+void engine_close(engine *e);
+
+/* The adapter that a request uses when it names none: the first given, or NULL. */
+const qrun_adapter *engine_default_adapter(const engine *e);
+
+/* A qrun_progress_fn that draws the label in `user` with bytes done, and gives up when interrupted. */
+bool engine_show_bytes(void *user, int64_t done, int64_t total);
+
+#endif

@@ -1,0 +1,352 @@
+#include "cli/options/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/options/command.h"
+#include "cli/options/nearest.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/text.h"
+
+enum { NUMBER_TEXT_BYTES = 32 };
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+static bool parse_whole(const char *text, int64_t *value) {
+    if (*text != '-' && (*text < '0' || *text > '9')) { return false; }
+    char *end;
+    errno = 0;
+    const long long parsed = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0') { return false; }
+    *value = parsed;
+    return true;
+}
+
+static bool parse_number(const char *text, double *value) {
+    if (*text == '\0' || strspn(text, "+-.0123456789eE") != strlen(text)) { return false; }
+    char *end;
+    const double parsed = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(parsed)) { return false; }
+    *value = parsed;
+    return true;
+}
+
+static bool parse_seed(const char *text, uint64_t *value) {
+    if (*text < '0' || *text > '9') { return false; }
+    char *end;
+    errno = 0;
+    const unsigned long long parsed = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0') { return false; }
+    *value = parsed;
+    return true;
+}
+
+bool parse_bytes(const char *text, int64_t *bytes) {
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"", 1},       {"B", 1},        {"K", 0x1p10},   {"KiB", 0x1p10}, {"KB", 1e3},
+                 {"M", 0x1p20}, {"MiB", 0x1p20}, {"MB", 1e6},     {"G", 0x1p30},   {"GiB", 0x1p30},
+                 {"GB", 1e9},   {"T", 0x1p40},   {"TiB", 0x1p40}, {"TB", 1e12}};
+    const size_t digits = strspn(text, "0123456789.");
+    char number[32];
+    if (digits == 0 || digits >= sizeof number) { return false; }
+    memcpy(number, text, digits);
+    number[digits] = '\0';
+    double value;
+    if (!parse_number(number, &value)) { return false; }
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (strcmp(text + digits, units[i].unit) != 0) { continue; }
+        const double product = value * units[i].factor;
+        if (product < 1 || product >= 0x1p62) { return false; }
+        *bytes = (int64_t)product;
+        return true;
+    }
+    return false;
+}
+
+/* ---- Storing one option ------------------------------------------------------------------------------------------ */
+
+/* "1000000000000000", not "1e+15"; "1e-06" where it is no whole number. */
+static const char *number_text(double value, char out[NUMBER_TEXT_BYTES]) {
+    const bool is_whole = fabs(value) < 0x1p53 && value == floor(value);
+    (void)snprintf(out, NUMBER_TEXT_BYTES, is_whole ? "%.0f" : "%.15g", value);
+    return out;
+}
+
+static int complain_range(const option *o, const char *kind, const char *text) {
+    char low[NUMBER_TEXT_BYTES], high[NUMBER_TEXT_BYTES];
+    if (o->low <= -1e18 || o->high >= 1e18) {
+        return complain(EXIT_USAGE, "--%s takes %s, not '%s'", o->name, kind, text);
+    }
+    return complain(EXIT_USAGE, "--%s takes %s from %s to %s, not '%s'", o->name, kind, number_text(o->low, low),
+                    number_text(o->high, high), text);
+}
+
+/* An empty path is an unset variable of a script more often than not; taken as it is, it would name odd places. */
+static int check_path(const option *o, const char *text) {
+    if (o->completion == COMPLETE_NOTHING || text[0] != '\0') { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--%s takes the path of a %s, and this one is empty", o->name,
+                    o->completion == COMPLETE_FILE ? "file" : "folder");
+}
+
+static int store_choice(const option *o, const char *text, option_int *target) {
+    nearest search = NEAREST_INIT(text);
+    char list[256] = "";
+    for (int i = 0; o->choices[i] != NULL; i++) {
+        if (strcmp(text, o->choices[i]) == 0) {
+            *target = (option_int){i, true};
+            return EXIT_OK;
+        }
+        nearest_offer(&search, o->choices[i]);
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", o->choices[i]);
+    }
+    if (search.best != NULL) {
+        return complain(EXIT_USAGE, "--%s cannot be '%s'; did you mean '%s'? (One of: %s.)", o->name, text, search.best,
+                        list);
+    }
+    return complain(EXIT_USAGE, "--%s cannot be '%s'; it is one of: %s", o->name, text, list);
+}
+
+static int store_ints(const option *o, const char *text, option_ints *target) {
+    target->count = 0;
+    for (const char *at = text;; at++) {
+        const size_t length = strcspn(at, ",");
+        char item[32];
+        int64_t value;
+        if (length == 0 || length >= sizeof item || target->count == OPTION_LIST_MAX) {
+            return complain_range(o, "whole numbers separated by commas", text);
+        }
+        memcpy(item, at, length);
+        item[length] = '\0';
+        if (!parse_whole(item, &value) || (double)value < o->low || (double)value > o->high) {
+            return complain_range(o, "whole numbers separated by commas", text);
+        }
+        target->values[target->count++] = value;
+        at += length;
+        if (*at == '\0') { return EXIT_OK; }
+    }
+}
+
+static int store_int(const option *o, const char *text, option_int *target) {
+    int64_t value;
+    if (!parse_whole(text, &value) || (double)value < o->low || (double)value > o->high) {
+        return complain_range(o, "a whole number", text);
+    }
+    *target = (option_int){value, true};
+    return EXIT_OK;
+}
+
+static int store_number(const option *o, const char *text, option_number *target) {
+    double value;
+    if (!parse_number(text, &value) || value < o->low || value > o->high) {
+        return complain_range(o, "a number", text);
+    }
+    *target = (option_number){value, true};
+    return EXIT_OK;
+}
+
+static int store_value(const option *o, const char *text, void *target) {
+    if ((o->kind == OPTION_TEXT || o->kind == OPTION_TEXTS) && check_path(o, text) != EXIT_OK) { return EXIT_USAGE; }
+    switch (o->kind) {
+        case OPTION_FLAG: *(bool *)target = true; return EXIT_OK;
+        case OPTION_TEXT: *(const char **)target = text; return EXIT_OK;
+        case OPTION_TEXTS: {
+            option_texts *list = target;
+            if (list->count == OPTION_LIST_MAX) {
+                return complain(EXIT_USAGE, "--%s can be given %d times at most", o->name, OPTION_LIST_MAX);
+            }
+            list->values[list->count++] = text;
+            return EXIT_OK;
+        }
+        case OPTION_INT: return store_int(o, text, target);
+        case OPTION_NUMBER: return store_number(o, text, target);
+        case OPTION_CHOICE: return store_choice(o, text, target);
+        case OPTION_INTS: return store_ints(o, text, target);
+        case OPTION_SEED: {
+            option_seed *seed = target;
+            seed->given = parse_seed(text, &seed->value);
+            if (seed->given) { return EXIT_OK; }
+            return complain(EXIT_USAGE, "--%s takes a whole number from 0 to 2^64 - 1, not '%s'", o->name, text);
+        }
+        case OPTION_BYTES: {
+            option_int *size = target;
+            size->given = parse_bytes(text, &size->value);
+            if (size->given) { return EXIT_OK; }
+            return complain(EXIT_USAGE, "--%s takes a size such as 6GiB, 500MB or 1.5G, not '%s'", o->name, text);
+        }
+    }
+    return complain(EXIT_ENGINE, "--%s has no kind", o->name);
+}
+
+/* ---- Finding options --------------------------------------------------------------------------------------------- */
+
+typedef struct match {
+    const option *found;
+    size_t offset; /* of its value in the command's struct */
+} match;
+
+static match find_option(const command *cmd, const char *name, size_t length, char letter) {
+    for (size_t g = 0; g < cmd->n_groups; g++) {
+        const option_group *group = &cmd->groups[g];
+        for (size_t i = 0; i < group->n_options; i++) {
+            const option *o = &group->options[i];
+            const bool same = name != NULL ? strlen(o->name) == length && strncmp(o->name, name, length) == 0
+                                           : letter != 0 && o->letter == letter;
+            if (same) { return (match){o, group->offset + o->offset}; }
+        }
+    }
+    return (match){NULL, 0};
+}
+
+static int complain_unknown(const command *cmd, const char *argument) {
+    char name[64];
+    const char *start = argument + strspn(argument, "-");
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
+    for (char *c = name; *c != '\0'; c++) {
+        if (*c == '_') { *c = '-'; } /* as in a JSONL request */
+    }
+    nearest search = NEAREST_INIT(name);
+    for (size_t g = 0; g < cmd->n_groups; g++) {
+        const option_group *group = &cmd->groups[g];
+        for (size_t i = 0; i < group->n_options; i++) { nearest_offer(&search, group->options[i].name); }
+    }
+    if (search.best != NULL) {
+        return complain(EXIT_USAGE, "'%s' has no option '%s'; did you mean '--%s'?", cmd->name, argument, search.best);
+    }
+    return complain(EXIT_USAGE, "'%s' has no option '%s'; 'qrun help %s' lists them", cmd->name, argument, cmd->name);
+}
+
+/* Splits one argument that begins with a dash into its option and, where it has "=", its value. */
+static match split_argument(const command *cmd, const char *argument, const char **value) {
+    *value = NULL;
+    if (argument[1] != '-') {
+        if (argument[2] != '\0' && argument[2] != '=') { return (match){NULL, 0}; }
+        if (argument[2] == '=') { *value = argument + 3; }
+        return find_option(cmd, NULL, 0, argument[1]);
+    }
+    const char *name = argument + 2;
+    const size_t length = strcspn(name, "=");
+    if (name[length] == '=') { *value = name + length + 1; }
+    return find_option(cmd, name, length, 0);
+}
+
+static bool is_option(const command *cmd, const char *argument) {
+    const char *value;
+    return argument[0] == '-' && argument[1] == '-' && split_argument(cmd, argument, &value).found != NULL;
+}
+
+/* Parses the option at argv[*at] and moves *at past its value. */
+static int parse_option(const command *cmd, int argc, char **argv, int *at, void *values) {
+    const char *argument = argv[*at], *value;
+    const match m = split_argument(cmd, argument, &value);
+    if (m.found == NULL) { return complain_unknown(cmd, argument); }
+    const option *o = m.found;
+    if (o->kind == OPTION_FLAG) {
+        if (value != NULL) { return complain(EXIT_USAGE, "--%s takes no value", o->name); }
+    } else if (value == NULL) {
+        if (*at + 1 >= argc) { return complain(EXIT_USAGE, "--%s needs a value", o->name); }
+        value = argv[++*at];
+        if (is_option(cmd, value)) {
+            return complain(EXIT_USAGE, "--%s needs a value before '%s' (a value that looks so: --%s=%s)", o->name,
+                            value, o->name, value);
+        }
+    }
+    return store_value(o, value, (char *)values + m.offset);
+}
+
+static int check_argument_count(const command *cmd, const option_texts *arguments) {
+    if (arguments->count < cmd->min_arguments) {
+        return complain(EXIT_USAGE, "'%s' needs more: qrun %s %s", cmd->name, cmd->name, cmd->usage);
+    }
+    if (arguments->count > cmd->max_arguments) {
+        return complain(EXIT_USAGE, "'%s' does not know what to do with '%s': qrun %s %s", cmd->name,
+                        arguments->values[cmd->max_arguments], cmd->name, cmd->usage);
+    }
+    return EXIT_OK;
+}
+
+int options_parse(const command *cmd, int argc, char **argv, void *values, option_texts *arguments, bool *help) {
+    bool only_arguments = false;
+    arguments->count = 0;
+    *help = false;
+    for (int at = 0; at < argc; at++) {
+        const char *argument = argv[at];
+        if (!only_arguments && strcmp(argument, "--") == 0) {
+            only_arguments = true;
+        } else if (only_arguments || argument[0] != '-' || argument[1] == '\0') {
+            if (arguments->count == OPTION_LIST_MAX) { return complain(EXIT_USAGE, "too many arguments"); }
+            arguments->values[arguments->count++] = argument;
+        } else if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
+            *help = true;
+            return EXIT_OK;
+        } else {
+            const int code = parse_option(cmd, argc, argv, &at, values);
+            if (code != EXIT_OK) { return code; }
+        }
+    }
+    return check_argument_count(cmd, arguments);
+}
+
+/* ---- Describing -------------------------------------------------------------------------------------------------- */
+
+static void describe_texts(const option_texts *texts, text_buffer *out) {
+    for (int i = 0; i < texts->count; i++) { text_format(out, "%s%s", i > 0 ? "\n" : "", texts->values[i]); }
+}
+
+/* Appends the value as text; appends nothing where it was not given. */
+static void describe_value(const option *o, const void *value, text_buffer *out) {
+    const option_int *whole = value;
+    switch (o->kind) {
+        case OPTION_FLAG:
+            if (*(const bool *)value) { text_puts(out, "yes"); }
+            return;
+        case OPTION_TEXT:
+            if (*(const char *const *)value != NULL) { text_format(out, "%s", *(const char *const *)value); }
+            return;
+        case OPTION_TEXTS: describe_texts(value, out); return;
+        case OPTION_INT:
+        case OPTION_BYTES:
+            if (whole->given) { text_format(out, "%lld", (long long)whole->value); }
+            return;
+        case OPTION_CHOICE:
+            if (whole->given) { text_puts(out, o->choices[whole->value]); }
+            return;
+        case OPTION_SEED:
+            if (((const option_seed *)value)->given) {
+                text_format(out, "%llu", (unsigned long long)((const option_seed *)value)->value);
+            }
+            return;
+        case OPTION_NUMBER:
+            if (((const option_number *)value)->given) { text_json_double(out, ((const option_number *)value)->value); }
+            return;
+        case OPTION_INTS:
+            for (int i = 0; i < ((const option_ints *)value)->count; i++) {
+                text_format(out, "%s%lld", i > 0 ? "," : "", (long long)((const option_ints *)value)->values[i]);
+            }
+            return;
+    }
+}
+
+void options_describe(const command *cmd, const void *values, text_buffer *out) {
+    text_buffer value = {0};
+    bool first = true;
+    text_puts(out, "{");
+    for (size_t g = 0; g < cmd->n_groups; g++) {
+        for (size_t i = 0; i < cmd->groups[g].n_options; i++) {
+            const option *o = &cmd->groups[g].options[i];
+            text_clear(&value);
+            describe_value(o, (const char *)values + cmd->groups[g].offset + o->offset, &value);
+            if (o->neutral || value.size == 0) { continue; }
+            text_format(out, "%s\"%s\":", first ? "" : ",", o->name);
+            text_json_string(out, value.data, value.size);
+            first = false;
+        }
+    }
+    text_puts(out, "}");
+    text_free(&value);
+}

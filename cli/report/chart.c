@@ -1,0 +1,134 @@
+#include "cli/report/chart.h"
+
+#include <math.h>
+
+#include "cli/report/html.h"
+
+enum { WIDTH = 640, HEIGHT = 220, LEFT = 64, RIGHT = 12, TOP = 10, BOTTOM = 34, TICKS = 5 };
+
+typedef struct range {
+    double low, high;
+} range;
+
+typedef struct frame {
+    range x, y;
+} frame;
+
+static void widen(range *r, double value) {
+    if (!isfinite(value)) { return; }
+    r->low = fmin(r->low, value);
+    r->high = fmax(r->high, value);
+}
+
+/* The distance of ticks: 1, 2 or 5 times a power of ten, about `n` of them in the range. */
+static double tick_distance(range r, int n) {
+    const double rough = (r.high - r.low) / n;
+    const double power = pow(10, floor(log10(rough)));
+    const double digit = rough / power;
+    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+/* False where no point of the chart has a value. */
+static bool find_frame(const chart *c, frame *f) {
+    *f = (frame){{INFINITY, -INFINITY}, {INFINITY, -INFINITY}};
+    for (int s = 0; s < c->n_series; s++) {
+        for (int64_t i = 0; i < c->series[s].n; i++) {
+            if (!isfinite(c->series[s].y[i])) { continue; }
+            widen(&f->x, c->series[s].x[i]);
+            widen(&f->y, c->series[s].y[i]);
+        }
+    }
+    if (!(f->y.low <= f->y.high)) { return false; }
+    if (c->from_zero) { widen(&f->y, 0); }
+    if (f->x.low == f->x.high) { f->x.high += 1; }
+    if (f->y.high - f->y.low <= 1e-9 * fabs(f->y.high)) { f->y.high += f->y.high != 0 ? 0.5 * fabs(f->y.high) : 1; }
+    const double distance = tick_distance(f->y, TICKS);
+    f->y.low = distance * floor(f->y.low / distance);
+    f->y.high = distance * ceil(f->y.high / distance);
+    return true;
+}
+
+static double place_x(const frame *f, double x) {
+    return LEFT + (x - f->x.low) / (f->x.high - f->x.low) * (WIDTH - LEFT - RIGHT);
+}
+
+static double place_y(const frame *f, double y) {
+    return HEIGHT - BOTTOM - (y - f->y.low) / (f->y.high - f->y.low) * (HEIGHT - TOP - BOTTOM);
+}
+
+static void put_axes(const chart *c, const frame *f, text_buffer *out) {
+    const double y_distance = tick_distance(f->y, TICKS);
+    for (int i = 0; f->y.low + i * y_distance <= f->y.high + 0.01 * y_distance; i++) {
+        const double value = fabs(f->y.low + i * y_distance) < 1e-6 * y_distance ? 0 : f->y.low + i * y_distance;
+        const double at = place_y(f, value);
+        text_format(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, at, WIDTH - RIGHT);
+        text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", LEFT - 6, at + 4,
+                    value);
+    }
+    const double x_distance = fmax(1, tick_distance(f->x, 2 * TICKS));
+    for (double x = x_distance * ceil(f->x.low / x_distance); x <= f->x.high; x += x_distance) {
+        text_format(out, "<text class=\"axis\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
+                    place_x(f, x), HEIGHT - BOTTOM + 16, x);
+    }
+    text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 4);
+    html_text(out, c->x_name);
+    text_puts(out, "</text>\n");
+}
+
+static void put_line(const chart_series *s, const frame *f, text_buffer *out) {
+    const int64_t stretch = (s->n + CHART_POINTS_MAX - 1) / CHART_POINTS_MAX;
+    bool drawing = false;
+    text_format(out, "<path class=\"line %s\" d=\"", s->style);
+    for (int64_t begin = 0; begin < s->n; begin += stretch) {
+        double x_sum = 0, y_sum = 0;
+        int64_t count = 0;
+        for (int64_t i = begin; i < begin + stretch && i < s->n; i++) {
+            if (!isfinite(s->y[i])) { continue; }
+            x_sum += s->x[i];
+            y_sum += s->y[i];
+            count++;
+        }
+        if (count > 0) {
+            text_format(out, "%c%.1f %.1f", drawing ? 'L' : 'M', place_x(f, x_sum / (double)count),
+                        place_y(f, y_sum / (double)count));
+        }
+        drawing = count > 0;
+    }
+    text_puts(out, "\"/>\n");
+}
+
+static void put_dots(const chart_series *s, const frame *f, text_buffer *out) {
+    for (int64_t i = 0; i < s->n; i++) {
+        if (!isfinite(s->y[i])) { continue; }
+        text_format(out,
+                    "<circle class=\"dot %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>%.10g: %.6g</title>"
+                    "</circle>\n",
+                    s->style, place_x(f, s->x[i]), place_y(f, s->y[i]), s->x[i], s->y[i]);
+    }
+}
+
+static void put_legend(const chart *c, text_buffer *out) {
+    for (int s = 0; s < c->n_series; s++) {
+        if (c->series[s].name == NULL || c->series[s].n == 0) { continue; }
+        text_format(out, " <span class=\"key %s\">", c->series[s].style);
+        html_text(out, c->series[s].name);
+        text_puts(out, "</span>");
+    }
+}
+
+void chart_svg(const chart *c, text_buffer *out) {
+    frame f;
+    if (!find_frame(c, &f)) { return; }
+    text_puts(out, "<figure><figcaption>");
+    html_text(out, c->title);
+    put_legend(c, out);
+    text_format(out, "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
+    html_text(out, c->title);
+    text_puts(out, "\">\n");
+    put_axes(c, &f, out);
+    for (int s = 0; s < c->n_series; s++) {
+        put_line(&c->series[s], &f, out);
+        if (c->series[s].dots || c->series[s].n == 1) { put_dots(&c->series[s], &f, out); }
+    }
+    text_puts(out, "</svg></figure>\n");
+}

@@ -1,0 +1,32 @@
+/* A line chart as inline SVG, without scripts and with colours that the page's style sheet gives (classes "grid",
+ * "axis", and those of the series). */
+#ifndef QRUN_CLI_REPORT_CHART_H
+#define QRUN_CLI_REPORT_CHART_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/terminal/text.h"
+
+typedef struct chart_series {
+    const double *x, *y; /* [n], x ascending; where y is no number the line breaks */
+    int64_t n;
+    const char *style; /* CSS class */
+    const char *name;  /* in the legend; NULL: none */
+    bool dots;         /* each point marked, its values shown under the pointer */
+} chart_series;
+
+enum { CHART_SERIES_MAX = 3 };
+
+typedef struct chart {
+    const char *title, *x_name;
+    chart_series series[CHART_SERIES_MAX];
+    int n_series;
+    bool from_zero; /* the y axis begins at 0 */
+} chart;
+
+/* Long series are drawn as the means of at most CHART_POINTS_MAX stretches. */
+enum { CHART_POINTS_MAX = 600 };
+void chart_svg(const chart *c, text_buffer *out);
+
+#endif

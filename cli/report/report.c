@@ -1,0 +1,57 @@
+#include "cli/report/report.h"
+
+#include <stdio.h>
+
+#include "cli/terminal/progress.h"
+#include "cli/terminal/terminal.h"
+#include "cli/terminal/text.h"
+
+static double per_second(int64_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
+
+void report_for_people(const engine *e, const run_counts *counts) {
+    qrun_session_stats s = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(e->session, &s, NULL) != QRUN_OK) { return; }
+    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
+    progress_clear();
+    fputs(terminal_sequence(stderr, STYLE_DIM), stderr);
+    fprintf(stderr, "answers    %lld", (long long)(counts->n_answered - counts->n_failed));
+    if (counts->n_failed > 0) { fprintf(stderr, ", and %lld failed", (long long)counts->n_failed); }
+    if (counts->n_resumed > 0) { fprintf(stderr, "; %lld from an earlier run", (long long)counts->n_resumed); }
+    fprintf(stderr, "\nprompts    %lld tokens", (long long)s.prompt_tokens);
+    if (s.cached_prompt_tokens > 0) {
+        fprintf(stderr, ", %lld of them shared with earlier prompts", (long long)s.cached_prompt_tokens);
+    }
+    fprintf(stderr, "\ngenerated  %lld tokens in %.2f s: %.1f tokens/s\n", (long long)s.completion_tokens,
+            counts->seconds, per_second(s.completion_tokens, counts->seconds));
+    fprintf(stderr, "weights    %s for %.4g million parameters, %s, loaded in %.2f s\n",
+            size_text(e->info.weight_bytes, size), (double)e->info.n_parameters / 1e6, e->info.quant,
+            e->info.load_seconds);
+    fprintf(stderr, "K/V pages  at most %lld of %lld in use, of %lld tokens each\n", (long long)s.pages_peak,
+            (long long)s.pages_total, (long long)s.page_tokens);
+    fprintf(stderr, "memory     %s planned, %s used at most\n", size_text(s.planned_bytes, planned),
+            size_text(s.peak_bytes, size));
+    if (s.replay_failure[0] != '\0') {
+        fprintf(stderr, "steps      issued op by op: recording them failed (%s)\n", s.replay_failure);
+    }
+    fputs(terminal_sequence(stderr, STYLE_PLAIN), stderr);
+}
+
+void report_json(const engine *e, const run_counts *counts) {
+    qrun_session_stats s = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(e->session, &s, NULL) != QRUN_OK) { return; }
+    progress_clear();
+    fprintf(stderr,
+            "{\"answered\":%lld,\"failed\":%lld,\"resumed\":%lld,\"prompt_tokens\":%lld,\"cached_prompt_tokens\":%lld,"
+            "\"completion_tokens\":%lld,\"seconds\":%.6f,\"tokens_per_second\":%.3f,\"load_seconds\":%.6f,",
+            (long long)counts->n_answered, (long long)counts->n_failed, (long long)counts->n_resumed,
+            (long long)s.prompt_tokens, (long long)s.cached_prompt_tokens, (long long)s.completion_tokens,
+            counts->seconds, per_second(s.completion_tokens, counts->seconds), e->info.load_seconds);
+    fprintf(
+        stderr,
+        "\"steps\":%lld,\"replayed_steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,\"preemptions\":%lld,"
+        "\"page_tokens\":%lld,\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,"
+        "\"peak_bytes\":%lld}\n",
+        (long long)s.steps, (long long)s.replayed_steps, s.step_seconds, s.prefill_seconds, (long long)s.n_preemptions,
+        (long long)s.page_tokens, (long long)s.pages_total, (long long)s.pages_peak, (long long)e->info.weight_bytes,
+        (long long)s.planned_bytes, (long long)s.peak_bytes);
+}

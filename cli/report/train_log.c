@@ -1,0 +1,197 @@
+#include "cli/report/train_log.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "cli/options/command.h"
+#include "cli/report/replace_file.h"
+#include "cli/terminal/messages.h"
+#include "cli/terminal/progress.h"
+
+/* ---- Records ----------------------------------------------------------------------------------------------------- */
+
+static void keep_step(train_log *log, const train_step_record *record) {
+    if (log->n_steps == log->steps_capacity) {
+        log->steps_capacity = log->steps_capacity < 256 ? 256 : 2 * log->steps_capacity;
+        log->steps = reallocate(log->steps, (size_t)log->steps_capacity * sizeof *log->steps);
+    }
+    log->steps[log->n_steps++] = *record;
+}
+
+static void keep_eval(train_log *log, const train_eval_record *record) {
+    if (log->n_evals == log->evals_capacity) {
+        log->evals_capacity = log->evals_capacity < 64 ? 64 : 2 * log->evals_capacity;
+        log->evals = reallocate(log->evals, (size_t)log->evals_capacity * sizeof *log->evals);
+    }
+    log->evals[log->n_evals++] = *record;
+}
+
+double train_step_tokens_per_second(const train_step_record *record) {
+    return record->seconds > 0 ? (double)record->n_tokens / record->seconds : 0;
+}
+
+const train_step_record *train_log_last(const train_log *log) {
+    return log->n_steps > 0 ? &log->steps[log->n_steps - 1] : NULL;
+}
+
+const train_eval_record *train_log_best_eval(const train_log *log) {
+    const train_eval_record *best = NULL;
+    for (int64_t i = 0; i < log->n_evals; i++) {
+        const bool better = isfinite(log->evals[i].loss) && (best == NULL || log->evals[i].loss < best->loss);
+        if (better) { best = &log->evals[i]; }
+    }
+    return best;
+}
+
+/* ---- Reading what an earlier run has written --------------------------------------------------------------------- */
+
+static bool read_number(const cJSON *object, const char *key, double *value) {
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, key);
+    *value = cJSON_IsNumber(member) ? member->valuedouble : NAN;
+    return cJSON_IsNumber(member) || cJSON_IsNull(member);
+}
+
+static bool read_count(const cJSON *object, const char *key, int64_t *value) {
+    double number;
+    if (!read_number(object, key, &number) || !(number >= 0 && number < 0x1p53)) { return false; }
+    *value = (int64_t)number;
+    return (double)*value == number;
+}
+
+static bool read_step(const cJSON *object, train_step_record *record) {
+    record->skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
+    record->overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
+    if (!read_number(object, "loss_scale", &record->loss_scale)) { record->loss_scale = 0; }
+    return read_count(object, "step", &record->step) && read_count(object, "tokens", &record->n_tokens) &&
+           read_count(object, "target_tokens", &record->n_target_tokens) &&
+           read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->epoch) &&
+           read_number(object, "loss", &record->loss) && read_number(object, "lr", &record->learning_rate) &&
+           read_number(object, "grad_norm", &record->grad_norm) && read_number(object, "seconds", &record->seconds);
+}
+
+static bool read_eval(const cJSON *object, train_eval_record *record) {
+    return read_count(object, "step", &record->step) && read_number(object, "epoch", &record->epoch) &&
+           read_number(object, "eval_loss", &record->loss) && read_number(object, "seconds", &record->seconds);
+}
+
+/* Keeps what the line says where it is of an earlier run's steps that count. */
+static bool take_line(train_log *log, const char *line, int64_t last_step, int64_t last_eval) {
+    cJSON *object = cJSON_ParseWithOpts(line, NULL, true);
+    train_step_record step;
+    train_eval_record eval;
+    bool taken = false;
+    if (cJSON_HasObjectItem(object, "eval_loss")) {
+        taken = read_eval(object, &eval) && eval.step <= last_eval;
+        if (taken) { keep_eval(log, &eval); }
+    } else {
+        taken = read_step(object, &step) && step.step <= last_step;
+        if (taken) { keep_step(log, &step); }
+    }
+    cJSON_Delete(object);
+    return taken;
+}
+
+/* Reads whole lines as far as they count and cuts the file behind them. */
+static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
+    FILE *stream = fopen(log->path.data, "rb");
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    off_t kept_bytes = 0;
+    if (stream == NULL) { return false; }
+    while ((length = getline(&line, &capacity, stream)) > 0 && line[length - 1] == '\n' &&
+           take_line(log, line, last_step, last_eval)) {
+        kept_bytes += length;
+    }
+    const bool read_well = ferror(stream) == 0; /* nothing is cut because it could not be read */
+    const int error_number = errno;
+    free(line);
+    fclose(stream);
+    log->n_earlier_steps = log->n_steps;
+    if (!read_well) { errno = error_number; }
+    return read_well && ftruncate(log->descriptor, kept_bytes) == 0;
+}
+
+int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval) {
+    text_format(&log->path, "%s/metrics.jsonl", folder);
+    log->descriptor = open(log->path.data, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (log->descriptor < 0) { return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, strerror(errno)); }
+    log->opened = true;
+    if (cut_back(log, last_step, last_eval)) { return EXIT_OK; }
+    return complain(EXIT_FILE, "cannot continue '%s': %s", log->path.data, strerror(errno));
+}
+
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
+
+static int append(train_log *log, text_buffer *line, bool echo) {
+    text_puts(line, "\n");
+    const bool written = write_whole(log->descriptor, line);
+    const int error_number = errno;
+    if (echo) {
+        progress_clear();
+        fwrite(line->data, 1, line->size, stdout);
+        fflush(stdout);
+    }
+    text_free(line);
+    if (!written) { return complain(EXIT_FILE, "cannot write '%s': %s", log->path.data, strerror(error_number)); }
+    return echo && ferror(stdout) != 0 ? complain_stdout(errno) : EXIT_OK;
+}
+
+static void put_member(text_buffer *line, const char *key, double value) {
+    text_format(line, ",\"%s\":", key);
+    text_json_double(line, value);
+}
+
+int train_log_step(train_log *log, const train_step_record *record, bool echo) {
+    text_buffer line = {0};
+    text_format(&line, "{\"step\":%lld", (long long)record->step);
+    put_member(&line, "epoch", record->epoch);
+    put_member(&line, "loss", record->loss);
+    put_member(&line, "lr", record->learning_rate);
+    put_member(&line, "grad_norm", record->grad_norm);
+    if (record->loss_scale > 0) { put_member(&line, "loss_scale", record->loss_scale); }
+    text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
+                (long long)record->n_tokens, (long long)record->n_target_tokens, train_step_tokens_per_second(record),
+                record->seconds);
+    text_format(&line, ",\"peak_bytes\":%lld%s%s}", (long long)record->peak_bytes,
+                record->skipped ? ",\"skipped\":true" : "", record->overflowed ? ",\"overflowed\":true" : "");
+    keep_step(log, record);
+    return append(log, &line, echo);
+}
+
+int train_log_eval(train_log *log, const train_eval_record *record, bool echo) {
+    text_buffer line = {0};
+    text_format(&line, "{\"step\":%lld", (long long)record->step);
+    put_member(&line, "epoch", record->epoch);
+    put_member(&line, "eval_loss", record->loss);
+    text_format(&line, ",\"seconds\":%.6f}", record->seconds);
+    keep_eval(log, record);
+    return append(log, &line, echo);
+}
+
+int train_log_sync(train_log *log) {
+    if (fsync(log->descriptor) == 0 || errno == EINVAL) { return EXIT_OK; } /* EINVAL: no file, a pipe or a terminal */
+    return complain(EXIT_FILE, "cannot write '%s': %s", log->path.data, strerror(errno));
+}
+
+int train_log_close(train_log *log) {
+    if (!log->opened) { return EXIT_OK; }
+    log->opened = false;
+    if (close(log->descriptor) == 0) { return EXIT_OK; }
+    return complain(EXIT_FILE, "cannot write '%s': %s", log->path.data, strerror(errno));
+}
+
+void train_log_free(train_log *log) {
+    if (log->opened) { close(log->descriptor); }
+    text_free(&log->path);
+    free(log->steps);
+    free(log->evals);
+    *log = (train_log){0};
+}

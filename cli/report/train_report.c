@@ -1,0 +1,212 @@
+#include "cli/report/train_report.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/report/chart.h"
+#include "cli/report/html.h"
+
+static const char style[] =
+    ":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--a:#1f6feb;--b:#d9480f}\n"
+    "@media(prefers-color-scheme:dark){:root{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333d4a;--page:#12161c;--a:#6cb0ff;"
+    "--b:#ff9a5c}}\n"
+    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:1360px;margin:2rem auto;"
+    "padding:0 1rem}\n"
+    "h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:1.5rem 0 .3rem}p{color:var(--soft);margin:.2rem 0 1rem}\n"
+    ".charts,.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem 2rem}\n"
+    "figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;display:block}\n"
+    ".grid{stroke:var(--line);fill:none}.axis{fill:var(--soft);font-size:11px}\n"
+    ".line{fill:none;stroke-width:1.6;stroke-linejoin:round}\n"
+    ".main{stroke:var(--a);color:var(--a)}.faint{stroke:var(--a);color:var(--a);opacity:.35}"
+    ".eval{stroke:var(--b);color:var(--b)}.dot{fill:currentColor}\n"
+    ".key{font-weight:400;font-size:.85rem;margin-left:.8rem}\n"
+    "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.15rem .6rem .15rem 0;"
+    "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}th{font-weight:400;"
+    "color:var(--soft);white-space:nowrap}\n";
+
+/* ---- Charts ------------------------------------------------------------------------------------------------------ */
+
+/* The log's steps as columns. */
+typedef struct columns {
+    double *step, *loss, *smooth, *learning_rate, *grad_norm, *speed, *peak; /* [n_steps]; peak in MiB */
+    double *eval_step, *eval_loss;                                           /* [n_evals] */
+    double *memory;                                                          /* all of them */
+} columns;
+
+static columns make_columns(const train_log *log) {
+    enum { SMOOTH_SHARE = 50, COLUMNS = 7 };
+    const size_t n = (size_t)log->n_steps, n_evals = (size_t)log->n_evals;
+    columns c;
+    c.memory = allocate((COLUMNS * n + 2 * n_evals) * sizeof(double));
+    double **const targets[COLUMNS] = {&c.step, &c.loss, &c.smooth, &c.learning_rate, &c.grad_norm, &c.speed, &c.peak};
+    for (size_t t = 0; t < COLUMNS; t++) { *targets[t] = c.memory + t * n; }
+    c.eval_step = c.memory + COLUMNS * n;
+    c.eval_loss = c.eval_step + n_evals;
+    /* An exponential mean over about 1/SMOOTH_SHARE of the run. */
+    const double keep = 1 - 1 / fmax(2, (double)n / SMOOTH_SHARE);
+    double smooth = NAN;
+    for (size_t i = 0; i < n; i++) {
+        const train_step_record *s = &log->steps[i];
+        if (isfinite(s->loss)) { smooth = isfinite(smooth) ? keep * smooth + (1 - keep) * s->loss : s->loss; }
+        c.step[i] = (double)s->step;
+        c.loss[i] = s->loss;
+        c.smooth[i] = smooth;
+        c.learning_rate[i] = s->learning_rate;
+        c.grad_norm[i] = s->grad_norm;
+        c.speed[i] = train_step_tokens_per_second(s);
+        c.peak[i] = (double)s->peak_bytes / 0x1p20;
+    }
+    for (size_t i = 0; i < n_evals; i++) {
+        c.eval_step[i] = (double)log->evals[i].step;
+        c.eval_loss[i] = log->evals[i].loss;
+    }
+    return c;
+}
+
+static void put_charts(const train_log *log, text_buffer *out) {
+    columns c = make_columns(log);
+    const int64_t n = log->n_steps;
+    const chart charts[] = {
+        {.title = "Loss",
+         .n_series = 3,
+         .series = {{c.step, c.loss, n, "faint", "each step", false},
+                    {c.step, c.smooth, n, "main", "smoothed", false},
+                    {c.eval_step, c.eval_loss, log->n_evals, "eval", "evaluation", true}}},
+        {.title = "Learning rate",
+         .n_series = 1,
+         .from_zero = true,
+         .series = {{c.step, c.learning_rate, n, "main", NULL, false}}},
+        {.title = "Gradient norm, before clipping",
+         .n_series = 1,
+         .from_zero = true,
+         .series = {{c.step, c.grad_norm, n, "main", NULL, false}}},
+        {.title = "Tokens per second",
+         .n_series = 1,
+         .from_zero = true,
+         .series = {{c.step, c.speed, n, "main", NULL, false}}},
+        {.title = "Memory used at most, MiB",
+         .n_series = 1,
+         .from_zero = true,
+         .series = {{c.step, c.peak, n, "main", NULL, false}}},
+    };
+    text_puts(out, "<div class=\"charts\">\n");
+    for (size_t i = 0; i < sizeof charts / sizeof charts[0]; i++) {
+        chart drawn = charts[i];
+        drawn.x_name = "step";
+        chart_svg(&drawn, out);
+    }
+    text_puts(out, "</div>\n");
+    free(c.memory);
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+static void put_run(const train_log *log, const train_report_facts *facts, text_buffer *out) {
+    double seconds = 0;
+    int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
+    for (int64_t i = 0; i < log->n_steps; i++) {
+        seconds += log->steps[i].seconds;
+        n_tokens += log->steps[i].n_tokens;
+        n_overflowed += log->steps[i].overflowed;
+        n_skipped += log->steps[i].skipped && !log->steps[i].overflowed;
+    }
+    const train_step_record *last = train_log_last(log);
+    const train_eval_record *best = train_log_best_eval(log);
+    text_puts(out, "<div><h2>Run</h2><table>\n");
+    if (last != NULL) {
+        html_row(out, "loss", "%.4g at step %lld, %.4g at step %lld", log->steps[0].loss, (long long)log->steps[0].step,
+                 last->loss, (long long)last->step);
+    }
+    if (best != NULL) {
+        html_row(out, "evaluation loss", "%.4g after step %lld; lowest %.4g after step %lld",
+                 log->evals[log->n_evals - 1].loss, (long long)log->evals[log->n_evals - 1].step, best->loss,
+                 (long long)best->step);
+    }
+    if (facts->info->best_step > 0) {
+        html_row(out, "best checkpoint", "checkpoint-%lld", (long long)facts->info->best_step);
+    }
+    if (facts->info->stopped_early) {
+        html_row(out, "stopped early", "after %d evaluations in a row that were not better",
+                 (int)facts->info->n_not_better);
+    }
+    html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
+             seconds > 0 ? (double)n_tokens / seconds : 0);
+    if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
+    if (last != NULL && last->loss_scale > 0) {
+        html_row(out, "loss scale", "%.0f in the last step; too large in %lld steps, which were skipped",
+                 last->loss_scale, (long long)n_overflowed);
+    }
+    text_puts(out, "</table></div>\n");
+}
+
+static void put_data(const train_report_facts *facts, text_buffer *out) {
+    const qrun_train_info *info = facts->info;
+    text_puts(out, "<div><h2>Data</h2><table>\n");
+    html_row(out, "file", "%s", facts->data);
+    html_row(out, "format", "%s", info->data_format);
+    html_row(out, "examples", "%lld", (long long)info->n_examples);
+    html_row(out, "for evaluation", "%lld", (long long)info->n_eval_examples);
+    html_row(out, "tokens an epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
+             (long long)info->n_target_tokens);
+    html_row(out, "dropped", "%lld", (long long)info->n_dropped);
+    html_row(out, "truncated", "%lld", (long long)info->n_truncated);
+    html_row(out, "bad lines", "%lld", (long long)info->n_bad_lines);
+    text_puts(out, "</table></div>\n");
+}
+
+static void put_model(const train_report_facts *facts, text_buffer *out) {
+    const qrun_model_info *model = facts->model_info;
+    text_puts(out, "<div><h2>Model</h2><table>\n");
+    html_row(out, "folder", "%s", facts->model);
+    html_row(out, "family", "%s, %.4g million parameters", model->family, (double)model->n_parameters / 1e6);
+    html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
+    html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
+    html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
+    text_puts(out, "</table></div>\n");
+}
+
+static void put_memory(const train_report_facts *facts, text_buffer *out) {
+    char size[SIZE_TEXT_BYTES];
+    text_puts(out, "<div><h2>Memory</h2><table>\n");
+    for (int32_t i = 0; i < facts->n_plan; i++) {
+        if (facts->plan[i].bytes == 0) { continue; }
+        html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes, size));
+    }
+    html_row(out, "planned in all", "%s", size_text(facts->info->planned_bytes, size));
+    html_row(out, "used at most", "%s", size_text(facts->info->peak_bytes, size));
+    text_puts(out, "</table></div>\n");
+}
+
+static void put_options(const train_report_facts *facts, text_buffer *out) {
+    cJSON *options = cJSON_Parse(facts->options_json);
+    text_puts(out, "<div><h2>Options</h2><table>\n");
+    for (const cJSON *o = options != NULL ? options->child : NULL; o != NULL; o = o->next) {
+        html_row(out, o->string, "%s", cJSON_IsString(o) ? o->valuestring : "");
+    }
+    text_puts(out, "</table></div>\n");
+    cJSON_Delete(options);
+}
+
+void train_report_html(const train_log *log, const train_report_facts *facts, text_buffer *out) {
+    text_puts(out, "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">"
+                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
+    html_text(out, facts->out);
+    text_puts(out, "</title>\n<style>\n");
+    text_puts(out, style);
+    text_puts(out, "</style></head>\n<body>\n<h1>");
+    html_text(out, facts->out);
+    const train_step_record *last = train_log_last(log);
+    text_format(out, "</h1>\n<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
+                last != NULL ? (long long)last->step : 0, (long long)facts->info->total_steps);
+    if (last != NULL) { text_format(out, ", epoch %.2f", last->epoch); }
+    text_puts(out, "</p>\n");
+    put_charts(log, out);
+    text_puts(out, "<div class=\"tables\">\n");
+    put_run(log, facts, out);
+    put_data(facts, out);
+    put_model(facts, out);
+    put_memory(facts, out);
+    put_options(facts, out);
+    text_puts(out, "</div>\n</body>\n</html>\n");
+}

@@ -1,0 +1,95 @@
+/* trainer_state.json in the shape that the Hugging Face Trainer gives it (train_log.h declares it). */
+#include <math.h>
+
+#include "cli/report/train_log.h"
+
+static void put_eval(const train_eval_record *eval, int64_t n_examples, text_buffer *out) {
+    text_puts(out, ",\n    {\"epoch\": ");
+    text_json_double(out, eval->epoch);
+    text_puts(out, ", \"eval_loss\": ");
+    text_json_double(out, eval->loss);
+    text_format(out, ", \"eval_runtime\": %.6f, \"eval_samples_per_second\": %.3f, \"step\": %lld}", eval->seconds,
+                eval->seconds > 0 ? (double)n_examples / eval->seconds : 0, (long long)eval->step);
+}
+
+static void put_history(const train_log *log, int64_t n_eval_examples, text_buffer *out) {
+    int64_t e = 0;
+    text_puts(out, "  \"log_history\": [");
+    for (int64_t i = 0; i < log->n_steps; i++) {
+        const train_step_record *step = &log->steps[i];
+        text_format(out, "%s\n    {\"epoch\": ", i > 0 ? "," : "");
+        text_json_double(out, step->epoch);
+        text_puts(out, ", \"grad_norm\": ");
+        text_json_double(out, step->grad_norm);
+        text_puts(out, ", \"learning_rate\": ");
+        text_json_double(out, step->learning_rate);
+        text_puts(out, ", \"loss\": ");
+        text_json_double(out, step->loss);
+        if (step->loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->loss_scale); }
+        text_format(out, ", \"step\": %lld}", (long long)step->step);
+        for (; e < log->n_evals && log->evals[e].step <= step->step; e++) {
+            put_eval(&log->evals[e], n_eval_examples, out);
+        }
+    }
+    text_puts(out, log->n_steps > 0 ? "\n  ],\n" : "],\n");
+}
+
+static int64_t tokens_seen(const train_log *log) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < log->n_steps; i++) { tokens += log->steps[i].n_tokens; }
+    return tokens;
+}
+
+static void put_best(const train_state_facts *facts, text_buffer *out) {
+    if (facts->best_step == 0) {
+        text_puts(out, "  \"best_global_step\": null,\n  \"best_metric\": null,\n"
+                       "  \"best_model_checkpoint\": null,\n");
+        return;
+    }
+    text_buffer path = {0};
+    text_format(&path, "%s/checkpoint-%lld", facts->out, (long long)facts->best_step);
+    text_format(out, "  \"best_global_step\": %lld,\n  \"best_metric\": ", (long long)facts->best_step);
+    text_json_double(out, facts->best_loss);
+    text_puts(out, ",\n  \"best_model_checkpoint\": ");
+    text_json_string(out, path.data, path.size);
+    text_puts(out, ",\n");
+    text_free(&path);
+}
+
+static void put_callbacks(const train_state_facts *facts, text_buffer *out) {
+    text_puts(out, "  \"stateful_callbacks\": {");
+    if (facts->patience > 0) {
+        text_format(out,
+                    "\n    \"EarlyStoppingCallback\": {\"args\": {\"early_stopping_patience\": %lld, "
+                    "\"early_stopping_threshold\": ",
+                    (long long)facts->patience);
+        text_json_double(out, facts->threshold);
+        text_format(out, "}, \"attributes\": {\"early_stopping_patience_counter\": %lld}}\n  ",
+                    (long long)facts->n_not_better);
+    }
+    text_puts(out, "},\n");
+}
+
+void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out) {
+    const train_step_record *last = train_log_last(log);
+    const int64_t n_tokens = tokens_seen(log);
+    text_puts(out, "{\n");
+    put_best(facts, out);
+    text_puts(out, "  \"epoch\": ");
+    text_json_double(out, last != NULL ? last->epoch : 0);
+    text_format(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n", (long long)facts->eval_steps,
+                last != NULL ? (long long)last->step : 0);
+    text_puts(out, "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n"
+                   "  \"is_world_process_zero\": true,\n");
+    put_history(log, facts->n_eval_examples, out);
+    text_format(out, "  \"logging_steps\": 1,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n",
+                (long long)facts->total_steps, (long long)n_tokens);
+    text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n", ceil(facts->epochs),
+                (long long)facts->save_steps);
+    put_callbacks(facts, out);
+    /* As the Trainer counts: six operations a parameter and token. */
+    text_puts(out, "  \"total_flos\": ");
+    text_json_double(out, 6.0 * (double)facts->n_parameters * (double)n_tokens);
+    text_format(out, ",\n  \"train_batch_size\": %d,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
+                (int)facts->batch_size);
+}

@@ -1,0 +1,111 @@
+#include "cli/requests/answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static answer_sample *sample_at(answer *a, int32_t number) {
+    if (number >= a->n_samples) {
+        a->samples = reallocate(a->samples, sizeof *a->samples * (size_t)(number + 1));
+        memset(a->samples + a->n_samples, 0, sizeof *a->samples * (size_t)(number + 1 - a->n_samples));
+        a->n_samples = number + 1;
+    }
+    return &a->samples[number];
+}
+
+static void add_token(answer_sample *s, int32_t id) {
+    if (s->n_tokens == s->capacity) {
+        s->capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
+        s->token_ids = reallocate(s->token_ids, sizeof *s->token_ids * (size_t)s->capacity);
+    }
+    s->token_ids[s->n_tokens++] = id;
+}
+
+static void write_token_logprob(text_buffer *out, int32_t id, float logprob, const qrun_tokenizer *tokenizer) {
+    text_format(out, "{\"token_id\":%d", (int)id);
+    size_t n_bytes = 0;
+    const char *spelled = tokenizer != NULL ? qrun_token_text(tokenizer, id, &n_bytes) : NULL;
+    if (spelled != NULL) {
+        text_puts(out, ",\"token\":");
+        text_json_string(out, spelled, n_bytes);
+    }
+    text_puts(out, ",\"logprob\":");
+    text_json_float(out, (double)logprob);
+}
+
+static void add_logprobs(answer_sample *s, const qrun_event *event, const qrun_tokenizer *tokenizer) {
+    if (s->logprobs.size > 0) { text_puts(&s->logprobs, ","); }
+    write_token_logprob(&s->logprobs, event->token_id, event->logprob, tokenizer);
+    text_puts(&s->logprobs, ",\"top\":[");
+    for (int32_t i = 0; i < event->n_top; i++) {
+        if (i > 0) { text_puts(&s->logprobs, ","); }
+        write_token_logprob(&s->logprobs, event->top[i].token_id, event->top[i].logprob, tokenizer);
+        text_puts(&s->logprobs, "}");
+    }
+    text_puts(&s->logprobs, "]}");
+}
+
+void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *tokenizer) {
+    if (event->type == QRUN_EVENT_ERROR) {
+        const char *message = event->message != NULL ? event->message : "unknown error";
+        free(a->error);
+        a->error = allocate(strlen(message) + 1);
+        memcpy(a->error, message, strlen(message) + 1);
+        return;
+    }
+    answer_sample *s = sample_at(a, event->sample);
+    if (event->text != NULL) { text_append(&s->content, event->text, event->text_bytes); }
+    if (event->type == QRUN_EVENT_TOKEN) {
+        add_token(s, event->token_id);
+        if (event->has_logprob) { add_logprobs(s, event, tokenizer); }
+        return;
+    }
+    snprintf(s->finish_reason, sizeof s->finish_reason, "%s", event->finish_reason);
+    s->prompt_tokens = event->prompt_tokens;
+    s->cached_tokens = event->cached_tokens;
+    s->completion_tokens = event->completion_tokens;
+    s->queue_seconds = event->queue_seconds;
+    s->first_token_seconds = event->first_token_seconds;
+    s->total_seconds = event->total_seconds;
+}
+
+static void write_sample(const answer *a, int32_t number, text_buffer *out) {
+    const answer_sample *s = &a->samples[number];
+    text_format(out, "{\"index\":%lld,\"sample\":%d", (long long)a->index, (int)number);
+    if (a->n_samples > 1) { text_format(out, ",\"n\":%d", (int)a->n_samples); }
+    text_puts(out, ",\"text\":");
+    text_json_string(out, s->content.data != NULL ? s->content.data : "", s->content.size);
+    text_puts(out, ",\"token_ids\":[");
+    for (int64_t i = 0; i < s->n_tokens; i++) { text_format(out, "%s%d", i > 0 ? "," : "", (int)s->token_ids[i]); }
+    text_format(out, "],\"finish_reason\":\"%s\",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d",
+                s->finish_reason, (int)s->prompt_tokens, (int)s->completion_tokens, (int)s->cached_tokens);
+    text_format(out, ",\"times\":{\"queue\":%.6f,\"first_token\":%.6f,\"total\":%.6f}", s->queue_seconds,
+                s->first_token_seconds, s->total_seconds);
+    if (s->logprobs.size > 0) { text_format(out, ",\"logprobs\":[%s]", s->logprobs.data); }
+    text_puts(out, "}\n");
+}
+
+void answer_write_error(int64_t index, const char *message, text_buffer *out) {
+    text_format(out, "{\"index\":%lld,\"error\":", (long long)index);
+    text_json_string(out, message, strlen(message));
+    text_puts(out, "}\n");
+}
+
+void answer_write(const answer *a, text_buffer *out) {
+    if (a->error != NULL) {
+        answer_write_error(a->index, a->error, out);
+        return;
+    }
+    for (int32_t i = 0; i < a->n_samples; i++) { write_sample(a, i, out); }
+}
+
+void answer_free(answer *a) {
+    for (int32_t i = 0; i < a->n_samples; i++) {
+        text_free(&a->samples[i].content);
+        text_free(&a->samples[i].logprobs);
+        free(a->samples[i].token_ids);
+    }
+    free(a->samples);
+    free(a->error);
+    *a = (answer){0};
+}

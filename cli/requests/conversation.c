@@ -1,0 +1,109 @@
+#include "cli/requests/conversation.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/options/command.h"
+
+static const char *const truth_names[] = {"true", "false", NULL};
+
+#define AT(field) .offset = offsetof(template_options, field)
+
+const option template_option_table[N_TEMPLATE_OPTIONS] = {
+    {.name = "tools",
+     .kind = OPTION_TEXT,
+     .value_name = "FILE.json",
+     AT(tools),
+     .completion = COMPLETE_FILE,
+     .help = "Tools for the chat template: a JSON array of function descriptions."},
+    {.name = "template-arg",
+     .kind = OPTION_TEXTS,
+     .value_name = "KEY=VALUE",
+     AT(arguments),
+     .help = "A further variable for the chat template. VALUE is JSON; what is no JSON is taken as text. May be given "
+             "several times."},
+    {.name = "enable-thinking",
+     .kind = OPTION_CHOICE,
+     AT(enable_thinking),
+     .choices = truth_names,
+     .help = "The same as --template-arg enable_thinking=…: whether a model such as Qwen3 thinks before it answers. "
+             "Default: as the template has it."},
+};
+
+int template_require_chat(const template_options *options, const char *system) {
+    if (system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
+    if (options->tools == NULL && options->arguments.count == 0 && !options->enable_thinking.given) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "an argument of the chat template needs --chat");
+}
+
+static bool is_json(const char *value) {
+    cJSON *parsed = cJSON_ParseWithOpts(value, NULL, true);
+    cJSON_Delete(parsed);
+    return parsed != NULL;
+}
+
+static void add_member(text_buffer *object, const char *key, size_t key_bytes, const char *value) {
+    text_puts(object, object->size == 0 ? "{" : ",");
+    text_json_string(object, key, key_bytes);
+    text_puts(object, ":");
+    if (is_json(value)) {
+        text_puts(object, value);
+    } else {
+        text_json_string(object, value, strlen(value));
+    }
+}
+
+int template_read(const template_options *options, text_buffer *tools, text_buffer *arguments) {
+    if (options->tools != NULL && !text_read_file(tools, options->tools)) { return EXIT_FILE; }
+    for (int i = 0; i < options->arguments.count; i++) {
+        const char *argument = options->arguments.values[i];
+        const char *equals = strchr(argument, '=');
+        if (equals == NULL || equals == argument) {
+            return complain(EXIT_USAGE, "--template-arg takes KEY=VALUE, not '%s'", argument);
+        }
+        add_member(arguments, argument, (size_t)(equals - argument), equals + 1);
+    }
+    if (options->enable_thinking.given) {
+        static const char key[] = "enable_thinking";
+        add_member(arguments, key, sizeof key - 1, truth_names[options->enable_thinking.value]);
+    }
+    if (arguments->size > 0) { text_puts(arguments, "}"); }
+    return EXIT_OK;
+}
+
+void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes) {
+    text_buffer *json = &c->json;
+    if (c->n_messages == 0) {
+        text_clear(json);
+        text_puts(json, "[");
+    } else {
+        json->size = c->ends[c->n_messages - 1];
+        text_puts(json, ",");
+    }
+    text_puts(json, "{\"role\":");
+    text_json_string(json, role, strlen(role));
+    text_puts(json, ",\"content\":");
+    text_json_string(json, content, n_bytes);
+    text_puts(json, "}");
+    c->ends = reallocate(c->ends, sizeof *c->ends * (size_t)(c->n_messages + 1));
+    c->ends[c->n_messages++] = json->size;
+    text_puts(json, "]");
+}
+
+void conversation_drop(conversation *c, int n_messages) {
+    if (n_messages >= c->n_messages) { return; }
+    c->n_messages = n_messages;
+    if (n_messages == 0) {
+        text_clear(&c->json);
+        return;
+    }
+    c->json.size = c->ends[n_messages - 1];
+    text_puts(&c->json, "]");
+}
+
+void conversation_free(conversation *c) {
+    text_free(&c->json);
+    free(c->ends);
+    *c = (conversation){0};
+}

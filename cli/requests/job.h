@@ -1,0 +1,38 @@
+/* A batch job: requests from a file (or one from the command line) into a session, answers into an answer file. At
+ * most a few hundred requests are in the session at a time, so that a file of any length takes bounded memory. */
+#ifndef QRUN_CLI_REQUESTS_JOB_H
+#define QRUN_CLI_REQUESTS_JOB_H
+
+#include "cli/options/engine.h"
+#include "cli/requests/answer_file.h"
+#include "cli/requests/request_file.h"
+
+struct job_request;
+
+typedef struct job {
+    /* Set by the caller. */
+    const engine *engine;
+    request_file *requests; /* NULL: the one request that `defaults` is */
+    answer_file *output;
+    qrun_request_params defaults; /* of every request, without callbacks */
+    bool chat;
+    const char *system;
+    int64_t max_in_flight;
+
+    /* The job's own; zero at first. */
+    struct job_request *in_flight; /* list of submitted, unfinished requests */
+    int64_t n_in_flight, n_answered, n_failed, n_resumed;
+    bool all_read;
+    int stop_code;     /* why the job cannot go on */
+    text_buffer lines; /* of the request being written */
+    char first_failure[512];
+    double begin_seconds, rate_seconds, tokens_per_second;
+    int64_t rate_tokens;
+} job;
+
+/* Runs to the end, to an interruption (EXIT_INTERRUPTED) or to a failure that ends it; requests that fail alone do
+ * not (n_failed counts them). Returns 0 or an exit code, after telling the user. The caller ends the output. */
+int job_run(job *j);
+void job_free(job *j); /* after the session is destroyed */
+
+#endif

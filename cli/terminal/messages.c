@@ -1,0 +1,76 @@
+#include "cli/terminal/messages.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/terminal/progress.h"
+
+static void print_message(const char *format, va_list arguments) {
+    progress_clear();
+    fputs("qrun: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+}
+
+int complain(int code, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    print_message(format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+void notify(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    print_message(format, arguments);
+    va_end(arguments);
+}
+
+int exit_code_of(qrun_status status) {
+    switch (status) {
+        case QRUN_OK: return EXIT_OK;
+        case QRUN_ERROR_ARGUMENT: return EXIT_USAGE;
+        case QRUN_ERROR_NOT_FOUND:
+        case QRUN_ERROR_IO:
+        case QRUN_ERROR_INPUT:
+        case QRUN_ERROR_UNSUPPORTED:
+        case QRUN_ERROR_BUSY: return EXIT_FILE; /* another program has the folder */
+        case QRUN_ERROR_MEMORY: return EXIT_MEMORY;
+        case QRUN_ERROR_CANCELLED: return EXIT_INTERRUPTED;
+        case QRUN_ERROR_DEVICE:
+        case QRUN_ERROR_INTERNAL: return EXIT_ENGINE;
+    }
+    return EXIT_ENGINE;
+}
+
+int complain_error(const qrun_error *error) {
+    const char *message = error->message[0] != '\0' ? error->message : qrun_status_message(error->status);
+    return complain(exit_code_of(error->status), "%s", message);
+}
+
+void *reallocate(void *memory, size_t n_bytes) {
+    void *grown = realloc(memory, n_bytes > 0 ? n_bytes : 1);
+    if (grown == NULL) { exit(complain(EXIT_MEMORY, "out of memory (%zu bytes)", n_bytes)); }
+    return grown;
+}
+
+void *allocate(size_t n_bytes) { return memset(reallocate(NULL, n_bytes), 0, n_bytes); }
+
+int complain_stdout(int error_number) {
+    static bool told;
+    if (told || error_number == EPIPE) { return EXIT_FILE; }
+    told = true;
+    return complain(EXIT_FILE, "cannot write to stdout: %s",
+                    error_number != 0 ? strerror(error_number) : "an earlier write failed");
+}
+
+int finish_stdout(int code) {
+    const bool failed_before = ferror(stdout) != 0;
+    errno = 0;
+    return fflush(stdout) == 0 && !failed_before ? code : complain_stdout(errno);
+}

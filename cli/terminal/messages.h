@@ -1,0 +1,46 @@
+/* What qrun tells the user on stderr, and the exit code that goes with it. */
+#ifndef QRUN_CLI_TERMINAL_MESSAGES_H
+#define QRUN_CLI_TERMINAL_MESSAGES_H
+
+#include <stddef.h>
+
+#include "qrun.h"
+
+#if defined(__GNUC__)
+#define CLI_PRINTF(format_index, arguments_index) __attribute__((format(printf, format_index, arguments_index)))
+#else
+#define CLI_PRINTF(format_index, arguments_index)
+#endif
+
+/* What the shell sees; `qrun help` documents them. */
+typedef enum exit_code {
+    EXIT_OK = 0,
+    EXIT_SOME_FAILED = 1,  /* some requests failed, the others were answered */
+    EXIT_USAGE = 2,        /* wrong options or arguments */
+    EXIT_FILE = 3,         /* a model or file cannot be read or written */
+    EXIT_MEMORY = 4,       /* out of memory, or over the memory budget */
+    EXIT_ENGINE = 5,       /* the device failed, or qrun itself is wrong */
+    EXIT_INTERRUPTED = 130 /* SIGINT or SIGTERM */
+} exit_code;
+
+/* Writes "qrun: …" and a newline to stderr, after clearing a progress bar; returns `code`. */
+int complain(int code, const char *format, ...) CLI_PRINTF(2, 3);
+
+/* The same without a verdict, for advice and notes. */
+void notify(const char *format, ...) CLI_PRINTF(1, 2);
+
+/* The library's message, and the exit code for its status. */
+int complain_error(const qrun_error *error);
+int exit_code_of(qrun_status status);
+
+/* Ends the program with EXIT_MEMORY when the program's own small allocations fail. Zero-initialised; never NULL. */
+void *allocate(size_t n_bytes);
+void *reallocate(void *memory, size_t n_bytes);
+
+/* Says once that stdout (on a full disk, say) does not take what is written; silent when its reader went away. Returns
+ * EXIT_FILE. */
+int complain_stdout(int error_number);
+/* Flushes stdout and checks that it took everything: `code`, or EXIT_FILE after telling the user. */
+int finish_stdout(int code);
+
+#endif

@@ -1,0 +1,15 @@
+/* attention_packed: attention over K and V that are first written to pages of their own (attention_packed.h). */
+#include "kernels/cpu/attention/attention_packed.h"
+
+#include "kernels/cpu/vector_ops_isa.h"
+
+void QR_ISA(qr_cpu_attention_packed)(const qr_backend *backend, const qr_attention_packed_args *args, void *workspace) {
+    qr_packed_pages pages;
+    qr_kv_write_args write;
+    qr_attention_args attention;
+    unsigned char *rest = (unsigned char *)workspace + qr_packed_pages_make(args, workspace, &pages);
+    qr_packed_kv_write(args, &pages, &write);
+    qr_packed_attention(args, &pages, &attention);
+    QR_ISA(qr_cpu_kv_write)(backend, &write, NULL);
+    QR_ISA(qr_cpu_attention_lse)(backend, &attention, args->lse, rest);
+}

@@ -1,0 +1,63 @@
+/* Attention over packed sequences, forward and backward: K and V are brought into pages of one layer, a sequence's
+ * pages side by side, where the kernels that generation uses read them. A token therefore attends in training with the
+ * very arithmetic, and the rounding of K and V, that it has in generation. */
+#ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
+#define QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
+
+#include "kernels/cpu/attention/attention_plan.h"
+
+typedef struct qr_packed_pages {
+    qr_kv_layout layout;
+    int64_t page_bytes;
+    int64_t table_stride;
+    unsigned char *pages;
+    int32_t *block_table;           /* [n_seqs, table_stride] */
+    int32_t *first_position;        /* [n_seqs]: zeros */
+    int32_t *token_page, *position; /* [n_tokens] */
+} qr_packed_pages;
+
+/* Cuts the pages and their tables out of `memory`, 64-byte aligned, and fills the tables; returns the bytes taken, a
+ * multiple of 64. memory NULL: only counts. */
+size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages);
+
+/* The ops that a packed call amounts to: writing its K and V, and attention over what was written. */
+void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write);
+void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_pages *pages,
+                         qr_attention_args *attention);
+
+/* --- Backward ---
+ *
+ * Keys are cut into blocks of QR_ATTENTION_BLOCK, queries into tiles of up to QR_ATTENTION_ROWS rows, tokens times the
+ * query heads that share a K/V head, both from the sequence's first token on. A block meets every tile that sees it:
+ * from the scores and the probabilities come a share of dq of the tile and of dk and dv of the block. dq of a row is
+ * the sum over blocks, in order; dk and dv of a key that over tiles, in order.
+ *
+ * A task is a sequence and K/V head, all blocks by all tiles, dq added up in the result. Where there are too few of
+ * those to keep the threads busy, a first loop has a task for each block, giving dk and dv, and a second one for each
+ * tile, giving dq: the same sums, with the scores computed twice. */
+typedef struct qr_packed_backward_scratch { /* of one worker */
+    float *keys_by_dim, *values_by_dim;     /* [round_up(head_dim, 64), BLOCK]: K and V transposed */
+    float *keys;                            /* [BLOCK, dim_padded] */
+    float *q, *dout, *dq;                   /* [ROWS, dim_padded] */
+    float *dk, *dv;                         /* [BLOCK, dim_padded] */
+    float *p, *ds;                          /* [ROWS, BLOCK]: probabilities; gradients of q · k */
+    float *p_by_key, *ds_by_key;            /* [BLOCK, BLOCK]: transposed, ROWS columns used */
+    float *ones;                            /* [BLOCK] */
+} qr_packed_backward_scratch;
+
+typedef struct qr_packed_backward_plan {
+    qr_packed_pages pages;
+    int32_t group, heads_per_tile, n_head_tiles, tokens_per_tile; /* as in qr_attention_plan */
+    int64_t dim_padded;
+    float *delta;   /* [n_tokens, n_heads] */
+    float *scratch; /* [n_threads, scratch_floats] */
+    int64_t scratch_floats;
+} qr_packed_backward_plan;
+
+/* As qr_packed_pages_make. */
+size_t qr_packed_backward_plan_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                                    void *memory, qr_packed_backward_plan *plan);
+void qr_packed_backward_scratch_of(const qr_packed_backward_plan *plan, int worker,
+                                   qr_packed_backward_scratch *scratch);
+
+#endif

@@ -1,0 +1,150 @@
+#include "base/sizes.h"
+#include "kernels/cpu/attention/attention_packed.h"
+#include "kernels/cpu/vector_ops.h"
+
+/* Hands out 64-byte aligned parts of a block of memory, or counts them only. */
+typedef struct cutter {
+    unsigned char *memory;
+    size_t taken;
+} cutter;
+
+static void *cut(cutter *c, int64_t n_bytes) {
+    void *part = c->memory == NULL ? NULL : c->memory + c->taken;
+    c->taken += (size_t)qr_round_up(n_bytes, 64);
+    return part;
+}
+
+static void fill_tables(const qr_attention_packed_args *args, qr_packed_pages *pages) {
+    for (int64_t i = 0; i < args->n_tokens; i++) { pages->token_page[i] = -1; }
+    int32_t next_page = 0;
+    for (int32_t seq = 0; seq < args->n_seqs; seq++) {
+        const int32_t begin = args->seq_start[seq], end = args->seq_start[seq + 1];
+        pages->first_position[seq] = 0;
+        for (int32_t token = begin; token < end; token++) {
+            const int32_t position = token - begin, page = next_page + position / QR_KV_PAGE_TOKENS;
+            pages->token_page[token] = page;
+            pages->position[token] = position;
+            pages->block_table[seq * pages->table_stride + position / QR_KV_PAGE_TOKENS] = page;
+        }
+        next_page += (int32_t)qr_ceil_div(end - begin, QR_KV_PAGE_TOKENS);
+    }
+}
+
+size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages) {
+    const qr_kv_format rounded = args->dst_dtype == QR_DTYPE_F16 ? QR_KV_F16 : QR_KV_BF16;
+    *pages = (qr_packed_pages){
+        .layout = {args->round_kv ? rounded : QR_KV_F32, args->n_kv_heads, args->head_dim},
+        .table_stride = qr_ceil_div(args->max_seq_tokens, QR_KV_PAGE_TOKENS),
+    };
+    pages->page_bytes = (int64_t)qr_kv_layer_bytes(&pages->layout);
+    /* Whole pages of all tokens, and one begun for each sequence. */
+    const int64_t n_pages = args->n_tokens / QR_KV_PAGE_TOKENS + args->n_seqs;
+    const int64_t entry = (int64_t)sizeof(int32_t), table = args->n_seqs * pages->table_stride;
+    cutter c = {.memory = memory};
+    pages->pages = cut(&c, n_pages * pages->page_bytes);
+    pages->block_table = cut(&c, table * entry);
+    pages->first_position = cut(&c, args->n_seqs * entry);
+    pages->token_page = cut(&c, args->n_tokens * entry);
+    pages->position = cut(&c, args->n_tokens * entry);
+    if (memory != NULL) { fill_tables(args, pages); }
+    return c.taken;
+}
+
+void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write) {
+    *write = (qr_kv_write_args){
+        .layout = pages->layout,
+        .k = args->k,
+        .v = args->v,
+        .n_tokens = args->n_tokens,
+        .k_stride = args->qkv_stride,
+        .v_stride = args->qkv_stride,
+        .token_page = pages->token_page,
+        .position = pages->position,
+        .pages = pages->pages,
+        .page_stride_bytes = (size_t)pages->page_bytes,
+    };
+}
+
+void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_pages *pages,
+                         qr_attention_args *attention) {
+    *attention = (qr_attention_args){
+        .layout = pages->layout,
+        .q = args->q,
+        .dst = args->dst,
+        .dst_dtype = args->dst_dtype,
+        .n_tokens = args->n_tokens,
+        .q_stride = args->qkv_stride,
+        .n_heads = args->n_heads,
+        .n_seqs = args->n_seqs,
+        .q_start = args->seq_start,
+        .first_position = pages->first_position,
+        .block_table = pages->block_table,
+        .table_stride = pages->table_stride,
+        .pages = pages->pages,
+        .page_stride_bytes = (size_t)pages->page_bytes,
+        .scale = args->scale,
+        .softcap = args->softcap,
+        .window = args->window,
+    };
+}
+
+size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_attention_packed_args *args) {
+    qr_packed_pages pages;
+    qr_attention_args attention;
+    const size_t pages_bytes = qr_packed_pages_make(args, NULL, &pages);
+    qr_packed_attention(args, &pages, &attention);
+    return pages_bytes + qr_cpu_attention_workspace(backend, &attention);
+}
+
+/* --- Backward --- */
+
+/* Points every part of a worker's scratch into `first` and returns the number of floats. */
+static int64_t cut_scratch(const qr_packed_backward_plan *plan, float *first, qr_packed_backward_scratch *scratch) {
+    const int64_t dim = plan->dim_padded, block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_ROWS;
+    const int64_t by_dim = qr_round_up(dim, 64) * block;
+    int64_t n = 0;
+#define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : first + n, n += (n_floats))
+    TAKE(keys_by_dim, by_dim);
+    TAKE(values_by_dim, by_dim);
+    TAKE(keys, block * dim);
+    TAKE(q, rows * dim);
+    TAKE(dout, rows * dim);
+    TAKE(dq, rows * dim);
+    TAKE(dk, block * dim);
+    TAKE(dv, block * dim);
+    TAKE(p, rows * block);
+    TAKE(ds, rows * block);
+    TAKE(p_by_key, block * block);
+    TAKE(ds_by_key, block * block);
+    TAKE(ones, block);
+#undef TAKE
+    return n;
+}
+
+size_t qr_packed_backward_plan_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                                    void *memory, qr_packed_backward_plan *plan) {
+    const qr_attention_packed_args *forward = &args->forward;
+    *plan = (qr_packed_backward_plan){.group = forward->n_heads / forward->n_kv_heads};
+    plan->heads_per_tile = (int32_t)qr_min(plan->group, QR_ATTENTION_ROWS);
+    plan->n_head_tiles = (int32_t)qr_ceil_div(plan->group, plan->heads_per_tile);
+    plan->tokens_per_tile = QR_ATTENTION_ROWS / plan->heads_per_tile;
+    plan->dim_padded = qr_round_up(forward->head_dim, 16);
+    qr_packed_backward_scratch scratch;
+    plan->scratch_floats = cut_scratch(plan, NULL, &scratch);
+    cutter c = {.memory = memory, .taken = qr_packed_pages_make(forward, memory, &plan->pages)};
+    plan->delta = cut(&c, forward->n_tokens * forward->n_heads * (int64_t)sizeof(float));
+    plan->scratch = cut(&c, qr_threads_count(backend->threads) * plan->scratch_floats * (int64_t)sizeof(float));
+    return c.taken;
+}
+
+void qr_packed_backward_scratch_of(const qr_packed_backward_plan *plan, int worker,
+                                   qr_packed_backward_scratch *scratch) {
+    cut_scratch(plan, plan->scratch + worker * plan->scratch_floats, scratch);
+    for (int i = 0; i < QR_ATTENTION_BLOCK; i++) { scratch->ones[i] = 1.0F; }
+}
+
+size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
+                                                  const qr_attention_packed_backward_args *args) {
+    qr_packed_backward_plan plan;
+    return qr_packed_backward_plan_make(backend, args, NULL, &plan);
+}

@@ -1,0 +1,109 @@
+#include "kernels/cpu/attention/attention_plan.h"
+
+#include "base/sizes.h"
+#include "kernels/cpu/vector_ops.h"
+
+enum { FLOATS_PER_LINE = 16, SCRATCH_VECTORS = 5 /* rescale, highest, sum, total_highest, total_sum */ };
+
+static int64_t keys_floats(int64_t head_dim) { return qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK; }
+
+static int64_t tile_rows(const qr_attention_plan *plan) {
+    return (int64_t)plan->heads_per_tile * plan->tokens_per_tile;
+}
+
+/* Tasks per thread below which positions are split too: enough for the last ones to even out. */
+static bool wants_splits(const qr_backend *backend, const qr_attention_args *args, const qr_attention_plan *plan,
+                         int64_t n_tokens) {
+    enum { TASKS_PER_THREAD = 4 };
+    const int64_t n_tasks = n_tokens * args->layout.n_kv_heads * plan->n_head_tiles;
+    return qr_threads_count(backend->threads) > 1 && n_tasks < TASKS_PER_THREAD * qr_threads_count(backend->threads);
+}
+
+static void plan_shape(const qr_backend *backend, const qr_attention_args *args, int64_t n_tokens,
+                       qr_attention_plan *plan) {
+    const int64_t head_dim = args->layout.head_dim;
+    *plan = (qr_attention_plan){.group = args->n_heads / args->layout.n_kv_heads, .n_splits = 1};
+    plan->heads_per_tile = plan->group < QR_ATTENTION_ROWS ? plan->group : QR_ATTENTION_ROWS;
+    plan->n_head_tiles = (int32_t)qr_ceil_div(plan->group, plan->heads_per_tile);
+    plan->tokens_per_tile = QR_ATTENTION_ROWS / plan->heads_per_tile;
+    plan->dim_padded = qr_round_up(head_dim, FLOATS_PER_LINE);
+    if (wants_splits(backend, args, plan, n_tokens)) {
+        plan->tokens_per_tile = 1;
+        plan->n_splits = qr_ceil_div(args->table_stride * QR_KV_PAGE_TOKENS, QR_ATTENTION_SPLIT);
+    }
+    plan->partial_floats = qr_round_up(tile_rows(plan) * (plan->dim_padded + 2), FLOATS_PER_LINE);
+    plan->scratch_floats = keys_floats(head_dim) + QR_ATTENTION_BLOCK * plan->dim_padded + 2 * QR_ATTENTION_BLOCK +
+                           QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK + SCRATCH_VECTORS * QR_ATTENTION_ROWS +
+                           2 * QR_ATTENTION_ROWS * plan->dim_padded;
+}
+
+static int64_t tiles_bytes(int64_t n_tokens) { return qr_round_up(n_tokens * (int64_t)sizeof(qr_attention_tile), 64); }
+
+static int64_t partial_bytes(const qr_attention_args *args, const qr_attention_plan *plan, int64_t n_tokens) {
+    if (plan->n_splits == 1) { return 0; }
+    const int64_t n_tiles = n_tokens * args->layout.n_kv_heads * plan->n_head_tiles;
+    return n_tiles * plan->n_splits * plan->partial_floats * (int64_t)sizeof(float);
+}
+
+/* The plan asks for the largest n_tokens, but it is small calls that are split: the largest of those counts as well. */
+size_t qr_cpu_attention_workspace(const qr_backend *backend, const qr_attention_args *args) {
+    qr_attention_plan plan;
+    int64_t most_partial_bytes = 0;
+    for (int64_t n_tokens = 1; n_tokens <= args->n_tokens; n_tokens++) {
+        plan_shape(backend, args, n_tokens, &plan);
+        if (!wants_splits(backend, args, &plan, n_tokens)) { break; }
+        most_partial_bytes = qr_max(most_partial_bytes, partial_bytes(args, &plan, n_tokens));
+    }
+    plan_shape(backend, args, args->n_tokens, &plan);
+    const int64_t scratch_bytes = plan.scratch_floats * (int64_t)sizeof(float) * qr_threads_count(backend->threads);
+    return (size_t)(tiles_bytes(args->n_tokens) + scratch_bytes + most_partial_bytes);
+}
+
+/* Makes the tiles, and lowers n_splits to what they reach. */
+static void cut_tiles(const qr_attention_args *args, qr_attention_plan *plan) {
+    int64_t most_splits = 1;
+    for (int32_t seq = 0; seq < args->n_seqs; seq++) {
+        const int32_t begin = args->q_start[seq], end = args->q_start[seq + 1];
+        for (int32_t row = begin; row < end; row += plan->tokens_per_tile) {
+            plan->tiles[plan->n_tiles++] = (qr_attention_tile){
+                .seq = seq,
+                .first_row = row,
+                .n_tokens = (int32_t)qr_min(plan->tokens_per_tile, end - row),
+                .position = args->first_position[seq] + row - begin,
+            };
+        }
+        most_splits = qr_max(most_splits, qr_ceil_div(args->first_position[seq] + (end - begin), QR_ATTENTION_SPLIT));
+    }
+    plan->n_splits = qr_min(plan->n_splits, most_splits);
+}
+
+void qr_attention_plan_make(const qr_backend *backend, const qr_attention_args *args, void *workspace,
+                            qr_attention_plan *plan) {
+    plan_shape(backend, args, args->n_tokens, plan);
+    unsigned char *memory = workspace;
+    plan->tiles = (qr_attention_tile *)(void *)memory;
+    memory += tiles_bytes(args->n_tokens);
+    plan->scratch = (float *)(void *)memory;
+    memory += plan->scratch_floats * (int64_t)sizeof(float) * qr_threads_count(backend->threads);
+    plan->partial = (float *)(void *)memory;
+    cut_tiles(args, plan);
+}
+
+void qr_attention_scratch_of(const qr_attention_plan *plan, const qr_attention_args *args, int worker,
+                             qr_attention_scratch *scratch) {
+    float *next = plan->scratch + worker * plan->scratch_floats;
+#define TAKE(field, n_floats) (scratch->field = next, next += (n_floats))
+    TAKE(keys, keys_floats(args->layout.head_dim));
+    TAKE(values, QR_ATTENTION_BLOCK * plan->dim_padded);
+    TAKE(k_scales, QR_ATTENTION_BLOCK);
+    TAKE(v_scales, QR_ATTENTION_BLOCK);
+    TAKE(weights, QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK);
+    TAKE(rescale, QR_ATTENTION_ROWS);
+    TAKE(highest, QR_ATTENTION_ROWS);
+    TAKE(sum, QR_ATTENTION_ROWS);
+    TAKE(acc, QR_ATTENTION_ROWS * plan->dim_padded);
+    TAKE(total_highest, QR_ATTENTION_ROWS);
+    TAKE(total_sum, QR_ATTENTION_ROWS);
+    TAKE(total, QR_ATTENTION_ROWS * plan->dim_padded);
+#undef TAKE
+}

@@ -1,0 +1,120 @@
+/* Which instruction sets this machine has, found out once, and the choice among them. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/sizes.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/linear/linear.h"
+
+#if defined(__x86_64__) && !defined(QRUN_SCALAR)
+#define QR_CPU_X86 1
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define QR_CPU_X86 0
+#endif
+
+/* Best first. */
+static const qr_cpu_isa isas[] = {
+#if QR_CPU_X86
+    {"amx-bf16", QR_CPU_AMX_BF16, &qr_cpu_matmul_bf16_amx, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_avx512_bf16, &qr_cpu_matmul_f16_avx512,
+     &qr_cpu_matmul_f32_avx512, false},
+    {"avx512", QR_CPU_AVX512, &qr_cpu_matmul_bf16_avx512, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, false},
+    {"avx2", QR_CPU_AVX2, &qr_cpu_matmul_bf16_avx2, &qr_cpu_matmul_f16_avx2, &qr_cpu_matmul_f32_avx2, false},
+    /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
+    {"amx-bf16-emulated", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_amx_emulated, &qr_cpu_matmul_f16_avx512,
+     &qr_cpu_matmul_f32_avx512, true},
+#endif
+    {"c", QR_CPU_C, &qr_cpu_matmul_bf16_c, &qr_cpu_matmul_f16_c, &qr_cpu_matmul_f32_c, false},
+};
+
+static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
+static qr_cpu_level detected_level;
+static const char *available_names[QR_COUNT_OF(isas) + 1];
+
+#if QR_CPU_X86
+
+static bool has_bits(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+/* The processor state that the operating system saves (XCR0): bits 1-2 AVX, 5-7 AVX-512, 17-18 AMX. */
+static uint64_t enabled_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+/* Linux gives the tile state to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). */
+static bool tiles_permitted(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static qr_cpu_level detect_level(void) {
+    enum { STATE_AVX = 0x6, STATE_AVX512 = 0xE6, STATE_AMX = 0x60000 };
+    uint32_t a, b, c, d, a1 = 0, unused;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) { return QR_CPU_C; }
+    const bool fma_f16c = has_bits(c, bit_FMA | bit_F16C | bit_AVX | bit_OSXSAVE);
+    if (!fma_f16c || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) { return QR_CPU_C; }
+    if (a >= 1) { __get_cpuid_count(7, 1, &a1, &unused, &unused, &unused); }
+    const uint64_t state = enabled_state();
+    if ((state & STATE_AVX) != STATE_AVX || !has_bits(b, bit_AVX2)) { return QR_CPU_C; }
+    if ((state & STATE_AVX512) != STATE_AVX512) { return QR_CPU_AVX2; }
+    if (!has_bits(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL)) { return QR_CPU_AVX2; }
+    if (!has_bits(a1, bit_AVX512BF16)) { return QR_CPU_AVX512; }
+    const uint32_t amx = 1U << 22 | 1U << 24; /* AMX-BF16, AMX-TILE */
+    if ((state & STATE_AMX) != STATE_AMX || !has_bits(d, amx) || !tiles_permitted()) { return QR_CPU_AVX512_BF16; }
+    return QR_CPU_AMX_BF16;
+}
+
+#else
+
+static qr_cpu_level detect_level(void) { return QR_CPU_C; }
+
+#endif
+
+static void detect(void) {
+    detected_level = detect_level();
+    size_t n = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
+        if (isas[i].level <= detected_level && !isas[i].test_only) { available_names[n++] = isas[i].name; }
+    }
+}
+
+const char *const *qr_backend_cpu_isas(void) {
+    pthread_once(&detect_once, detect);
+    return available_names;
+}
+
+static qrun_status refuse(const char *name, qr_error *err) {
+    qr_buffer list = {0};
+    for (const char *const *available = available_names; *available != NULL; available++) {
+        qr_buffer_append_format(&list, "%s%s", list.size > 0 ? ", " : "", *available);
+    }
+    const qrun_status status = qr_fail(err, QRUN_ERROR_ARGUMENT,
+                                       "instruction set \"%s\" is not available here; this build on "
+                                       "this processor has: %s",
+                                       name, qr_buffer_ok(&list) ? list.data : "c");
+    qr_buffer_free(&list);
+    return status;
+}
+
+qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error *err) {
+    pthread_once(&detect_once, detect);
+    if (name == NULL) {
+        name = getenv("QRUN_FORCE_ISA");
+        if (name != NULL && strncmp(name, "sm_", 3) == 0) { name = NULL; } /* of a GPU */
+    }
+    if (name == NULL || name[0] == '\0') { name = available_names[0]; }
+    for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
+        if (strcmp(isas[i].name, name) == 0 && isas[i].level <= detected_level) {
+            *isa = &isas[i];
+            return QRUN_OK;
+        }
+    }
+    return refuse(name, err);
+}

@@ -1,0 +1,185 @@
+/* The lora op: t = A x in F32, then y += scale · B t, for rows of several adapters.
+ *
+ * Rows are sorted by adapter first, so that each adapter's rows are one product. A x is a product of linear's F32
+ * kernel; B t has a short inner dimension, so its lanes run along the outputs instead, over a transposed panel of B:
+ * every output adds its `rank` products in order. */
+#include <string.h>
+
+#include "base/sizes.h"
+#include "kernels/cpu/linear/outer.h"
+#include "kernels/op_check.h"
+
+enum {
+    OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a task of the second product */
+    RANK_PANEL = 64,               /* rows of A of a task of the first */
+    ROW_CHUNK = 64,                /* rows of x of a task of either */
+};
+
+/* A run of rows, in sorted order, that share an adapter and a chunk. */
+typedef struct lora_segment {
+    int32_t adapter;
+    int64_t begin, end;
+} lora_segment;
+
+typedef struct lora_run {
+    const qr_lora_args *args;
+    const qr_cpu_matmul *matmul;
+    int64_t n_k_padded; /* in, filled up */
+    int64_t n_sorted;   /* rows that have an adapter */
+    int64_t n_segments;
+    int64_t *order;         /* [n_rows] row of x and y of each sorted row */
+    lora_segment *segments; /* [n_rows at most] */
+    float *x;               /* [n_rows, n_k_padded] sorted, F32 */
+    float *t;               /* [n_rows, rank_stride] sorted */
+    int64_t rank_stride;
+    float *panels; /* panel_elements a worker */
+    size_t panel_elements;
+} lora_run;
+
+static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~(size_t)63; }
+
+/* Lays the parts of the workspace out from `base` (NULL to measure) and returns their size. */
+static size_t lay_out(const qr_backend *backend, const qr_lora_args *args, unsigned char *base, lora_run *run) {
+    run->args = args;
+    run->matmul = qr_cpu(backend)->isa->matmul_f32;
+    run->n_k_padded = qr_round_up(args->in, QR_CPU_VECTOR_BYTES / (int64_t)sizeof(float));
+    run->rank_stride = qr_round_up(args->max_rank, 16);
+    const int64_t b_elements = OUT_PANEL * args->max_rank, a_elements = RANK_PANEL * run->matmul->k_block;
+    run->panel_elements = (size_t)qr_round_up(qr_max(a_elements, b_elements), 16);
+    const size_t n = (size_t)args->n_rows, n_workers = (size_t)qr_threads_count(backend->threads);
+    size_t used = 0;
+    run->order = (int64_t *)(void *)(base + used);
+    used += align64(n * sizeof *run->order);
+    run->segments = (lora_segment *)(void *)(base + used);
+    used += align64(n * sizeof *run->segments);
+    run->x = (float *)(void *)(base + used);
+    used += n * (size_t)run->n_k_padded * sizeof(float);
+    run->t = (float *)(void *)(base + used);
+    used += n * (size_t)run->rank_stride * sizeof(float);
+    run->panels = (float *)(void *)(base + used);
+    return used + n_workers * run->panel_elements * sizeof(float);
+}
+
+static size_t lora_workspace(const qr_backend *backend, const void *untyped) {
+    static unsigned char nowhere[1];
+    lora_run run;
+    return lay_out(backend, untyped, nowhere, &run);
+}
+
+/* --- Sorting rows by adapter ------------------------------------------------------------------------------------- */
+
+static void append_segments(lora_run *run, int32_t adapter, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += ROW_CHUNK) {
+        run->segments[run->n_segments++] = (lora_segment){adapter, i, qr_min(i + ROW_CHUNK, end)};
+    }
+}
+
+/* A batch has few adapters: one pass over the rows for each. */
+static void sort_rows(lora_run *run) {
+    const qr_lora_args *args = run->args;
+    run->n_sorted = run->n_segments = 0;
+    for (int32_t a = 0; a < args->n_adapters; a++) {
+        if (args->factors[a].rank == 0) { continue; }
+        const int64_t begin = run->n_sorted;
+        for (int64_t i = 0; i < args->n_rows; i++) {
+            if (args->row_adapter[i] == a) { run->order[run->n_sorted++] = i; }
+        }
+        append_segments(run, a, begin, run->n_sorted);
+    }
+}
+
+static void gather_x_row(void *untyped, int64_t sorted, int worker) {
+    (void)worker;
+    const lora_run *run = untyped;
+    const qr_lora_args *args = run->args;
+    const int64_t offset = run->order[sorted] * args->x_stride;
+    float *dst = run->x + sorted * run->n_k_padded;
+    const unsigned char *src = (const unsigned char *)args->x + (size_t)offset * qr_dtype_bytes(args->x_dtype);
+    run->matmul->outer->pack(src, args->x_dtype, NULL, args->in, dst);
+    memset(dst + args->in, 0, (size_t)(run->n_k_padded - args->in) * sizeof *dst);
+}
+
+/* --- t = A x ----------------------------------------------------------------------------------------------------- */
+
+static int64_t rank_panels(const lora_run *run) { return qr_ceil_div(run->args->max_rank, RANK_PANEL); }
+
+/* Columns [k, k + n_k) of rows [row, row + n_rows) of A, filled up with zeros to n_k_padded. */
+static void fetch_a(const float *a, int64_t in, int64_t row, int64_t n_rows, int64_t k, int64_t n_k, int64_t n_k_padded,
+                    float *dst, int64_t dst_stride) {
+    for (int64_t r = 0; r < n_rows; r++) {
+        memcpy(dst + r * dst_stride, a + (row + r) * in + k, (size_t)n_k * sizeof *dst);
+        memset(dst + r * dst_stride + n_k, 0, (size_t)(n_k_padded - n_k) * sizeof *dst);
+    }
+}
+
+static void run_down(void *untyped, int64_t index, int worker) {
+    const lora_run *run = untyped;
+    const qr_cpu_matmul *matmul = run->matmul;
+    const lora_segment *segment = &run->segments[index / rank_panels(run)];
+    const qr_lora_factor *factor = &run->args->factors[segment->adapter];
+    const int64_t row = index % rank_panels(run) * RANK_PANEL;
+    if (row >= factor->rank) { return; }
+    float *panel = run->panels + (size_t)worker * run->panel_elements;
+    qr_cpu_product product = {
+        .w = panel,
+        .w_stride = matmul->k_block,
+        .x_stride = run->n_k_padded,
+        .n_w = qr_min(factor->rank - row, RANK_PANEL),
+        .n_x = segment->end - segment->begin,
+        .sums = run->t + segment->begin * run->rank_stride + row,
+        .sum_stride = run->rank_stride,
+    };
+    for (int64_t k = 0; k < run->args->in; k += matmul->k_block) {
+        product.n_k = qr_min(run->n_k_padded - k, matmul->k_block);
+        product.x = run->x + segment->begin * run->n_k_padded + k;
+        product.first = k == 0;
+        fetch_a(factor->a, run->args->in, row, product.n_w, k, qr_min(run->args->in - k, matmul->k_block), product.n_k,
+                panel, matmul->k_block);
+        matmul->multiply(&product);
+    }
+}
+
+/* --- y += scale · B t -------------------------------------------------------------------------------------------- */
+
+static void run_up(void *untyped, int64_t index, int worker) {
+    const lora_run *run = untyped;
+    const qr_lora_args *args = run->args;
+    const lora_segment *segment = &run->segments[index % run->n_segments];
+    const qr_lora_factor *factor = &args->factors[segment->adapter];
+    const int64_t first = index / run->n_segments * OUT_PANEL, n_out = qr_min(args->out - first, OUT_PANEL);
+    float *panel = run->panels + (size_t)worker * run->panel_elements; /* Bᵀ, [rank, OUT_PANEL] */
+    for (int64_t o = 0; o < OUT_PANEL; o++) {
+        const float *b = factor->b + (first + o) * factor->rank;
+        for (int64_t r = 0; r < factor->rank; r++) { panel[r * OUT_PANEL + o] = o < n_out ? b[r] : 0.0F; }
+    }
+    for (int64_t i = segment->begin; i < segment->end; i++) {
+        float sums[OUT_PANEL];
+        float *y = args->y + run->order[i] * args->y_stride + first;
+        run->matmul->combine(panel, run->t + i * run->rank_stride, factor->rank, sums);
+        for (int64_t o = 0; o < n_out; o++) { y[o] += factor->scale * sums[o]; }
+    }
+}
+
+static qrun_status lora_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
+    const qr_lora_args *args = untyped;
+    if (!qr_check_lora(args, err)) { return QRUN_ERROR_ARGUMENT; }
+    lora_run run;
+    lay_out(backend, args, workspace, &run);
+    sort_rows(&run);
+    if (run.n_sorted == 0) { return QRUN_OK; }
+    qr_threads_run(backend->threads, run.n_sorted, gather_x_row, &run);
+    qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
+    qr_threads_run(backend->threads, run.n_segments * qr_ceil_div(args->out, OUT_PANEL), run_up, &run);
+    return QRUN_OK;
+}
+
+static bool lora_supports(const qr_backend *backend, const void *args, qr_error *err) {
+    (void)backend;
+    return qr_check_lora(args, err);
+}
+
+const qr_op_impl qr_cpu_op_lora = {
+    .supports = lora_supports,
+    .workspace_bytes = lora_workspace,
+    .run = lora_run_op,
+};

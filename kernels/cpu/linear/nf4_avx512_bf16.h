@@ -1,0 +1,105 @@
+/* NF4 codes to BF16 values in registers (AVX-512 BF16). */
+#ifndef QR_KERNELS_CPU_LINEAR_NF4_AVX512_BF16_H
+#define QR_KERNELS_CPU_LINEAR_NF4_AVX512_BF16_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "kernels/cpu/linear/linear.h"
+#include "quant/dynamic8.h"
+#include "quant/nf4.h"
+
+static inline __m512i nf4_words(const uint8_t *run) { return _mm512_loadu_si512(run); }
+static inline __m512i nf4_words_half(const uint8_t *run) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)run));
+}
+
+/* bf16(code · scale) for the 16 codes, in both halves. */
+static inline __m512i nf4_table(__m512 code, float scale) {
+    const __m512 values = _mm512_mul_ps(code, _mm512_set1_ps(scale));
+    return (__m512i)_mm512_cvtne2ps_pbh(values, values);
+}
+
+/* Columns [32j, 32j + 32) of a run in v[j]; the first two of the block of scale0, the others of that of scale1. vpermw
+ * ignores the upper bits of an index. */
+static inline void nf4_values(__m512i words, __m512 code, float scale0, float scale1, __m512i v[4]) {
+    const __m512i t0 = nf4_table(code, scale0), t1 = nf4_table(code, scale1);
+    v[0] = _mm512_permutexvar_epi16(words, t0);
+    v[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), t0);
+    v[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), t1);
+    v[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), t1);
+}
+
+/* The map of nested absmax codes, its values' upper and lower 16 bits apart. */
+typedef struct nf4_map {
+    __m512i high[8], low[8];
+} nf4_map;
+
+static inline void nf4_map_split(nf4_map *map) {
+    const float *values = qr_dynamic8_map(true);
+    for (int i = 0; i < 8; i++) {
+        const __m512i first = _mm512_loadu_si512(values + 32 * i), second = _mm512_loadu_si512(values + 32 * i + 16);
+        const __m512i order = _mm512_setr_epi64(0, 1, 2, 3, 8, 9, 10, 11);
+        map->low[i] = _mm512_permutex2var_epi64(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(first)), order,
+                                                _mm512_castsi256_si512(_mm512_cvtepi32_epi16(second)));
+        map->high[i] = _mm512_permutex2var_epi64(
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(first, 16))), order,
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(second, 16))));
+    }
+}
+
+/* table[index] for 32 indices below 256. */
+static inline __m512i nf4_map_half(const __m512i table[8], __m512i index, __mmask32 bit6, __mmask32 bit7) {
+    const __m512i a = _mm512_permutex2var_epi16(table[0], index, table[1]);
+    const __m512i b = _mm512_permutex2var_epi16(table[2], index, table[3]);
+    const __m512i c = _mm512_permutex2var_epi16(table[4], index, table[5]);
+    const __m512i d = _mm512_permutex2var_epi16(table[6], index, table[7]);
+    return _mm512_mask_blend_epi16(bit7, _mm512_mask_blend_epi16(bit6, a, b), _mm512_mask_blend_epi16(bit6, c, d));
+}
+
+/* map[codes] of two times 16 codes: in a third of the time of a gather, which takes 20 cycles for 16. */
+static inline void nf4_map_lookup(const nf4_map *map, const uint8_t *codes0, const uint8_t *codes1, __m512 values[2]) {
+    const __m128i c0 = _mm_loadu_si128((const __m128i *)(const void *)codes0);
+    const __m128i c1 = _mm_loadu_si128((const __m128i *)(const void *)codes1);
+    /* Each 128 bits of indices: four of the first, four of the second; unpacking then gives each its own register. */
+    const __m512i index =
+        _mm512_cvtepu8_epi16(_mm256_set_m128i(_mm_unpackhi_epi32(c0, c1), _mm_unpacklo_epi32(c0, c1)));
+    const __mmask32 bit6 = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
+    const __mmask32 bit7 = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
+    const __m512i high = nf4_map_half(map->high, index, bit6, bit7), low = nf4_map_half(map->low, index, bit6, bit7);
+    values[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high));
+    values[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
+}
+
+/* absmax of the blocks of 64 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row. One by one,
+ * nested ones took a quarter of the time of a product with one row of x. */
+static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, int64_t row, int64_t n_rows,
+                                    float *scales, int64_t stride) {
+    enum { AT_ONCE = 16 };
+    const qr_weight *weight = p->weight;
+    const qr_weight_desc *desc = &weight->desc;
+    const unsigned char *data = weight->data;
+    const uint8_t *codes = data + p->layout->scales_offset;
+    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset);
+    const __m512 offset = _mm512_set1_ps(weight->nested_offset);
+    const int64_t n = p->n_k / 64;
+    int64_t r = 0;
+    if (desc->format == QR_WEIGHT_NF4_DQ && desc->block == 64 && n % AT_ONCE == 0) {
+        for (; r + 2 <= n_rows && row + r + 2 <= desc->rows; r += 2) {
+            const int64_t b0 = ((row + r) * desc->cols + p->k) / 64, b1 = b0 + desc->cols / 64;
+            if (b0 % AT_ONCE != 0 || b1 % AT_ONCE != 0) { break; } /* 16 may have two nested scales */
+            for (int64_t j = 0; j < n; j += AT_ONCE) {
+                __m512 values[2];
+                nf4_map_lookup(map, codes + b0 + j, codes + b1 + j, values);
+                for (int i = 0; i < 2; i++) {
+                    const __m512 scale = _mm512_set1_ps(nested[((i == 0 ? b0 : b1) + j) / QR_NESTED_BLOCK]);
+                    _mm512_storeu_ps(scales + (r + i) * stride + j,
+                                     _mm512_add_ps(_mm512_mul_ps(values[i], scale), offset));
+                }
+            }
+        }
+    }
+    for (; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * stride); }
+}
+
+#endif

@@ -1,9 +1,0 @@
-/* Panels of weights in BF16 (AVX-512 BF16), for vdpbf16ps and for tiles. */
-#ifndef QR_KERNELS_CPU_LINEAR_BF16_FETCH_H
-#define QR_KERNELS_CPU_LINEAR_BF16_FETCH_H
-
-#include "kernels/cpu/linear.h"
-
-void qr_cpu_fetch_bf16(const qr_cpu_panel *panel);
-
-#endif

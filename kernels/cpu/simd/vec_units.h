@@ -1,0 +1,136 @@
+/* 32-bit units of memory held in the lanes of a qr_vec: a unit is one F32, two BF16 or F16, or four INT8 elements. Used
+ * to transpose K, whatever its type, with the shuffles that 32-bit elements need.
+ *
+ *   qr_vec_load_units(p, n_bytes)   the first n_bytes (≥ 1; 4 · QR_VEC or more means all) as they lie, zeros after
+ *   qr_vec_transpose(v)             lane j of v[i] and lane i of v[j] change places
+ *   qr_vec_unit_bf16(v, k), …_f16, …_i8   element k of every unit, as F32 */
+#ifndef QR_KERNELS_CPU_SIMD_VEC_UNITS_H
+#define QR_KERNELS_CPU_SIMD_VEC_UNITS_H
+
+#include "kernels/cpu/simd/vec.h"
+
+#if QR_VEC == 16
+
+QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
+    if (n_bytes >= 64) { return _mm512_loadu_ps(p); }
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8((UINT64_C(1) << n_bytes) - 1, p));
+}
+
+QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
+    __m512 pair[16], quad[16];
+    QR_UNROLL for (int i = 0; i < 16; i += 2) {
+        pair[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        pair[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    QR_UNROLL for (int i = 0; i < 16; i += 4) {
+        quad[i] = _mm512_shuffle_ps(pair[i], pair[i + 2], 0x44);
+        quad[i + 1] = _mm512_shuffle_ps(pair[i], pair[i + 2], 0xEE);
+        quad[i + 2] = _mm512_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+        quad[i + 3] = _mm512_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
+    }
+    /* quad[4a + c] lane group g holds column 4g + c of rows 4a … 4a + 3. */
+    QR_UNROLL for (int c = 0; c < 4; c++) {
+        const __m512 low01 = _mm512_shuffle_f32x4(quad[c], quad[4 + c], 0x88);
+        const __m512 high01 = _mm512_shuffle_f32x4(quad[c], quad[4 + c], 0xDD);
+        const __m512 low23 = _mm512_shuffle_f32x4(quad[8 + c], quad[12 + c], 0x88);
+        const __m512 high23 = _mm512_shuffle_f32x4(quad[8 + c], quad[12 + c], 0xDD);
+        v[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+        v[8 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+        v[4 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+        v[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+    }
+}
+
+QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
+    const __m512i bits = _mm512_castps_si512(v);
+    if (k == 0) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)); }
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-65536)));
+}
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(v), (unsigned)(16 * k));
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(low));
+}
+QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
+    const __m512i top = _mm512_slli_epi32(_mm512_castps_si512(v), (unsigned)(24 - 8 * k));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+}
+
+#elif QR_VEC == 8
+
+QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
+    if (n_bytes >= 32) { return _mm256_loadu_ps(p); }
+    float lanes[QR_VEC] = {0};
+    memcpy(lanes, p, (size_t)n_bytes);
+    return _mm256_loadu_ps(lanes);
+}
+
+QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
+    __m256 pair[8], quad[8];
+    QR_UNROLL for (int i = 0; i < 8; i += 2) {
+        pair[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    QR_UNROLL for (int i = 0; i < 8; i += 4) {
+        quad[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
+        quad[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xEE);
+        quad[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+        quad[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
+    }
+    QR_UNROLL for (int c = 0; c < 4; c++) {
+        v[c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x20);
+        v[4 + c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x31);
+    }
+}
+
+QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
+    const __m256i bits = _mm256_castps_si256(v);
+    if (k == 0) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)); }
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-65536)));
+}
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    const __m256i upper = _mm256_slli_epi32(_mm256_castps_si256(v), 16 - 16 * k), low = _mm256_srli_epi32(upper, 16);
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
+QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(v), 24 - 8 * k), 24));
+}
+
+#else
+
+QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
+    qr_vec v = qr_vec_zero();
+    memcpy(&v, p, n_bytes >= (int64_t)sizeof v ? sizeof v : (size_t)n_bytes);
+    return v;
+}
+
+QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
+    const qr_vec a = v[0], b = v[1], c = v[2], d = v[3];
+    for (int i = 0; i < QR_VEC; i++) { v[i] = (qr_vec){a[i], b[i], c[i], d[i]}; }
+}
+
+/* By bytes, not by shifts of the unit: right in either byte order. */
+QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
+    uint16_t elements[2 * QR_VEC];
+    memcpy(elements, &v, sizeof v);
+    qr_vec result = v; /* every lane is written below; GCC does not see it in every build */
+    for (int i = 0; i < QR_VEC; i++) { result[i] = qr_bf16_to_f32(elements[2 * i + k]); }
+    return result;
+}
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    uint16_t elements[2 * QR_VEC];
+    memcpy(elements, &v, sizeof v);
+    qr_vec result = v;
+    for (int i = 0; i < QR_VEC; i++) { result[i] = qr_f16_to_f32(elements[2 * i + k]); }
+    return result;
+}
+QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
+    int8_t elements[4 * QR_VEC];
+    memcpy(elements, &v, sizeof v);
+    qr_vec result = v; /* every lane is written below; GCC does not see it in every build */
+    for (int i = 0; i < QR_VEC; i++) { result[i] = (float)elements[4 * i + k]; }
+    return result;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,119 @@
+/* dora_norm: a panel of weights at a time, dequantised K block by K block as linear does for F32, with the update B A
+ * added 64 columns at a time by the lora op's second kernel. Squares are added in an order fixed by the number of
+ * columns. */
+#include <math.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "kernels/cpu/linear/linear.h"
+#include "kernels/op_check.h"
+
+enum { CHUNK_COLS = QR_CPU_PANEL_ROWS, N_SUMS = 16 }; /* chunk: what qr_cpu_matmul.combine gives at once */
+
+typedef struct dora_norm_run {
+    const qr_dora_norm_args *args;
+    const qr_cpu_matmul *matmul;
+    qr_cpu_layout layout;
+    unsigned char *workspace; /* worker_bytes a worker */
+    size_t worker_bytes;
+} dora_norm_run;
+
+/* The panel's weights of a K block, and a chunk of the rows of A side by side. */
+static size_t panel_elements(const qr_cpu_matmul *matmul) { return (size_t)(QR_CPU_PANEL_ROWS * matmul->k_block); }
+
+static size_t worker_bytes(const qr_cpu_matmul *matmul, const qr_dora_norm_args *args) {
+    return (panel_elements(matmul) + (size_t)args->rank * CHUNK_COLS) * sizeof(float);
+}
+
+static size_t dora_norm_workspace(const qr_backend *backend, const void *untyped) {
+    const size_t n_workers = (size_t)qr_threads_count(backend->threads);
+    return n_workers * worker_bytes(qr_cpu(backend)->isa->matmul_f32, untyped);
+}
+
+/* Columns [first, first + CHUNK_COLS) of A, zeros past the end. */
+static void copy_chunk_of_a(const qr_dora_norm_args *args, int64_t first, float *chunk) {
+    const int64_t in = args->weight->desc.cols, n = qr_min(in - first, CHUNK_COLS);
+    for (int32_t r = 0; r < args->rank; r++) {
+        memcpy(chunk + r * CHUNK_COLS, args->a + r * in + first, (size_t)n * sizeof *chunk);
+        memset(chunk + r * CHUNK_COLS + n, 0, (size_t)(CHUNK_COLS - n) * sizeof *chunk);
+    }
+}
+
+/* Sum of the squares of factor · w + scale · update over a chunk of n columns, both filled up with zeros. */
+static double squares_of(const float *w, float factor, const float *update, float scale, int64_t n) {
+    float sums[N_SUMS] = {0};
+    double total = 0.0;
+    for (int64_t c = 0; c < n; c += N_SUMS) {
+        for (int i = 0; i < N_SUMS; i++) {
+            const float element = factor * w[c + i] + scale * update[c + i];
+            sums[i] += element * element;
+        }
+    }
+    for (int i = 0; i < N_SUMS; i++) { total += (double)sums[i]; }
+    return total;
+}
+
+/* Adds the squares of a K block of the panel to those of its rows. */
+static void add_block(const dora_norm_run *run, const qr_cpu_panel *panel, float *chunk, double *squares) {
+    const qr_dora_norm_args *args = run->args;
+    const float *absmax = qr_cpu_scales(args->weight, &run->layout);
+    const bool int8 = args->weight->desc.format == QR_WEIGHT_INT8;
+    for (int64_t c = 0; c < panel->n_k; c += CHUNK_COLS) {
+        copy_chunk_of_a(args, panel->k + c, chunk);
+        for (int64_t o = 0; o < panel->n_rows; o++) {
+            float update[CHUNK_COLS];
+            run->matmul->combine(chunk, args->b + (panel->row + o) * args->rank, args->rank, update);
+            squares[o] += squares_of((const float *)panel->dst + o * panel->dst_stride + c,
+                                     int8 ? absmax[panel->row + o] / 127.0F : 1.0F, update, args->scale,
+                                     qr_min(panel->n_k - c, CHUNK_COLS));
+        }
+    }
+}
+
+static void run_panel(void *untyped, int64_t index, int worker) {
+    const dora_norm_run *run = untyped;
+    const qr_dora_norm_args *args = run->args;
+    const qr_weight_desc *desc = &args->weight->desc;
+    float *weights = (float *)(void *)(run->workspace + (size_t)worker * run->worker_bytes);
+    double squares[QR_CPU_PANEL_ROWS] = {0};
+    qr_cpu_panel panel = {.weight = args->weight,
+                          .layout = &run->layout,
+                          .row = index * QR_CPU_PANEL_ROWS,
+                          .k_block = run->matmul->k_block,
+                          .dst = weights,
+                          .dst_stride = run->matmul->k_block};
+    panel.n_rows = qr_min(desc->rows - panel.row, QR_CPU_PANEL_ROWS);
+    for (panel.k = 0; panel.k < desc->cols; panel.k += run->matmul->k_block) {
+        panel.n_k = qr_min(desc->cols - panel.k, run->matmul->k_block);
+        panel.n_k_padded = qr_round_up(panel.n_k, QR_CPU_VECTOR_BYTES / (int64_t)sizeof(float));
+        run->matmul->fetch(&panel);
+        add_block(run, &panel, weights + panel_elements(run->matmul), squares);
+    }
+    for (int64_t o = 0; o < panel.n_rows; o++) {
+        const double norm = sqrt(squares[o]);
+        const int64_t row = panel.row + o;
+        if (args->magnitude != NULL) { args->ratio[row] = (float)((double)args->magnitude[row] / norm); }
+        if (args->norm != NULL) { args->norm[row] = (float)norm; }
+    }
+}
+
+static qrun_status dora_norm_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
+    const qr_dora_norm_args *args = untyped;
+    if (!qr_check_dora_norm(args, err)) { return QRUN_ERROR_ARGUMENT; }
+    dora_norm_run run = {.args = args, .matmul = qr_cpu(backend)->isa->matmul_f32, .workspace = workspace};
+    run.worker_bytes = worker_bytes(run.matmul, args);
+    qr_cpu_layout_of(&args->weight->desc, &run.layout);
+    qr_threads_run(backend->threads, qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS), run_panel, &run);
+    return QRUN_OK;
+}
+
+static bool dora_norm_supports(const qr_backend *backend, const void *args, qr_error *err) {
+    (void)backend;
+    return qr_check_dora_norm(args, err);
+}
+
+const qr_op_impl qr_cpu_op_dora_norm = {
+    .supports = dora_norm_supports,
+    .workspace_bytes = dora_norm_workspace,
+    .run = dora_norm_run_op,
+};

@@ -1,0 +1,132 @@
+/* activation_backward, gate_backward, dropout, round_act, store_weight. */
+#include "base/random.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd/vec_slopes.h"
+#include "kernels/cpu/vector_ops.h"
+
+/* As in elementwise.c; Philox costs as much as several elements, too. */
+enum { FUNCTION_COST = 4, PHILOX_COST = 4 };
+
+static void activation_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_activation_backward_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = a->x + i * a->x_stride, *dy = a->dy + i * a->dy_stride;
+        float *dx = a->dx + i * a->dx_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const int64_t n = a->dim - j;
+            qr_vec value;
+            const qr_vec slope = qr_vec_act_slope(a->fn, qr_vec_load_n(x + j, n), &value);
+            qr_vec_store_n(dx + j, qr_vec_mul(qr_vec_load_n(dy + j, n), slope), n);
+        }
+    }
+}
+
+static void gate_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_gate_backward_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const float *g = a->g + i * a->gu_stride, *u = a->u + i * a->gu_stride, *dy = a->dy + i * a->dim;
+        float *dg = a->dg + i * a->dgu_stride, *du = a->du + i * a->dgu_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const int64_t n = a->dim - j;
+            qr_vec value;
+            const qr_vec slope = qr_vec_act_slope(a->fn, qr_vec_load_n(g + j, n), &value);
+            const qr_vec gradient = qr_vec_load_n(dy + j, n);
+            const qr_vec through_u = qr_vec_mul(gradient, qr_vec_load_n(u + j, n));
+            qr_vec_store_n(dg + j, qr_vec_mul(through_u, slope), n);
+            qr_vec_store_n(du + j, qr_vec_mul(gradient, value), n);
+        }
+    }
+}
+
+enum { DROPOUT_BLOCK = 256 };
+
+/* marks[c] = −1 where column first + c is dropped, else 1; DROPOUT_BLOCK columns. */
+static void draw_marks(const qr_dropout_args *a, int64_t row, int64_t first, uint32_t threshold, float *marks) {
+    const uint64_t key = a->key, row_key = (uint64_t)a->row_key[row];
+    uint32_t words[DROPOUT_BLOCK];
+    for (uint32_t i = 0; i < DROPOUT_BLOCK / 4; i++) {
+        const uint32_t counter[4] = {(uint32_t)(first / 4) + i, (uint32_t)row_key, (uint32_t)(row_key >> 32), 0};
+        qr_philox(key, counter, words + 4 * i);
+    }
+    for (int c = 0; c < DROPOUT_BLOCK; c++) { marks[c] = words[c] < threshold ? -1.0F : 1.0F; }
+}
+
+static void dropout_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_dropout_args *a = args;
+    const uint32_t threshold = (uint32_t)ceil((double)a->p * 0x1p32); /* p < 1 */
+    const qr_vec kept = qr_vec_set1((float)(1.0 - (double)a->p)), zero = qr_vec_zero();
+    for (int64_t i = begin; i < end; i++) {
+        for (int64_t first = 0; first < a->dim; first += DROPOUT_BLOCK) {
+            float marks[DROPOUT_BLOCK];
+            draw_marks(a, i, first, threshold, marks);
+            for (int64_t c = 0; c < qr_min(DROPOUT_BLOCK, a->dim - first); c += QR_VEC) {
+                const int64_t j = first + c, n = a->dim - j;
+                const qr_vec x = qr_vec_load_act_n(a->x, a->x_dtype, i * a->x_stride + j, n);
+                const qr_vec y = qr_vec_select_less(qr_vec_load(marks + c), zero, zero, qr_vec_div(x, kept));
+                qr_vec_store_act_n(a->dst, a->x_dtype, i * a->dst_stride + j, y, n);
+            }
+        }
+    }
+}
+
+static void round_act_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_round_act_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec x = qr_vec_load_n(a->src + i * a->src_stride + j, a->dim - j);
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, x, a->dim - j);
+        }
+    }
+}
+
+struct store_weight {
+    const qr_store_weight_args *args;
+    qr_cpu_layout layout;
+};
+
+/* What fills a row up to its stride stays zero: products run over it. */
+static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
+    const struct store_weight *s = args;
+    const qr_weight_desc *desc = &s->args->weight->desc;
+    for (int64_t i = begin; i < end; i++) {
+        unsigned char *row = (unsigned char *)s->args->weight->data + (size_t)i * s->layout.row_bytes;
+        const float *src = s->args->src + i * desc->cols;
+        memset(row + s->layout.row_bytes - 64, 0, 64);
+        for (int64_t j = 0; j < desc->cols; j += QR_VEC) {
+            const qr_vec x = qr_vec_load_n(src + j, desc->cols - j);
+            switch (desc->format) {
+                case QR_WEIGHT_F16: qr_vec_store_f16_n((uint16_t *)(void *)row + j, x, desc->cols - j); break;
+                case QR_WEIGHT_BF16: qr_vec_store_bf16_n((uint16_t *)(void *)row + j, x, desc->cols - j); break;
+                default: qr_vec_store_n((float *)(void *)row + j, x, desc->cols - j); break;
+            }
+        }
+    }
+}
+
+void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args,
+                                        void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_backward_rows, args);
+}
+
+void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_backward_rows, args);
+}
+
+void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim * PHILOX_COST, dropout_rows, args);
+}
+
+void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args, void *workspace) {
+    (void)workspace;
+    qr_cpu_run_ranges(backend, args->n_rows, args->dim, round_act_rows, args);
+}
+
+void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args, void *workspace) {
+    (void)workspace;
+    struct store_weight s = {.args = args};
+    qr_cpu_layout_of(&args->weight->desc, &s.layout);
+    qr_cpu_run_ranges(backend, args->weight->desc.rows, args->weight->desc.cols, store_weight_rows, &s);
+}

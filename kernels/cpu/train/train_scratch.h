@@ -1,0 +1,35 @@
+/* Scratch of the training ops of vector_ops.h but attention, whose scratch attention_packed_plan.h cuts: what is in it
+ * and how many bytes it takes. */
+#ifndef QR_KERNELS_CPU_TRAIN_TRAIN_SCRATCH_H
+#define QR_KERNELS_CPU_TRAIN_TRAIN_SCRATCH_H
+
+#include "base/sizes.h"
+#include "kernels/ops.h"
+
+/* What the gradient of a norm needs of one group of a row, kept between its sums over rows and over columns:
+ * n = (x − mean) · scale is the normalised group, g = dy · weight. The means are 0 in an rms_norm. */
+typedef struct qr_norm_moments {
+    float mean, scale;
+    float mean_g, mean_gn;
+} qr_norm_moments;
+
+static inline size_t qr_norm_moments_bytes(int64_t n_rows, int64_t n_groups) {
+    return (size_t)(n_rows * n_groups) * sizeof(qr_norm_moments);
+}
+
+/* sum_squares adds up blocks of this many elements. */
+enum { QR_SQUARES_BLOCK = 16384 };
+typedef struct qr_squares_part {
+    double sum;
+    int64_t n_nonfinite;
+} qr_squares_part;
+
+static inline int64_t qr_squares_blocks(int64_t n) { return qr_ceil_div(n, QR_SQUARES_BLOCK); }
+static inline size_t qr_squares_bytes(int64_t n) { return (size_t)qr_squares_blocks(n) * sizeof(qr_squares_part); }
+
+/* adafactor: the squares of each row's update, then what each column's gradients are multiplied with. */
+static inline size_t qr_adafactor_bytes(int64_t rows, int64_t cols) {
+    return (size_t)rows * sizeof(double) + (size_t)cols * sizeof(float);
+}
+
+#endif

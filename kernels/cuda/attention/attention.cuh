@@ -1,0 +1,20 @@
+/* What the variants of attention over pages share: who calls whom. */
+#ifndef QR_KERNELS_CUDA_ATTENTION_CUH
+#define QR_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/attention/attention_tiles.cuh"
+#include "kernels/cuda/cuda.h"
+
+/* F32 all through, for any pages and heads (attention_scalar.cu). */
+qrun_status qr_cuda_attention_scalar(qr_cuda_backend &cuda, const qr_attention_args &args, qr_error *err);
+
+/* On the tensor cores (attention_mma.cuh): one launch. `large`: tiles of as many rows as there is a kernel for, for
+ * chunks; else of 16. */
+qrun_status qr_cuda_attention_mma_bf16(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                                       bool large, qr_error *err);
+qrun_status qr_cuda_attention_mma_f16(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                                      bool large, qr_error *err);
+qrun_status qr_cuda_attention_mma_int8(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                                       bool large, qr_error *err);
+
+#endif

@@ -1,0 +1,245 @@
+/* attention_packed and its gradient on the tensor cores, for dst of 16 bits: flash attention (Dao, "FlashAttention-2",
+ * 2023) with 16 rows a warp or twice 16. Operands are pairs (pair_tiles.cuh), so that results are as near to those of
+ * F32 sums as 2^-15 of their terms; K and V that are rounded to BF16 are exact in one number, and where bf16_products
+ * permits it, everything is one.
+ *
+ * First, K and V (and for the gradient q and dout) become planes of BF16 in the workspace: each is read as often as
+ * there are tiles of the other side, and then as it is needed, 16 bytes at a time and without a register between.
+ *
+ * Tiles are aligned to the beginning of a sequence, and tiles that a warp does not see add nothing, so the order of
+ * every sum follows from the sequence alone. */
+#ifndef QR_KERNELS_CUDA_ATTENTION_PACKED_MMA_CUH
+#define QR_KERNELS_CUDA_ATTENTION_PACKED_MMA_CUH
+
+#include "kernels/cuda/act_fn.cuh"
+#include "kernels/cuda/attention/attention_packed.cuh"
+#include "kernels/cuda/device/pair_tiles.cuh"
+
+#define PACKED_LOG2E 1.44269504088896340736F
+#define PACKED_LN2 0.69314718055994530942F
+
+/* [heads][n_tokens][pair_pitch(head_dim)] BF16, zeros from head_dim on. low is there only of pairs. */
+struct pair_planes {
+    uint16_t *high, *low;
+};
+
+/* Of a query and head: its lse in units of log 2, and delta = sum over head_dim of dout · out. */
+struct alignas(8) query_stats {
+    float lse2, delta;
+};
+
+struct packed_planes {
+    pair_planes k, v, q, dout;
+    query_stats *stats; /* [n_heads][n_tokens] */
+};
+
+/* What the operands of the products are. */
+enum packed_operands {
+    PACKED_PAIRS,    /* pairs */
+    PACKED_EXACT_KV, /* pairs, but k and v are in BF16 already: one number */
+    PACKED_BF16,     /* k and v are in BF16 already, and everything else is rounded to it */
+};
+
+static inline packed_operands packed_operands_of(const qr_attention_packed_args &args) {
+    if (!args.round_kv || args.dst_dtype == QR_DTYPE_F16) { return PACKED_PAIRS; }
+    return args.bf16_products ? PACKED_BF16 : PACKED_EXACT_KV;
+}
+
+/* attention_packed_planes.cu: the workspace, and filling it. */
+size_t qr_cuda_packed_planes_bytes(const qr_attention_packed_args &args, bool is_backward);
+qrun_status qr_cuda_packed_forward_planes(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
+                                          packed_planes *planes, qr_error *err);
+qrun_status qr_cuda_packed_backward_planes(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                                           void *workspace, packed_planes *planes, qr_error *err);
+
+/* The ops over planes. */
+qrun_status qr_cuda_packed_forward(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
+                                   qr_error *err);
+qrun_status qr_cuda_packed_dq(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                              const packed_planes &planes, qr_error *err);
+qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                               const packed_planes &planes, qr_error *err);
+
+/* What a block works on: warps of 16 rows (queries; for dk and dv keys) or twice 16, and some keys or queries at a
+ * time, backward in one or two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89
+ * allow 99), and there are registers enough for …_BLOCKS blocks on a multiprocessor without spills that count. */
+template <int DIM, packed_operands operands> struct packed_shape {
+    static constexpr bool KV_PAIRS = operands == PACKED_PAIRS; /* what k and v are */
+    static constexpr bool PAIRS = true;                        /* what everything else is */
+    enum {
+        FORWARD_WARPS = 4,
+        FORWARD_SIXTEENS = 1, /* of rows, a warp */
+        FORWARD_KEYS = DIM <= 128 ? 32 : 16,
+        FORWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        FORWARD_KEEPS_Q = DIM <= 128, /* in registers */
+        BACKWARD_WARPS = DIM <= 128 ? 4 : 2,
+        BACKWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        STAGES = DIM <= 128 || !KV_PAIRS ? 2 : 1,
+        DQ_KEYS = DIM <= 128 ? 32 : 16,
+        DQ_KEEPS_Q = DIM <= 128,
+        DKV_QUERIES = DIM <= 64 || (DIM <= 128 && !KV_PAIRS) ? 32 : 16,
+    };
+};
+
+/* One product to a fragment of 16 rows takes no longer than loading the fragment: of k and v each is for 32 queries
+ * forward, and q is read again in place of taking the registers of the second sixteen's sums. */
+template <int DIM> struct packed_shape<DIM, PACKED_BF16> {
+    static constexpr bool KV_PAIRS = false, PAIRS = false;
+    enum {
+        FORWARD_WARPS = 4,
+        FORWARD_SIXTEENS = DIM <= 128 ? 2 : 1,
+        FORWARD_KEYS = DIM <= 64 ? 64 : 32,
+        FORWARD_BLOCKS = 2,
+        FORWARD_KEEPS_Q = false,
+        BACKWARD_WARPS = 4,
+        BACKWARD_BLOCKS = DIM <= 64 ? 3 : 2,
+        STAGES = 2,
+        DQ_KEYS = DIM <= 128 ? 32 : 16,
+        DQ_KEEPS_Q = DIM <= 128,
+        DKV_QUERIES = DIM <= 128 ? 32 : 16,
+    };
+};
+
+/* Numbers in the tiles of `rows` rows. */
+static constexpr unsigned pair_tile_size(int rows, int dim, bool is_pair) {
+    return static_cast<unsigned>(rows * pair_pitch(dim) * (is_pair ? 2 : 1));
+}
+
+template <int DIM, bool is_pair> static __device__ __forceinline__ pair_tile pair_tile_at(uint16_t *at, int rows) {
+    return {at, is_pair ? at + rows * pair_pitch(DIM) : at};
+}
+
+/* Rows [plane_row, plane_row + n_rows) of a plane, zeros up to ROWS. */
+template <int DIM, int ROWS, int n_threads, bool is_pair>
+static __device__ __forceinline__ void copy_pairs(const pair_tile &tile, const pair_planes &planes, int64_t plane_row,
+                                                  int n_rows) {
+    copy_tile<DIM, ROWS, n_threads>(tile.high, planes.high + plane_row * pair_pitch(DIM), n_rows);
+    if (is_pair) { copy_tile<DIM, ROWS, n_threads>(tile.low, planes.low + plane_row * pair_pitch(DIM), n_rows); }
+}
+
+/* Tiles of k and v, a pair of them for each stage, at `at` in shared memory. */
+template <int DIM, int KEYS, int n_threads, bool is_pair> struct key_tiles {
+    enum { SIZE = pair_tile_size(KEYS, DIM, is_pair) };
+    uint16_t *at;
+
+    __device__ __forceinline__ pair_tile k(int stage) const {
+        return pair_tile_at<DIM, is_pair>(at + stage * 2 * SIZE, KEYS);
+    }
+    __device__ __forceinline__ pair_tile v(int stage) const {
+        return pair_tile_at<DIM, is_pair>(at + (stage * 2 + 1) * SIZE, KEYS);
+    }
+    __device__ __forceinline__ void copy(int stage, const packed_planes &planes, int64_t plane_row, int n_rows) const {
+        copy_pairs<DIM, KEYS, n_threads, is_pair>(k(stage), planes.k, plane_row, n_rows);
+        copy_pairs<DIM, KEYS, n_threads, is_pair>(v(stage), planes.v, plane_row, n_rows);
+    }
+};
+
+/* Where a block is: rows [first, first + ROWS) of the sequence [begin, end). No row: first ≥ end. */
+struct packed_tile {
+    int begin, end, first;
+};
+
+/* Tile `index` of the batch. Sequence s has the indices from seq_start[s] / ROWS + s on, which are enough for it; those
+ * left over are empty tiles. All lanes of a warp. */
+template <int ROWS>
+static __device__ __forceinline__ packed_tile packed_tile_of(const qr_attention_packed_args &a, int index) {
+    int n_begun = 0;
+    for (int s = static_cast<int>(lane_index()); s < a.n_seqs; s += WARP_LANES) {
+        n_begun += a.seq_start[s] / ROWS + s <= index ? 1 : 0;
+    }
+    const int seq = warp_sum(n_begun) - 1, begin = a.seq_start[seq];
+    return {begin, a.seq_start[seq + 1], begin + (index - (begin / ROWS + seq)) * ROWS};
+}
+
+static inline unsigned packed_tiles(const qr_attention_packed_args &args, int rows) {
+    return static_cast<unsigned>(args.n_tokens / rows + args.n_seqs);
+}
+
+/* A block of the kernels by queries: a tile of ROWS queries of one head. Longest first: the last queries of a sequence,
+ * which see most keys, are at the beginning of the grid. */
+struct query_block {
+    packed_tile tile;
+    int head, kv_head;
+};
+
+template <int ROWS> static __device__ __forceinline__ query_block query_block_of(const qr_attention_packed_args &a) {
+    const int n_tiles = static_cast<int>(gridDim.x) / a.n_heads;
+    const int head = static_cast<int>(blockIdx.x) % a.n_heads;
+    return {packed_tile_of<ROWS>(a, n_tiles - 1 - static_cast<int>(blockIdx.x) / a.n_heads), head,
+            head / (a.n_heads / a.n_kv_heads)};
+}
+
+/* The tiles of KEYS keys that a tile of queries sees anything of. */
+struct key_range {
+    int first, n_tiles;
+};
+
+template <int ROWS, int KEYS>
+static __device__ __forceinline__ key_range keys_seen(const qr_attention_packed_args &a, const packed_tile &tile) {
+    const int behind = tile.first - tile.begin - a.window + 1, unseen = a.window > 0 && behind > 0 ? behind : 0;
+    const int first = tile.begin + unseen / KEYS * KEYS;
+    const int end = tile.first + ROWS < tile.end ? tile.first + ROWS : tile.end;
+    return {first, (end - first + KEYS - 1) / KEYS};
+}
+
+static __device__ __forceinline__ bool sees_key(const qr_attention_packed_args &a, int query, int key) {
+    return (key <= query) & ((a.window == 0) | (query - key < a.window)); /* of lanes: no branches */
+}
+
+/* Whether each of n_queries queries sees each of n_keys keys, and whether any does. */
+static __device__ __forceinline__ bool all_seen(const qr_attention_packed_args &a, int query, int n_queries, int key,
+                                                int n_keys) {
+    return key + n_keys - 1 <= query && sees_key(a, query + n_queries - 1, key);
+}
+
+static __device__ __forceinline__ bool any_seen(const qr_attention_packed_args &a, int query, int n_queries, int key,
+                                                int n_keys) {
+    return key <= query + n_queries - 1 && (a.window == 0 || query - (key + n_keys - 1) < a.window);
+}
+
+/* The row of element i of a lane's four of a product, and its column beside 8 · n. */
+static __device__ __forceinline__ int row_of(int i) { return static_cast<int>(lane_index()) / 4 + i / 2 * 8; }
+static __device__ __forceinline__ int column_of(int i) { return static_cast<int>(lane_index()) % 4 * 2 + i % 2; }
+
+/* Two neighbours [j, j + 1] of a row of dim floats, at 8 bytes where `is_even`. */
+static __device__ __forceinline__ void store_two(float *row, int j, int dim, bool is_even, float first, float second) {
+    if (j + 1 < dim && is_even) {
+        *reinterpret_cast<uint2 *>(row + j) = make_uint2(__float_as_uint(first), __float_as_uint(second));
+        return;
+    }
+    if (j < dim) { row[j] = first; }
+    if (j + 1 < dim) { row[j + 1] = second; }
+}
+
+/* Rows of a gradient from a warp's sums, times `factor`: rows [first, end) of a view, 16 at most. */
+template <int DIM>
+static __device__ __forceinline__ void store_gradient_rows(float *dst, int64_t stride, int dim, int first, int end,
+                                                           const float (*sums)[4], float factor) {
+    const bool is_even = reinterpret_cast<uintptr_t>(dst) % 8 == 0 && stride % 2 == 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = first + row_of(2 * half);
+        if (row >= end) { continue; }
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            store_two(dst + row * stride, 8 * n + column_of(0), dim, is_even, sums[n][2 * half] * factor,
+                      sums[n][2 * half + 1] * factor);
+        }
+    }
+}
+
+/* Calls function<DIM, operands>(...) by the size of a head and what the operands are. What is behind head_dim is
+ * multiplied as zeros. */
+#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                      \
+    (packed_operands_of(args) == PACKED_PAIRS                                            \
+         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_PAIRS, __VA_ARGS__)    \
+     : packed_operands_of(args) == PACKED_EXACT_KV                                       \
+         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_EXACT_KV, __VA_ARGS__) \
+         : QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_BF16, __VA_ARGS__))
+#define QR_PACKED_MMA_BY_DIM(head_dim, function, operands, ...) \
+    ((head_dim) <= 64    ? function<64, operands>(__VA_ARGS__)  \
+     : (head_dim) <= 96  ? function<96, operands>(__VA_ARGS__)  \
+     : (head_dim) <= 128 ? function<128, operands>(__VA_ARGS__) \
+                         : function<256, operands>(__VA_ARGS__))
+
+#endif

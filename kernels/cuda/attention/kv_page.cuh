@@ -1,0 +1,47 @@
+/* The K/V of one layer inside a page (kernels/ops.h): where a token's head lies, and what is stored there. */
+#ifndef QR_KERNELS_CUDA_KV_PAGE_CUH
+#define QR_KERNELS_CUDA_KV_PAGE_CUH
+
+#include "kernels/cuda/device/device.cuh"
+
+/* Offsets that the host computes once. */
+struct kv_offsets {
+    qr_kv_format format;
+    int32_t head_dim;
+    size_t head_bytes, scales, v; /* bytes of one token's head; of scales from K or V; of V from the page */
+};
+
+static inline kv_offsets kv_offsets_of(const qr_kv_layout *layout) {
+    kv_offsets offsets;
+    offsets.format = layout->format;
+    offsets.head_dim = layout->head_dim;
+    offsets.head_bytes = static_cast<size_t>(layout->head_dim) * qr_kv_element_bytes(layout->format);
+    offsets.scales = qr_kv_scale_offset(layout);
+    offsets.v = qr_kv_v_offset(layout);
+    return offsets;
+}
+
+/* The elements of one token's head in the K or V part of a page, and their scale (INT8). */
+struct kv_vector {
+    const unsigned char *elements;
+    float scale;
+};
+
+__device__ __forceinline__ kv_vector kv_vector_at(const kv_offsets &o, const unsigned char *part, int64_t head,
+                                                  int64_t token) {
+    const int64_t index = head * QR_KV_PAGE_TOKENS + token;
+    kv_vector vector;
+    vector.elements = part + index * static_cast<int64_t>(o.head_bytes);
+    vector.scale = o.format == QR_KV_INT8 ? reinterpret_cast<const float *>(part + o.scales)[index] : 1.0F;
+    return vector;
+}
+
+/* Element j, of INT8 without the scale. */
+template <qr_kv_format format> __device__ __forceinline__ float kv_element(const unsigned char *elements, int64_t j) {
+    if (format == QR_KV_INT8) { return static_cast<float>(reinterpret_cast<const int8_t *>(elements)[j]); }
+    if (format == QR_KV_BF16) { return bf16_to_f32(reinterpret_cast<const uint16_t *>(elements)[j]); }
+    if (format == QR_KV_F16) { return f16_to_f32(reinterpret_cast<const uint16_t *>(elements)[j]); }
+    return reinterpret_cast<const float *>(elements)[j];
+}
+
+#endif

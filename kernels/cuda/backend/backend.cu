@@ -1,0 +1,198 @@
+/* The CUDA backend's vtable: memory, copies, and the table of ops. */
+#include <new>
+
+#include "kernels/cuda/backend/absent.h"
+#include "kernels/cuda/backend/staging.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device/memory.h"
+#include "kernels/cuda/device/record.h"
+#include "kernels/cuda/device/transfer.h"
+#include "kernels/cuda/linear/wgmma_check.h"
+
+extern "C" {
+#include "quant/dynamic8.h"
+#include "quant/nf4.h"
+}
+
+static void count_held(qr_cuda_held *held, size_t n_bytes) {
+    const size_t now = held->now.fetch_add(n_bytes) + n_bytes;
+    size_t peak = held->peak.load();
+    while (now > peak && !held->peak.compare_exchange_weak(peak, now)) {}
+}
+
+static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                 qr_error *err) {
+    qr_cuda_backend *cuda = qr_cuda(backend);
+    qrun_status status = qr_device_memory_create(cuda->device, kind, n_bytes, memory, err);
+    if (status != QRUN_OK) { return status; }
+    if (kind == QR_MEMORY_HOST) {
+        memset(*memory, 0, n_bytes);
+    } else {
+        status = qr_device_zero(cuda->device, *memory, n_bytes, err);
+    }
+    if (status != QRUN_OK) {
+        qr_device_memory_destroy(cuda->device, kind, *memory);
+        *memory = NULL;
+        return status;
+    }
+    count_held(&cuda->held[kind], n_bytes);
+    return QRUN_OK;
+}
+
+static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes) {
+    if (memory == NULL) { return; }
+    qr_device_memory_destroy(qr_cuda(backend)->device, kind, memory);
+    qr_cuda(backend)->held[kind].now.fetch_sub(n_bytes);
+}
+
+static void memory_held(const qr_backend *backend, size_t *held, size_t *peak) {
+    *held = qr_cuda(backend)->held[QR_MEMORY_DEVICE].now.load();
+    *peak = qr_cuda(backend)->held[QR_MEMORY_DEVICE].peak.load();
+}
+
+static qrun_status memory_info(const qr_backend *backend, qr_backend_memory *memory, qr_error *err) {
+    const qr_cuda_backend *cuda = qr_cuda(backend);
+    const qr_cuda_held *host = &cuda->held[QR_MEMORY_HOST];
+    *memory = {};
+    memory->host_held_bytes = static_cast<int64_t>(host->now.load());
+    memory->host_peak_bytes = static_cast<int64_t>(host->peak.load());
+    return qr_device_memory_info(cuda->device, &memory->total_bytes, &memory->free_bytes, &memory->context_bytes, err);
+}
+
+static qrun_status copy_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
+    return qr_device_copy_in(qr_cuda(backend)->device, device, host, n_bytes, err);
+}
+
+static qrun_status copy_in_async(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
+    return qr_device_copy_in_async(qr_cuda(backend)->device, device, host, n_bytes, err);
+}
+
+static qrun_status copy_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err) {
+    return qr_device_copy_out(qr_cuda(backend)->device, host, device, n_bytes, err);
+}
+
+static qrun_status copy_within(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    return qr_device_copy_within(qr_cuda(backend)->device, dst, src, n_bytes, err);
+}
+
+static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
+    return qr_device_zero(qr_cuda(backend)->device, device, n_bytes, err);
+}
+
+static qrun_status record_begin(qr_backend *backend, qr_error *err) {
+    return qr_device_record_begin(qr_cuda(backend)->device, err);
+}
+
+static qrun_status record_end(qr_backend *backend, qr_recording **recording, qr_error *err) {
+    return qr_device_record_end(qr_cuda(backend)->device, recording, err);
+}
+
+static qrun_status replay(qr_backend *backend, qr_recording *recording, qr_error *err) {
+    return qr_device_replay(qr_cuda(backend)->device, recording, err);
+}
+
+static void recording_destroy(qr_backend *backend, qr_recording *recording) {
+    qr_device_recording_destroy(qr_cuda(backend)->device, recording);
+}
+
+static qrun_status transfer_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, uint64_t *ticket,
+                               qr_error *err) {
+    return qr_device_transfer_in(qr_cuda(backend)->device, device, host, n_bytes, ticket, err);
+}
+
+static qrun_status transfer_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
+                                qr_error *err) {
+    return qr_device_transfer_out(qr_cuda(backend)->device, host, device, n_bytes, ticket, err);
+}
+
+static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    return qr_device_transfer_wait(qr_cuda(backend)->device, ticket, err);
+}
+
+static qrun_status sync(qr_backend *backend, qr_error *err) { return qr_device_sync(qr_cuda(backend)->device, err); }
+
+static void destroy(qr_backend *backend) {
+    qr_cuda_backend *cuda = qr_cuda(backend);
+    qr_cuda_loading_end(backend);
+    qr_backend_destroy(cuda->host);
+    if (cuda->device != NULL) {
+        qr_device_memory_destroy(cuda->device, QR_MEMORY_DEVICE, const_cast<qr_cuda_tables *>(cuda->tables));
+        qr_device_close(cuda->device);
+    }
+    cuda->~qr_cuda_backend();
+    qr_free(cuda);
+}
+
+/* The tables of quant/, which kernels read from device memory. */
+static qrun_status put_tables(qr_cuda_backend *cuda, qr_error *err) {
+    qr_cuda_tables tables = {};
+    memcpy(tables.nf4, qr_nf4_code, sizeof tables.nf4);
+    memcpy(tables.nf4_midpoints, qr_nf4_midpoints, sizeof tables.nf4_midpoints);
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        memcpy(tables.dynamic_map[is_signed], qr_dynamic8_map(is_signed != 0), 256 * sizeof(float));
+        memcpy(tables.dynamic_bounds[is_signed], qr_dynamic8_bounds(is_signed != 0), 255 * sizeof(float));
+    }
+    void *memory = NULL;
+    const qrun_status status = qr_device_memory_create(cuda->device, QR_MEMORY_DEVICE, sizeof tables, &memory, err);
+    if (status != QRUN_OK) { return status; }
+    cuda->tables = static_cast<const qr_cuda_tables *>(memory);
+    return qr_device_copy_in(cuda->device, memory, &tables, sizeof tables, err);
+}
+
+static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
+    qr_backend *base = &cuda->base;
+    base->version = QR_BACKEND_VERSION;
+    base->name = "cuda";
+    base->isa = cuda->isa;
+    base->threads = threads;
+    base->destroy = destroy;
+    base->memory_create = memory_create;
+    base->memory_destroy = memory_destroy;
+    base->memory_held = memory_held;
+    base->memory_info = memory_info;
+    base->copy_in = copy_in;
+    base->copy_in_async = copy_in_async;
+    base->copy_out = copy_out;
+    base->copy_within = copy_within;
+    base->fill_zero = fill_zero;
+    base->sync = sync;
+    base->record_begin = record_begin;
+    base->record_end = record_end;
+    base->replay = replay;
+    base->recording_destroy = recording_destroy;
+    base->transfer_in = transfer_in;
+    base->transfer_out = transfer_out;
+    base->transfer_wait = transfer_wait;
+    base->weight_bytes = qr_cuda_weight_bytes;
+    base->weight_put_rows = qr_cuda_weight_put_rows;
+    base->weight_put_scales = qr_cuda_weight_put_scales;
+    base->weight_get_rows = qr_cuda_weight_get_rows;
+    base->weight_get_scales = qr_cuda_weight_get_scales;
+    base->loading_begin = qr_cuda_loading_begin;
+    base->loading_wait = qr_cuda_loading_wait;
+    base->loading_end = qr_cuda_loading_end;
+    base->weight_put_source = qr_cuda_weight_put_source;
+    base->measure_limits = qr_cuda_measure_limits;
+#define QR_X(name) base->ops[QR_OP_##name] = qr_cuda_op_##name;
+    QR_OPS(QR_X)
+#undef QR_X
+}
+
+qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    *backend = NULL;
+    void *memory = qr_alloc_zeroed(sizeof(qr_cuda_backend));
+    if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_cuda_backend)); }
+    qr_cuda_backend *cuda = new (memory) qr_cuda_backend();
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_open(&cuda->device, err));
+    QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
+    QR_TRY(put_tables(cuda, err));
+    QR_TRY(qr_device_memory_measure_context(cuda->device, err));
+    fill_vtable(cuda, threads);
+    QR_TRY(qr_cuda_choose_wgmma(cuda, err));
+    *backend = &cuda->base;
+    return QRUN_OK;
+out:
+    destroy(&cuda->base);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* The device as this backend's host code sees it: one GPU, one stream, memory and copies. device/api.cu is CUDA's
+ * runtime; tests/simt has the same functions over host memory, so that the whole backend exists on machines without a
+ * GPU. Nothing but the device_*.cu files and device.cuh knows of CUDA's own functions.
+ *
+ * A failed call names what was asked for. Once one has failed for another reason than a lack of memory, every later one
+ * fails with the line of the first: a lost device is reported with its reason, whoever meets it. */
+#ifndef QR_KERNELS_CUDA_DEVICE_API_H
+#define QR_KERNELS_CUDA_DEVICE_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include "kernels/backend.h"
+}
+
+struct qr_device;
+
+/* The first GPU that can be used. What is missing is named: the driver, a driver new enough, a GPU, its BF16. */
+qrun_status qr_device_open(qr_device **device, qr_error *err);
+void qr_device_close(qr_device *device); /* NULL is fine */
+
+const char *qr_device_isa(const qr_device *device); /* "sm_90" */
+int qr_device_capability(const qr_device *device);  /* 90 */
+int qr_device_multiprocessors(const qr_device *device);
+
+/* HOST memory is pinned. Not zeroed. */
+qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                    qr_error *err);
+void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memory);
+
+/* In the stream's order. copy_in and copy_out have finished with the host's memory when they return; copy_in_async,
+ * from HOST memory, has not. */
+qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err);
+qrun_status qr_device_copy_in_async(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err);
+qrun_status qr_device_copy_out(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
+qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err);
+qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err);
+qrun_status qr_device_sync(qr_device *device, qr_error *err);
+
+/* Seconds of device time between two calls; the second one waits. One measurement at a time. */
+qrun_status qr_device_timer_start(qr_device *device, qr_error *err);
+qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *err);
+
+#endif

@@ -1,0 +1,264 @@
+/* device/product.h over cuBLASLt. The library stores by columns: its first operand is our second one, and its result
+ * our c, transposed. */
+#include "kernels/cuda/device/product.h"
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/state.cuh"
+
+extern "C" {
+#include "base/alloc.h"
+#include "base/sizes.h"
+}
+
+int64_t qr_device_panel_bytes(const qr_device *device) {
+    const int64_t least = INT64_C(8) << 20, most = INT64_C(64) << 20;
+    int cache_bytes = 0;
+    if (cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device->index) != cudaSuccess) { return least; }
+    return qr_min(qr_max(cache_bytes / 2, least), most);
+}
+
+int64_t qr_device_product_least_rows(const qr_device *) { return 128; }
+
+#if !__has_include(<cublasLt.h>)
+
+bool qr_device_has_products(qr_device *) { return false; }
+
+qrun_status qr_device_multiply(qr_device *, const qr_device_product *, void *, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: this build does not know cuBLASLt");
+}
+
+void qr_device_products_close(qr_device_products *) {}
+
+#else
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What is called of the library; the header's own inline functions want the symbols at link time. */
+#define PRODUCT_FUNCTIONS(X)                 \
+    X(cublasLtCreate)                        \
+    X(cublasLtDestroy)                       \
+    X(cublasLtMatmul)                        \
+    X(cublasLtMatmulAlgoGetHeuristic)        \
+    X(cublasLtMatmulDescInit_internal)       \
+    X(cublasLtMatmulDescSetAttribute)        \
+    X(cublasLtMatmulPreferenceInit_internal) \
+    X(cublasLtMatmulPreferenceSetAttribute)  \
+    X(cublasLtMatrixLayoutInit_internal)
+
+/* What an algorithm follows from. Compared byte by byte, so made from zeros. */
+struct product_key {
+    int64_t m, n, k, a_stride, b_stride, c_stride;
+    unsigned a_alignment, b_alignment, c_alignment, bias_alignment;
+    int dtype, a_transposed, b_transposed, accumulate;
+};
+
+struct known_algorithm {
+    product_key key;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+/* More than a model's products of one training step have shapes. */
+enum { MOST_KNOWN = 256 };
+
+struct qr_device_products {
+    void *library;
+    cublasLtHandle_t handle;
+#define QR_X(name) decltype(&name) name##_;
+    PRODUCT_FUNCTIONS(QR_X)
+#undef QR_X
+    int n_known, next; /* the oldest is forgotten first */
+    known_algorithm known[MOST_KNOWN];
+};
+
+/* --- Opening --- */
+
+template <typename F> static bool find(void *library, const char *name, F *function) {
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+static void *open_library() {
+    static const char *const folders[] = {"", "/usr/local/cuda/lib64/"};
+    char path[64];
+    for (const char *folder : folders) {
+        snprintf(path, sizeof path, "%slibcublasLt.so.%d", folder, CUBLAS_VER_MAJOR);
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library != NULL) { return library; }
+    }
+    return NULL;
+}
+
+static bool fill(qr_device_products *products) {
+    bool found = true;
+#define QR_X(name) found = found && find(products->library, #name, &products->name##_);
+    PRODUCT_FUNCTIONS(QR_X)
+#undef QR_X
+    return found && products->cublasLtCreate_(&products->handle) == CUBLAS_STATUS_SUCCESS;
+}
+
+void qr_device_products_close(qr_device_products *products) {
+    if (products == NULL) { return; }
+    if (products->handle != NULL) { products->cublasLtDestroy_(products->handle); }
+    if (products->library != NULL) { dlclose(products->library); }
+    qr_free(products);
+}
+
+static qr_device_products *open_products() {
+    qr_device_products *products = static_cast<qr_device_products *>(qr_alloc_zeroed(sizeof(qr_device_products)));
+    if (products == NULL) { return NULL; }
+    products->library = open_library();
+    if (products->library != NULL && fill(products)) { return products; }
+    qr_device_products_close(products);
+    return NULL;
+}
+
+bool qr_device_has_products(qr_device *device) {
+    if (!device->sought_products && qr_device_enter(device, NULL) == QRUN_OK) {
+        device->products = open_products();
+        device->sought_products = true;
+    }
+    return device->products != NULL;
+}
+
+/* --- A product as the library takes it: all on the stack --- */
+
+struct description {
+    cublasLtMatmulDescOpaque_t operation;
+    cublasLtMatrixLayoutOpaque_t first, second, result;
+};
+
+static qrun_status check(const qr_device *device, cublasStatus_t status, const char *what, qr_error *err) {
+    if (status == CUBLAS_STATUS_SUCCESS) { return QRUN_OK; }
+    const cudaError_t behind = cudaPeekAtLastError();
+    if (behind != cudaSuccess) { return qr_device_check(device, behind, what, err); }
+    return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: cuBLASLt: %s failed with status %d", what, static_cast<int>(status));
+}
+
+template <typename T>
+static cublasStatus_t set(const qr_device_products &lt, description &d, cublasLtMatmulDescAttributes_t name,
+                          const T &value) {
+    return lt.cublasLtMatmulDescSetAttribute_(&d.operation, name, &value, sizeof value);
+}
+
+/* rows × cols by columns: a matrix of ours of that many cols and rows. */
+static cublasStatus_t lay_out(const qr_device_products &lt, cublasLtMatrixLayoutOpaque_t &layout, cudaDataType_t type,
+                              int64_t rows, int64_t cols, int64_t stride) {
+    return lt.cublasLtMatrixLayoutInit_internal_(&layout, sizeof layout, type, static_cast<uint64_t>(rows),
+                                                 static_cast<uint64_t>(cols), stride);
+}
+
+static cublasStatus_t describe(const qr_device_products &lt, const qr_device_product &p, description &d) {
+    const cudaDataType_t type = p.dtype == QR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+    const cublasOperation_t first = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue = p.bias != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasStatus_t results[] = {
+        lt.cublasLtMatmulDescInit_internal_(&d.operation, sizeof d.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        set(lt, d, CUBLASLT_MATMUL_DESC_TRANSA, first),
+        set(lt, d, CUBLASLT_MATMUL_DESC_TRANSB, second),
+        set(lt, d, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue),
+        set(lt, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias),
+        lay_out(lt, d.first, type, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.stride),
+        lay_out(lt, d.second, type, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.stride),
+        lay_out(lt, d.result, CUDA_R_32F, p.n, p.m, p.c_stride),
+    };
+    for (const cublasStatus_t result : results) {
+        if (result != CUBLAS_STATUS_SUCCESS) { return result; }
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- The algorithm --- */
+
+/* The largest power of two up to 256 that divides an address. */
+static unsigned alignment_of(const void *data) {
+    enum { ENOUGH = 256 };
+    const uintptr_t address = reinterpret_cast<uintptr_t>(data) | ENOUGH;
+    return static_cast<unsigned>(address & (~address + 1));
+}
+
+static product_key key_of(const qr_device_product &p) {
+    product_key key;
+    memset(&key, 0, sizeof key);
+    key.m = p.m, key.n = p.n, key.k = p.k;
+    key.a_stride = p.a.stride, key.b_stride = p.b.stride, key.c_stride = p.c_stride;
+    key.a_alignment = alignment_of(p.a.data), key.b_alignment = alignment_of(p.b.data);
+    key.c_alignment = alignment_of(p.c), key.bias_alignment = p.bias != NULL ? alignment_of(p.bias) : 0;
+    key.dtype = p.dtype, key.a_transposed = p.a.transposed, key.b_transposed = p.b.transposed;
+    key.accumulate = p.accumulate;
+    return key;
+}
+
+static cublasStatus_t choose(const qr_device_products &lt, const product_key &key, description &d,
+                             cublasLtMatmulAlgo_t *algorithm) {
+    const uint64_t workspace_bytes = QR_DEVICE_PRODUCT_WORKSPACE;
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t n_bytes;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction, sizeof no_reduction},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key.b_alignment, sizeof key.b_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key.a_alignment, sizeof key.a_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key.c_alignment, sizeof key.c_alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key.c_alignment, sizeof key.c_alignment},
+    };
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasStatus_t status = lt.cublasLtMatmulPreferenceInit_internal_(&preference, sizeof preference);
+    for (const auto &wish : wishes) {
+        if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+        status = lt.cublasLtMatmulPreferenceSetAttribute_(&preference, wish.name, wish.value, wish.n_bytes);
+    }
+    cublasLtMatmulHeuristicResult_t result = {};
+    int n_results = 0;
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    status = lt.cublasLtMatmulAlgoGetHeuristic_(lt.handle, &d.operation, &d.first, &d.second, &d.result, &d.result,
+                                                &preference, 1, &result, &n_results);
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    *algorithm = result.algo;
+    return n_results > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* Of a product seen before, what was chosen then. */
+static cublasStatus_t algorithm_for(qr_device_products &lt, const qr_device_product &p, description &d,
+                                    cublasLtMatmulAlgo_t *algorithm) {
+    const product_key key = key_of(p);
+    for (int i = 0; i < lt.n_known; i++) {
+        if (memcmp(&lt.known[i].key, &key, sizeof key) != 0) { continue; }
+        *algorithm = lt.known[i].algorithm;
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    const cublasStatus_t status = choose(lt, key, d, algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    memcpy(&lt.known[lt.next].key, &key, sizeof key);
+    lt.known[lt.next].algorithm = *algorithm;
+    lt.next = (lt.next + 1) % MOST_KNOWN;
+    lt.n_known = lt.n_known < MOST_KNOWN ? lt.n_known + 1 : lt.n_known;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, void *workspace, qr_error *err) {
+    qr_device_products &lt = *device->products;
+    const float alpha = 1.0F, beta = p->accumulate ? 1.0F : 0.0F;
+    description d;
+    cublasLtMatmulAlgo_t algorithm;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_enter(device, err));
+    QR_TRY(check(device, describe(lt, *p, d), "describing a product", err));
+    QR_TRY(check(device, algorithm_for(lt, *p, d, &algorithm), "choosing an algorithm", err));
+    QR_TRY(check(device,
+                 lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data, &d.second, &beta,
+                                    p->c, &d.result, p->c, &d.result, &algorithm, workspace,
+                                    QR_DEVICE_PRODUCT_WORKSPACE, qr_device_stream(device)),
+                 "a product", err));
+out:
+    return status;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* The device as the device_*.cu files see it, which alone call CUDA's runtime. */
+#ifndef QR_KERNELS_CUDA_DEVICE_STATE_CUH
+#define QR_KERNELS_CUDA_DEVICE_STATE_CUH
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/api.h"
+#include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/product.h"
+#include "kernels/cuda/device/record.h"
+
+/* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
+enum { QR_DEVICE_TICKETS = 16 };
+
+struct qr_device {
+    int index;
+    int capability; /* 10 · major + minor */
+    int multiprocessors;
+    int driver;          /* CUDA's version of it: 12030 is 12.3 */
+    bool launches_early; /* QR_LAUNCH_EARLY */
+    char isa[16];
+    cudaStream_t stream;
+    cudaStream_t record_stream; /* of captures; NULL until the first */
+    qr_device_recorder recorder;
+    cudaEvent_t begin, end;
+    cudaStream_t transfers;
+    cudaEvent_t issued; /* of the stream, before a transfer */
+    cudaEvent_t arrived[QR_DEVICE_TICKETS];
+    uint64_t n_transfers;
+    int64_t total_before, free_before; /* memory before there was a context; −1: not known */
+    int64_t context_bytes;             /* −1: not known */
+    mutable qr_device_fault fault;
+    qr_device_products *products; /* device/product.h; NULL: none, or not sought yet */
+    bool sought_products;
+};
+
+/* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give
+ * again. */
+qrun_status qr_device_check(const qr_device *device, cudaError_t result, const char *what, qr_error *err);
+
+/* The second stream (device/transfer.cu). */
+qrun_status qr_device_transfers_open(qr_device *device, qr_error *err);
+void qr_device_transfers_close(qr_device *device);
+
+/* Makes the device the thread's current one: threads that load weights come without. Fails with the first fault. */
+qrun_status qr_device_enter(const qr_device *device, qr_error *err);
+
+#endif

@@ -1,0 +1,33 @@
+/* Copies that nobody waits for at once: in the stream, with events that tell when they are done, and beside it, in a
+ * stream of their own. device/transfer.cu is CUDA's. In tests/simt/device_transfer.cc copies out of the stream arrive
+ * at the wait, where it is checked too that nobody touched what copies in were still reading; transfers are done at the
+ * wait, or at once, as a seed decides. */
+#ifndef QR_KERNELS_CUDA_DEVICE_TRANSFER_H
+#define QR_KERNELS_CUDA_DEVICE_TRANSFER_H
+
+#include "kernels/cuda/device/api.h"
+
+/* A place in the stream. */
+struct qr_device_event;
+
+qrun_status qr_device_event_create(qr_device *device, qr_device_event **event, qr_error *err);
+void qr_device_event_destroy(qr_device *device, qr_device_event *event); /* NULL is fine */
+/* Behind everything issued so far. */
+qrun_status qr_device_event_record(qr_device *device, qr_device_event *event, qr_error *err);
+/* Until the stream has come there. */
+qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_error *err);
+
+/* To HOST memory, in the stream's order: the bytes are there after a wait for an event recorded later, or a sync. */
+qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
+
+/* As in qr_backend. qr_device_sync waits for them. */
+qrun_status qr_device_transfer_in(qr_device *device, void *dst, const void *host, size_t n_bytes, uint64_t *ticket,
+                                  qr_error *err);
+qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                   qr_error *err);
+qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err);
+
+/* Bytes to move in one piece: enough that the bus, not the call, takes the time. */
+size_t qr_device_piece_bytes(const qr_device *device);
+
+#endif

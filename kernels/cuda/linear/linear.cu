@@ -1,0 +1,54 @@
+/* linear with x in F32: a warp for one output and up to 8 rows of x, lanes over the columns in steps of 32, one
+ * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu
+ * and linear_wgmma.cu have x in 16 bits. */
+#include "kernels/cuda/linear/linear.cuh"
+#include "kernels/cuda/linear/linear_panel.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
+
+__global__ void linear_f32_kernel(qr_linear_args a, matrix w) {
+    const int64_t o = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
+    const int64_t row = static_cast<int64_t>(blockIdx.y) * ROWS;
+    if (o >= w.rows) { return; }
+    const float *x = static_cast<const float *>(a.x) + row * a.x_stride;
+    const int64_t n_rows = a.n_rows - row;
+    float sums[ROWS] = {};
+    for (int64_t c = lane_index(); c < w.cols; c += WARP_LANES) {
+        const float value = matrix_code(w, o * w.cols + c);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            if (i < n_rows) { sums[i] = fmaf(value, x[i * a.x_stride + c], sums[i]); }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const float sum = warp_sum(sums[i]);
+        if (i < n_rows && lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
+    }
+}
+
+static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
+    const matrix w = matrix_of(cuda, *args.weight);
+    qr_linear_args part = args;
+    for (int64_t row = 0; row < args.n_rows; row += LINEAR_LAUNCH_ROWS) {
+        part.n_rows = qr_min(LINEAR_LAUNCH_ROWS, args.n_rows - row);
+        part.x = static_cast<const float *>(args.x) + row * args.x_stride;
+        part.y = args.y + row * args.y_stride;
+        dim3 grid = blocks_for(w.rows, WARPS);
+        grid.y = static_cast<unsigned>(qr_ceil_div(part.n_rows, ROWS));
+        const qrun_status status = QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w);
+        if (status != QRUN_OK) { return status; }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+    if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
+    if (qr_cuda_linear_panel_takes(cuda, args)) { return qr_cuda_linear_panel(cuda, args, workspace, err); }
+    const matrix w = matrix_of(cuda, *args.weight);
+    if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
+    return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)
+                                              : qr_cuda_linear_mma(cuda, args, err);
+}
+
+QR_CUDA_OP_SIZED(linear, qr_cuda_linear_panel_workspace, run_linear)

@@ -1,0 +1,80 @@
+/* What the variants of linear share: the order of a sum, and what is done with it. */
+#ifndef QR_KERNELS_CUDA_LINEAR_CUH
+#define QR_KERNELS_CUDA_LINEAR_CUH
+
+#include "kernels/cuda/linear/weights16.cuh"
+
+enum {
+    LINEAR_LAUNCH_ROWS = 1 << 18, /* of x in one launch: the y dimension of a grid ends at 65535 */
+    LINEAR_MMA_ROWS = 64,         /* what linear_mma.cu is for, at most; more are linear_tile.cu's */
+    LINEAR_SEGMENTS = 8,
+};
+
+/* With x in 16 bits the columns are cut into LINEAR_SEGMENTS runs of whole chunks of 64, by the number of columns
+ * alone. Each segment is summed by products of 16 columns, in order, from 0; the segments' sums, those of empty ones
+ * included, are added in order. So the bits of a row are the same in every variant and at every number of rows.
+ *
+ * A product (mma m16n8k16) has the weights as its 16-row operand and 8 rows of x as columns. It sums over its 16
+ * columns in whatever order, so a lane may bring any as long as it brings the same ones of both operands: lane t of a
+ * group of four takes columns [16t, 16t + 16) of a chunk, four a product, and its codes are then 16 neighbours: 8 bytes
+ * of NF4, 16 of INT8, 32 of BF16 and F16. */
+__device__ __forceinline__ int64_t linear_segment_chunks(int64_t n_chunks) {
+    return (n_chunks + LINEAR_SEGMENTS - 1) / LINEAR_SEGMENTS;
+}
+
+/* What a sum becomes on its way to column o of y: times the row's factor (INT8), plus the bias. */
+struct linear_output {
+    float factor, bias;
+    bool scaled, biased;
+};
+
+__device__ __forceinline__ linear_output linear_output_of(const qr_linear_args &a, const matrix &w, int64_t o) {
+    const bool scaled = w.format == QR_WEIGHT_INT8, biased = a.bias != NULL;
+    return {scaled ? matrix_row_factor(w, o) : 1.0F, biased ? a.bias[o] : 0.0F, scaled, biased};
+}
+
+/* y[row, o]: the factor, the bias, and what was there, in this order. */
+__device__ __forceinline__ void store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o,
+                                             float sum) {
+    float *y = &a.y[row * a.y_stride + o];
+    float value = out.scaled ? sum * out.factor : sum;
+    if (out.biased) { value += out.bias; }
+    *y = a.accumulate ? *y + value : value;
+}
+
+/* The same of a lane's sums as mma's d has them (device.cuh): of outputs [output, output + 16) and rows [row, row + 8 ·
+ * n_tiles), inside y. */
+template <int n_tiles>
+__device__ __forceinline__ void store_linear_tiles(const qr_linear_args &a, const matrix &w, int64_t output,
+                                                   int64_t row, const float (&sums)[n_tiles][4]) {
+#pragma unroll
+    for (int high = 0; high < 2; high++) {
+        const int64_t o = output + lane_index() / 4 + high * 8;
+        if (o >= w.rows) { continue; }
+        const linear_output out = linear_output_of(a, w, o);
+#pragma unroll
+        for (int i = 0; i < n_tiles * 2; i++) {
+            const int64_t r = row + lane_index() % 4 * 2 + i / 2 * 8 + i % 2;
+            if (r < a.n_rows) { store_linear(a, out, r, o, sums[i / 2][high * 2 + i % 2]); }
+        }
+    }
+}
+
+/* Whether all of x lies in whole chunks at multiples of 16 bytes. */
+static inline bool linear_x_is_whole(const qr_linear_args &args) {
+    return reinterpret_cast<uintptr_t>(args.x) % 16 == 0 && args.x_stride % PIECE_COLS == 0 &&
+           args.weight->desc.cols % CHUNK == 0;
+}
+
+/* x in BF16 or F16, any number of rows (linear_mma.cu). */
+qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
+/* The same for many rows (linear_tile.cu), where x and the weights allow it. */
+bool qr_cuda_linear_tile_takes(const qr_linear_args &args, const matrix &w);
+qrun_status qr_cuda_linear_tile(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
+/* The same for many rows on Hopper (linear_wgmma.cu), where the backend has it and there are tiles enough. */
+bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
+qrun_status qr_cuda_linear_wgmma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
+#endif

@@ -1,0 +1,340 @@
+/* linear with x in BF16 or F16 for up to 64 rows, and for any number of them where linear_tile.cu cannot: bound by
+ * reading the weights. A block computes m_tiles · 16 outputs of n_tiles · 8 rows; its eight warps take a segment of
+ * the columns each, and meet in shared memory, where the segments' sums are added in order (linear.cuh).
+ *
+ * What an H100 needs for this, per SM and cycle, to read NF4 at its memory's datasheet rate (3.35 TB/s / 132 SMs /
+ * 1.75 GHz = 14.5 bytes: 29 weights):
+ *   - Bytes under way: 14.5 · 1.75 GHz · ~1 µs of latency, some 25 KB at least, 40 with slack. A warp has its next
+ *     DEPTH chunks in registers, 512 bytes each of NF4: 49 KB with three blocks of eight warps (80 registers). Wider
+ *     loads would need another order of columns: a quad reads the 32 bytes of a row and chunk, a sector, with 8 a lane.
+ *   - Lookups: shared memory gives 32 words a cycle. A weight takes one (F32, since code · absmax is rounded to F32
+ *     before it is rounded to 16 bits), which is room for 32 weights; two come with one load of 8 bytes, by the byte
+ *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
+ *     lanes meet in a bank.
+ *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 146 in sm_90a's code for one row,
+ *     4.6 a weight: three of them are the address, load, products and rounding of pairs. A table of the 16 products
+ *     (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's row: made for 16
+ *     weights it costs two instructions a weight.
+ *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
+ *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
+ *     of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by): hence the tiles of
+ *     32 and 64 outputs, where there are enough of them for all multiprocessors.
+ * Blocks stay and take tile after tile, so that the table is made once, and load for the next before they add up. The
+ * kernel is launched early: its first loads run beside the short kernels that decode has between two linears. */
+#include "kernels/cuda/linear/linear.cuh"
+
+enum {
+    THREADS = LINEAR_SEGMENTS * WARP_LANES,
+    OUTPUTS = 16,    /* of one product */
+    TILE_ROWS = 8,   /* rows of x in one product */
+    GROUP = 4,       /* chunks whose absmax the lanes of a quad hold */
+    SUMS_PITCH = 20, /* of a row of a product's 16 sums: the lanes that write together meet 32 banks */
+    PAIRS = 256,
+    PAIR_COPIES = WARP_LANES / 2,
+};
+
+/* Shared memory. The table and the map are NF4's. */
+template <weights_path path, int m_tiles> struct mma_memory {
+    float sums[LINEAR_SEGMENTS][m_tiles][TILE_ROWS * SUMS_PITCH];
+    float2 pairs[path == PATH_NF4 ? PAIRS * PAIR_COPIES : 1];
+    float map[path == PATH_NF4 ? 256 : 1];
+};
+
+/* Both weights of byte i of a word of codes: they lie at byte · 128 + lane_place, 8 · (lane mod 16). */
+static __device__ __forceinline__ float2 pair_of(const float2 *pairs, uint32_t lane_place, uint32_t codes, unsigned i) {
+    const uint32_t scaled = i == 0 ? codes << 7 : codes >> (8 * i - 7);
+    const uint32_t place = (scaled & 0x7F80U) | lane_place;
+    return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
+}
+
+/* Sixteen weights as eight packed pairs. */
+template <typename type, weights_path path>
+static __device__ __forceinline__ void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs,
+                                               uint32_t lane_place, uint32_t dst[LANE_COLS / 2]) {
+    if (path == PATH_NF4) {
+        const uint4 &both = codes.vectors[0];
+#pragma unroll
+        for (unsigned i = 0; i < LANE_COLS / 2; i++) {
+            const float2 two = pair_of(pairs, lane_place, i < 4 ? both.x : both.y, i % 4);
+            dst[i] = type::pack(two.x * absmax, two.y * absmax);
+        }
+    } else {
+#pragma unroll
+        for (unsigned step = 0; step < CHUNK_STEPS; step++) { lane_step<type, path>(codes, step, dst + 2 * step); }
+    }
+}
+
+/* Columns [col, col + 16) of a row of x; of PATH_ANY, zeros behind the last one. */
+template <weights_path path>
+static __device__ __forceinline__ void load_x(const uint16_t *row, int64_t col, int64_t n_cols,
+                                              uint32_t pairs[LANE_COLS / 2]) {
+    if constexpr (path != PATH_ANY) {
+        const uint4 *src = reinterpret_cast<const uint4 *>(row + col);
+        const uint4 first = src[0], second = src[1];
+        pairs[0] = first.x, pairs[1] = first.y, pairs[2] = first.z, pairs[3] = first.w;
+        pairs[4] = second.x, pairs[5] = second.y, pairs[6] = second.z, pairs[7] = second.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < LANE_COLS / 2; i++) {
+            const int64_t c = col + 2 * i;
+            pairs[i] = pack16(c < n_cols ? row[c] : uint16_t{0}, c + 1 < n_cols ? row[c + 1] : uint16_t{0});
+        }
+    }
+}
+
+/* What a warp does: its segment of one tile of outputs after the other. */
+template <typename type, weights_path path, int m_tiles, int n_tiles> struct segment_sum {
+    enum {
+        /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
+        DEPTH = path == PATH_NF4 && m_tiles * n_tiles < 4     ? 4
+                : path == PATH_INT8 && m_tiles * n_tiles == 1 ? 4
+                                                              : 2,
+        CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
+    };
+    const qr_linear_args &a;
+    const matrix &w;
+    mma_memory<path, m_tiles> &shared;
+    const int begin, end;      /* chunks */
+    const uint32_t lane_place; /* in a table of pairs */
+    /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
+     * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
+    uint32_t at[m_tiles][2];
+    const uint16_t *x_row[n_tiles]; /* and its row of x */
+    lane_codes<path> codes[DEPTH][m_tiles][2];
+    absmax_parts ahead[m_tiles][2]; /* of the group after this one, in it of the chunk with this lane's number */
+    float absmax[m_tiles][2];       /* of this group */
+    float d[m_tiles][n_tiles][4];
+
+    __device__ segment_sum(const qr_linear_args &args, const matrix &weight, mma_memory<path, m_tiles> &memory,
+                           int first_chunk, int end_chunk)
+        : a(args), w(weight), shared(memory), begin(first_chunk), end(end_chunk),
+          /* By a shuffle, so that the compiler does not compute it at each of its uses. */
+          lane_place(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {
+        /* Behind the last row the last one again: nobody stores what comes of it. */
+#pragma unroll
+        for (int n = 0; n < n_tiles; n++) {
+            const int64_t row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS + lane_index() / 4;
+            x_row[n] = static_cast<const uint16_t *>(a.x) + (row < a.n_rows ? row : a.n_rows - 1) * a.x_stride;
+        }
+    }
+
+    template <typename F> static __device__ __forceinline__ void for_each_row(F apply) {
+#pragma unroll
+        for (int m = 0; m < m_tiles; m++) {
+#pragma unroll
+            for (int side = 0; side < 2; side++) { apply(m, side); }
+        }
+    }
+
+    __device__ __forceinline__ void load_absmax(int group) {
+        if (path != PATH_NF4 || group >= end) { return; }
+        const int mine = group + static_cast<int>(lane_index() % 4);
+        const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
+        for_each_row([&](int m, int side) {
+            ahead[m][side] = matrix_absmax_parts(w, (at[m][side] + chunk) >> (w.block_shift - 6));
+        });
+    }
+
+    __device__ __forceinline__ void load(int chunk, lane_codes<path> dst[m_tiles][2]) const {
+        if (path == PATH_ANY || chunk >= end) { return; }
+        const unsigned char *mine = w.codes + lane_index() % 4 * (CHUNK_BYTES / 4);
+        for_each_row([&](int m, int side) {
+            load_codes(mine + uint64_t{at[m][side] + static_cast<uint32_t>(chunk)} * CHUNK_BYTES, dst[m][side]);
+        });
+    }
+
+    /* Sets off for a tile. Rows behind the last one are it again. */
+    __device__ __forceinline__ void start(unsigned tile) {
+        for_each_row([&](int m, int side) {
+            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + side * (OUTPUTS / 2) + lane_index() / 4;
+            const int64_t row = o < w.rows ? o : w.rows - 1;
+            at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
+        });
+        load_absmax(begin);
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++) { load(begin + i, codes[i]); }
+    }
+
+    /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
+    __device__ __forceinline__ void weights_of(int m, int side, unsigned i, int64_t col,
+                                               uint32_t dst[LANE_COLS / 2]) const {
+        if (path == PATH_ANY) {
+            load_any<type>(w, at[m][side], col, dst);
+        } else {
+            const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
+            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_place, dst);
+        }
+    }
+
+    /* Chunk number i of a group. */
+    __device__ __forceinline__ void multiply(int chunk, unsigned i) {
+        const int64_t col = int64_t{chunk} * CHUNK + lane_index() % 4 * LANE_COLS;
+        uint32_t x[n_tiles][LANE_COLS / 2];
+#pragma unroll
+        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_row[n], col, w.cols, x[n]); }
+#pragma unroll
+        for (int m = 0; m < m_tiles; m++) {
+            uint32_t low[LANE_COLS / 2], high[LANE_COLS / 2];
+            weights_of(m, 0, i, col, low);
+            weights_of(m, 1, i, col, high);
+#pragma unroll
+            for (int step = 0; step < CHUNK_STEPS; step++) {
+                const uint32_t left[4] = {low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]};
+#pragma unroll
+                for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], left, &x[n][2 * step]); }
+            }
+        }
+        load(chunk + DEPTH, codes[i % DEPTH]);
+    }
+
+    __device__ __forceinline__ void run() {
+#pragma unroll
+        for (int i = 0; i < m_tiles * n_tiles * 4; i++) { d[i / 4 / n_tiles][i / 4 % n_tiles][i % 4] = 0.0F; }
+        for (int group = begin; group < end; group += GROUP) {
+            if (path == PATH_NF4) {
+                for_each_row(
+                    [&](int m, int side) { absmax[m][side] = matrix_absmax_of(w, ahead[m][side], shared.map); });
+            }
+            load_absmax(group + GROUP);
+#pragma unroll
+            for (unsigned i = 0; i < GROUP; i++) {
+                if (group + static_cast<int>(i) < end) { multiply(group + static_cast<int>(i), i); }
+            }
+        }
+    }
+
+    /* This segment's sums of 8 rows: [m_tiles][8][16]. */
+    __device__ __forceinline__ void put_sums(int n) const {
+        const unsigned group = lane_index() / 4, quad = lane_index() % 4;
+#pragma unroll
+        for (int m = 0; m < m_tiles; m++) {
+            float *sums = shared.sums[warp_index()][m];
+            for (unsigned i = 0; i < 4; i++) { sums[(2 * quad + i % 2) * SUMS_PITCH + group + i / 2 * 8] = d[m][n][i]; }
+        }
+    }
+
+    /* The sums of all segments, added in order. */
+    __device__ __forceinline__ void store(unsigned tile, int n) const {
+        const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS;
+        for (unsigned i = threadIdx.x; i < m_tiles * OUTPUTS * TILE_ROWS; i += THREADS) {
+            const unsigned m = i / OUTPUTS % m_tiles, row = i / OUTPUTS / m_tiles;
+            const unsigned place = row * SUMS_PITCH + i % OUTPUTS;
+            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + i % OUTPUTS;
+            if (o >= w.rows || first_row + row >= a.n_rows) { continue; }
+            float sum = shared.sums[0][m][place];
+            for (unsigned s = 1; s < LINEAR_SEGMENTS; s++) { sum += shared.sums[s][m][place]; }
+            store_linear(a, linear_output_of(a, w, o), first_row + row, o, sum);
+        }
+    }
+};
+
+/* The table of pairs and the map, in shared memory; the block must meet before they are read. */
+static __device__ __forceinline__ void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
+    for (unsigned i = threadIdx.x; i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
+    /* A thread has one byte in 16 for its own: 16 of them, with the same low half. */
+    const unsigned copy = threadIdx.x % PAIR_COPIES;
+    const float second = w.tables->nf4[threadIdx.x / PAIR_COPIES];
+#pragma unroll
+    for (unsigned i = 0; i < 16; i++) {
+        pairs[(i * 16 + threadIdx.x / PAIR_COPIES) * PAIR_COPIES + copy] = make_float2(book.value[i], second);
+    }
+}
+
+/* On a multiprocessor, by registers. */
+template <weights_path path, int m_tiles, int n_tiles> struct mma_blocks {
+    enum { AT_ONCE = path == PATH_ANY ? 1 : m_tiles * n_tiles == 1 ? 3 : m_tiles * n_tiles < 8 ? 2 : 1 };
+};
+
+template <typename type, weights_path path, int m_tiles, int n_tiles>
+__global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE)
+    linear_mma_kernel(qr_linear_args a, matrix w, nf4_book book) {
+    mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
+    const int n_chunks = static_cast<int>((w.cols + CHUNK - 1) / CHUNK);
+    const int per_segment = static_cast<int>(linear_segment_chunks(n_chunks));
+    const int begin = static_cast<int>(warp_index()) * per_segment;
+    segment_sum<type, path, m_tiles, n_tiles> segment(a, w, *shared, begin,
+                                                      begin + per_segment < n_chunks ? begin + per_segment : n_chunks);
+    const unsigned n = static_cast<unsigned>((w.rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
+    /* Beside the end of what makes x: weights are on their way and the table is filled when it comes. */
+    segment.start(blockIdx.x);
+    admit_next();
+    if (path == PATH_NF4) {
+        fill_tables(w, book, shared->pairs, shared->map);
+        __syncthreads();
+    }
+    await_previous();
+    for (unsigned tile = blockIdx.x; tile < n; tile += gridDim.x) {
+        segment.run();
+        if (tile + gridDim.x < n) { segment.start(tile + gridDim.x); }
+        for (int t = 0; t < n_tiles; t++) {
+            segment.put_sums(t);
+            __syncthreads();
+            segment.store(tile, t);
+            __syncthreads();
+        }
+    }
+}
+
+template <typename type, weights_path path, int m_tiles, int n_tiles>
+static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+    dim3 grid = blocks_for(w.rows, m_tiles * OUTPUTS);
+    grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, n_tiles * TILE_ROWS));
+    const int at_once = qr_device_multiprocessors(cuda.device) * mma_blocks<path, m_tiles, n_tiles>::AT_ONCE;
+    grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
+    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
+                           (sizeof(mma_memory<path, m_tiles>)), args, w, nf4_book_of());
+}
+
+/* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */
+static bool fills(const qr_cuda_backend &cuda, const matrix &w, int n_outputs) {
+    return w.rows > n_outputs / 2 &&
+           qr_ceil_div(w.rows, n_outputs) * 8 >= int64_t{7} * qr_device_multiprocessors(cuda.device);
+}
+
+/* One row or two: the smallest tile, as x is little. More, up to 8: twice the outputs. Then 32 rows at a time, so that
+ * weights are dequantised once for them. */
+template <typename type, weights_path path>
+static qrun_status launch_tiles(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+    /* What registers allow. */
+    enum {
+        FEW = path == PATH_ANY ? 1 : 2,
+        MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1,
+        MOST = path == PATH_NF4 ? 4 : MORE
+    };
+    const bool few = args.n_rows <= TILE_ROWS, two = fills(cuda, w, 2 * OUTPUTS), four = fills(cuda, w, 4 * OUTPUTS);
+    if (few && args.n_rows > 2 && two) { return launch<type, path, FEW, 1>(cuda, args, w, err); }
+    if (few) { return launch<type, path, 1, 1>(cuda, args, w, err); }
+    if (four) { return launch<type, path, MOST, 4>(cuda, args, w, err); }
+    return two ? launch<type, path, MORE, 4>(cuda, args, w, err) : launch<type, path, 1, 4>(cuda, args, w, err);
+}
+
+/* A lane has one absmax for the chunk of its quad: blocks of 32 go element by element, as an x does that lies anyhow.
+ */
+static weights_path mma_path_of(const qr_linear_args &args, const matrix &w) {
+    const weights_path path = path_of(w, args.x_dtype);
+    return !linear_x_is_whole(args) || (path == PATH_NF4 && w.block_shift < 6) ? PATH_ANY : path;
+}
+
+template <typename type>
+static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+    switch (mma_path_of(args, w)) {
+        case PATH_NF4: return launch_tiles<type, PATH_NF4>(cuda, args, w, err);
+        case PATH_INT8: return launch_tiles<type, PATH_INT8>(cuda, args, w, err);
+        case PATH_16: return launch_tiles<type, PATH_16>(cuda, args, w, err);
+        default: return launch_tiles<type, PATH_ANY>(cuda, args, w, err);
+    }
+}
+
+qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
+    const matrix w = matrix_of(cuda, *args.weight);
+    qr_linear_args part = args;
+    for (int64_t row = 0; row < args.n_rows; row += LINEAR_LAUNCH_ROWS) {
+        part.n_rows = qr_min(LINEAR_LAUNCH_ROWS, args.n_rows - row);
+        part.x = static_cast<const uint16_t *>(args.x) + row * args.x_stride;
+        part.y = args.y + row * args.y_stride;
+        const qrun_status status = args.x_dtype == QR_DTYPE_F16 ? launch_path<of_f16>(cuda, part, w, err)
+                                                                : launch_path<of_bf16>(cuda, part, w, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    return QRUN_OK;
+}

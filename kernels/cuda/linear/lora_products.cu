@@ -1,0 +1,327 @@
+/* lora and lora_backward by the vendor's library (device/product.h), where the caller permits pairs: an F32 number as
+ * the sum of two of BF16, x = high + low. x and dy are BF16 already.
+ *
+ * A product of such operands is one of the library's, with the parts side by side along the dimension that has room for
+ * them, since an adapter's rank is short: [high | low] as further columns of the result, whose halves are then added,
+ * or [high | low | high] against [high | high | low] as further terms of the sum, which leaves low · low out. So a
+ * factor lies thrice, high, high, low, of which the last two are its columns side by side; rows lie as high, low, high,
+ * of which the first two are.
+ *
+ * `length` is the rank rounded up to 8, so that every part begins at 16 bytes; zeros lie behind the rank. The scale is
+ * in B. */
+#include "kernels/cuda/linear/lora_products.cuh"
+
+#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/pair_tiles.cuh"
+#include "kernels/cuda/device/product.h"
+
+enum {
+    THREADS = 256,
+    EIGHT = 8,  /* 16 bytes of 16-bit numbers */
+    COPIES = 3, /* of a factor, or of a row's numbers: two high, one low */
+    PARTS = 2,  /* high and low */
+};
+
+/* --- Pairs --- */
+
+/* An adapter as the host knows it, or as the op's tables have it in device memory. */
+struct lora_adapter {
+    const qr_lora_factor *factors; /* NULL: known */
+    const int32_t *row_adapter;
+    qr_lora_factor known;
+};
+
+static __device__ __forceinline__ qr_lora_factor adapter_of(const lora_adapter &adapter) {
+    if (adapter.factors == NULL) { return adapter.known; }
+    const int32_t index = adapter.row_adapter[0];
+    qr_lora_factor none = {};
+    return index < 0 ? none : adapter.factors[index];
+}
+
+struct lora_factors {
+    int64_t in, out, length;
+    uint16_t *a; /* [3 · length, in]: high, high, low of A */
+    uint16_t *b; /* [out, 3 · length]: high, high, low of scale · B */
+};
+
+/* Eight numbers as pairs, the high ones in two places. */
+static __device__ __forceinline__ void put_pairs(const float v[EIGHT], uint16_t *high, uint16_t *high_too,
+                                                 uint16_t *low) {
+    uint32_t highs[EIGHT / 2], lows[EIGHT / 2];
+#pragma unroll
+    for (int i = 0; i < EIGHT / 2; i++) { split_two(v[2 * i], v[2 * i + 1], highs[i], lows[i]); }
+    const uint4 eight = make_uint4(highs[0], highs[1], highs[2], highs[3]);
+    *reinterpret_cast<uint4 *>(high) = eight;
+    *reinterpret_cast<uint4 *>(high_too) = eight;
+    *reinterpret_cast<uint4 *>(low) = make_uint4(lows[0], lows[1], lows[2], lows[3]);
+}
+
+static __device__ __forceinline__ bool begins_at_16(const float *row) {
+    return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
+}
+
+/* Elements [j, j + 8) of a row of n, zeros behind it. */
+static __device__ __forceinline__ void load_eight(float v[EIGHT], const float *row, int64_t j, int64_t n,
+                                                  bool aligned) {
+    load_four(v, row, j, n, aligned);
+    load_four(v + FOUR, row, j + FOUR, n, aligned);
+}
+
+/* A thread for eight numbers of A, along its rows, or of B, along the ranks. */
+__global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
+    const qr_lora_factor factor = adapter_of(adapter);
+    const int64_t per_a = p.in / EIGHT, per_b = p.length / EIGHT, n_a = p.length * per_a, at = global_thread();
+    float v[EIGHT] = {};
+    if (at < n_a) {
+        const int64_t r = at / per_a, c = at % per_a * EIGHT;
+        if (r < factor.rank) { load_eight(v, factor.a + r * p.in, c, p.in, begins_at_16(factor.a)); }
+        uint16_t *dst = p.a + r * p.in + c;
+        put_pairs(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
+    } else if (at - n_a < p.out * per_b) {
+        const int64_t o = (at - n_a) / per_b, r = (at - n_a) % per_b * EIGHT;
+        const float *row = factor.b + o * factor.rank;
+        if (r < factor.rank) { load_eight(v, row, r, factor.rank, begins_at_16(row)); }
+#pragma unroll
+        for (int i = 0; i < EIGHT; i++) { v[i] *= factor.scale; }
+        uint16_t *dst = p.b + o * COPIES * p.length + r;
+        put_pairs(v, dst, dst + p.length, dst + 2 * p.length);
+    }
+}
+
+/* rows [n_rows, 3 · length] = high, low, high of the sums of the halves of halves [n_rows, 2 · length]. */
+__global__ void lora_rows_kernel(const float *halves, int64_t n_rows, int64_t length, uint16_t *rows) {
+    const int64_t per_row = length / EIGHT, at = global_thread(), row = at / per_row, r = at % per_row * EIGHT;
+    if (row >= n_rows) { return; }
+    const float *src = halves + row * PARTS * length + r;
+    float v[EIGHT], second[EIGHT];
+    load_eight(v, src, 0, EIGHT, true);
+    load_eight(second, src + length, 0, EIGHT, true);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) { v[i] += second[i]; }
+    uint16_t *dst = rows + row * COPIES * length + r;
+    put_pairs(v, dst, dst + 2 * length, dst + length);
+}
+
+/* da [rank, in] and db [out, rank] += the sums of their halves, [2 · length, in] and [out, 2 · length]. */
+struct lora_gradients {
+    const float *da_halves, *db_halves;
+    float *da, *db;
+    int64_t in, out, rank, length;
+    float scale; /* of db */
+};
+
+__global__ void lora_gradients_kernel(lora_gradients g) {
+    const int64_t n_a = g.rank * g.in, at = global_thread();
+    if (at < n_a) {
+        g.da[at] += g.da_halves[at] + g.da_halves[at + g.length * g.in];
+    } else if (at - n_a < g.out * g.rank) {
+        const int64_t o = (at - n_a) / g.rank, r = (at - n_a) % g.rank;
+        const float *src = g.db_halves + o * PARTS * g.length + r;
+        float *dst = g.db + at - n_a;
+        *dst = fmaf(g.scale, src[0] + src[g.length], *dst);
+    }
+}
+
+/* --- What both ways share --- */
+
+/* The workspace, taken piece by piece. Without a beginning, only counted. */
+struct lora_memory {
+    unsigned char *begin;
+    size_t n_bytes;
+};
+
+template <typename T> static T *take(lora_memory &memory, int64_t n) {
+    void *piece = memory.begin != NULL ? memory.begin + memory.n_bytes : NULL;
+    memory.n_bytes += qr_round_up(n * static_cast<int64_t>(sizeof(T)), QR_DEVICE_PRODUCT_ALIGNMENT);
+    return static_cast<T *>(piece);
+}
+
+/* The library's part comes first. */
+static lora_memory memory_of(void *library) {
+    return {static_cast<unsigned char *>(library), QR_DEVICE_PRODUCT_WORKSPACE};
+}
+
+static size_t workspace_of(const lora_memory &memory) { return memory.n_bytes + QR_DEVICE_PRODUCT_ALIGNMENT; }
+
+static int64_t length_of(int64_t rank) { return qr_round_up(rank, EIGHT); }
+
+static bool takes(const qr_cuda_backend &cuda, qr_dtype x_dtype, int64_t n_rows, int64_t in, int64_t out) {
+    return x_dtype == QR_DTYPE_BF16 && n_rows >= qr_device_product_least_rows(cuda.device) && in % EIGHT == 0 &&
+           out % EIGHT == 0 && qr_device_has_products(cuda.device);
+}
+
+static bool is_aligned(const void *rows, int64_t stride, size_t element_bytes) {
+    return reinterpret_cast<uintptr_t>(rows) % 16 == 0 && stride * static_cast<int64_t>(element_bytes) % 16 == 0;
+}
+
+static lora_factors take_factors(lora_memory &memory, int64_t in, int64_t out, int64_t rank) {
+    const int64_t length = length_of(rank);
+    uint16_t *a = take<uint16_t>(memory, COPIES * length * in), *b = take<uint16_t>(memory, COPIES * length * out);
+    return {in, out, length, a, b};
+}
+
+static qrun_status put_factors(qr_cuda_backend &cuda, const lora_adapter &adapter, const lora_factors &factors,
+                               qr_error *err) {
+    const int64_t n = factors.length / EIGHT * (factors.in + factors.out);
+    return QR_LAUNCH(cuda.device, err, lora_factors_kernel, blocks_for(n, THREADS), THREADS, 0, adapter, factors);
+}
+
+static qrun_status put_rows(qr_cuda_backend &cuda, const float *halves, int64_t n_rows, int64_t length, uint16_t *rows,
+                            qr_error *err) {
+    return QR_LAUNCH(cuda.device, err, lora_rows_kernel, blocks_for(n_rows * length / EIGHT, THREADS), THREADS, 0,
+                     halves, n_rows, length, rows);
+}
+
+static qr_device_operand as_it_lies(const void *data, int64_t stride) { return {data, stride, false}; }
+static qr_device_operand transposed(const void *data, int64_t stride) { return {data, stride, true}; }
+
+struct lora_result {
+    float *c;
+    int64_t stride;
+    bool accumulate;
+};
+
+/* c [m, n] = a [m, k] · b [k, n]. */
+static qrun_status multiply(qr_cuda_backend &cuda, int64_t m, int64_t n, int64_t k, const qr_device_operand &a,
+                            const qr_device_operand &b, const lora_result &result, void *library, qr_error *err) {
+    const qr_device_product product = {QR_DTYPE_BF16, m, n, k, a, b, result.c, result.stride, NULL, result.accumulate};
+    return qr_device_multiply(cuda.device, &product, library, err);
+}
+
+/* --- lora --- */
+
+struct lora_scratch {
+    lora_factors factors;
+    float *halves;  /* of t, [n_rows, 2 · length] */
+    uint16_t *rows; /* of t, [n_rows, 3 · length] */
+};
+
+static lora_scratch lay_out(const qr_lora_args &args, lora_memory &memory) {
+    const int64_t length = length_of(args.max_rank);
+    lora_scratch scratch;
+    scratch.factors = take_factors(memory, args.in, args.out, args.max_rank);
+    scratch.halves = take<float>(memory, args.n_rows * PARTS * length);
+    scratch.rows = take<uint16_t>(memory, args.n_rows * COPIES * length);
+    return scratch;
+}
+
+size_t qr_cuda_lora_products_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
+    if (!args.in_pairs || !takes(cuda, args.x_dtype, args.n_rows, args.in, args.out)) { return 0; }
+    lora_memory memory = memory_of(NULL);
+    (void)lay_out(args, memory);
+    return workspace_of(memory);
+}
+
+bool qr_cuda_lora_products_takes(const qr_cuda_backend &cuda, const qr_lora_args &args) {
+    return qr_cuda_lora_products_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, sizeof(uint16_t)) &&
+           is_aligned(args.y, args.y_stride, sizeof(float));
+}
+
+qrun_status qr_cuda_lora_products(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
+    void *library = qr_device_product_memory(workspace);
+    lora_memory memory = memory_of(library);
+    const lora_scratch scratch = lay_out(args, memory);
+    const lora_factors &factors = scratch.factors;
+    const int64_t n = args.n_rows, twice = PARTS * factors.length, thrice = COPIES * factors.length;
+    const lora_adapter adapter = {args.factors, args.row_adapter, {}};
+    const uint16_t *a_parts = factors.a + factors.length * args.in;
+    qrun_status status = QRUN_OK;
+    QR_TRY(put_factors(cuda, adapter, factors, err));
+    QR_TRY(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride), transposed(a_parts, args.in),
+                    {scratch.halves, twice, false}, library, err));
+    QR_TRY(put_rows(cuda, scratch.halves, n, factors.length, scratch.rows, err));
+    QR_TRY(multiply(cuda, n, args.out, thrice, as_it_lies(scratch.rows, thrice), transposed(factors.b, thrice),
+                    {args.y, args.y_stride, true}, library, err));
+out:
+    return status;
+}
+
+/* --- lora_backward --- */
+
+struct lora_backward_scratch {
+    lora_factors factors;
+    float *halves;                /* of h and behind them of dh, [n_rows, 2 · length] each; then those below */
+    float *da_halves, *db_halves; /* [2 · length, in], [out, 2 · length] */
+    uint16_t *h, *dh;             /* [n_rows, 3 · length] each, dh behind h */
+};
+
+static lora_backward_scratch lay_out(const qr_lora_backward_args &args, lora_memory &memory) {
+    const int64_t length = length_of(args.rank), rows = args.n_rows * COPIES * length;
+    lora_backward_scratch scratch;
+    scratch.factors = take_factors(memory, args.in, args.out, args.rank);
+    scratch.h = take<uint16_t>(memory, 2 * rows);
+    scratch.dh = scratch.h != NULL ? scratch.h + rows : NULL;
+    lora_memory gradients = memory; /* in the same place: the halves of h and dh are done with by then */
+    scratch.halves = take<float>(memory, 2 * args.n_rows * PARTS * length);
+    scratch.da_halves = take<float>(gradients, PARTS * length * args.in);
+    scratch.db_halves = take<float>(gradients, PARTS * length * args.out);
+    memory.n_bytes = gradients.n_bytes > memory.n_bytes ? gradients.n_bytes : memory.n_bytes;
+    return scratch;
+}
+
+size_t qr_cuda_lora_backward_products_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
+    if (!args.in_pairs || !takes(cuda, args.x_dtype, args.n_rows, args.in, args.out)) { return 0; }
+    lora_memory memory = memory_of(NULL);
+    (void)lay_out(args, memory);
+    return workspace_of(memory);
+}
+
+bool qr_cuda_lora_backward_products_takes(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
+    return qr_cuda_lora_backward_products_workspace(cuda, args) > 0 && args.dy_rounded != NULL &&
+           is_aligned(args.x, args.x_stride, sizeof(uint16_t)) &&
+           is_aligned(args.dy_rounded, args.out, sizeof(uint16_t)) &&
+           (args.dx == NULL || is_aligned(args.dx, args.dx_stride, sizeof(float)));
+}
+
+/* h = A x and dh = scale · dy B, as rows. */
+static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
+                            const lora_backward_scratch &scratch, void *library, qr_error *err) {
+    const lora_factors &factors = scratch.factors;
+    const lora_adapter adapter = {NULL, NULL, {args.a, args.b, args.rank, args.scale, NULL}};
+    const int64_t n = args.n_rows, twice = PARTS * factors.length;
+    const uint16_t *a_parts = factors.a + factors.length * args.in, *b_parts = factors.b + factors.length;
+    qrun_status status = QRUN_OK;
+    QR_TRY(put_factors(cuda, adapter, factors, err));
+    QR_TRY(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride), transposed(a_parts, args.in),
+                    {scratch.halves, twice, false}, library, err));
+    QR_TRY(multiply(cuda, n, twice, args.out, as_it_lies(args.dy_rounded, args.out),
+                    as_it_lies(b_parts, COPIES * factors.length), {scratch.halves + n * twice, twice, false}, library,
+                    err));
+    QR_TRY(put_rows(cuda, scratch.halves, 2 * n, factors.length, scratch.h, err));
+out:
+    return status;
+}
+
+/* da += dhᵀ x and db += scale · dyᵀ h. */
+static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
+                                 const lora_backward_scratch &scratch, void *library, qr_error *err) {
+    const int64_t length = scratch.factors.length, twice = PARTS * length, thrice = COPIES * length;
+    const lora_gradients gradients = {scratch.da_halves, scratch.db_halves, args.da, args.db,   args.in,
+                                      args.out,          args.rank,         length,  args.scale};
+    const int64_t n = args.rank * (args.in + args.out);
+    qrun_status status = QRUN_OK;
+    QR_TRY(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
+                    as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
+    QR_TRY(multiply(cuda, args.out, twice, args.n_rows, transposed(args.dy_rounded, args.out),
+                    as_it_lies(scratch.h, thrice), {scratch.db_halves, twice, false}, library, err));
+    QR_TRY(QR_LAUNCH(cuda.device, err, lora_gradients_kernel, blocks_for(n, THREADS), THREADS, 0, gradients));
+out:
+    return status;
+}
+
+qrun_status qr_cuda_lora_backward_products(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
+                                           qr_error *err) {
+    void *library = qr_device_product_memory(workspace);
+    lora_memory memory = memory_of(library);
+    const lora_backward_scratch scratch = lay_out(args, memory);
+    const int64_t thrice = COPIES * scratch.factors.length;
+    qrun_status status = QRUN_OK;
+    QR_TRY(run_down(cuda, args, scratch, library, err));
+    QR_TRY(add_gradients(cuda, args, scratch, library, err));
+    if (args.dx != NULL) {
+        QR_TRY(multiply(cuda, args.n_rows, args.in, thrice, as_it_lies(scratch.dh, thrice),
+                        as_it_lies(scratch.factors.a, args.in), {args.dx, args.dx_stride, true}, library, err));
+    }
+out:
+    return status;
+}

@@ -1,0 +1,204 @@
+/* Weights as operands of 16 bits: runs of 16 columns of a row, dequantised and rounded to the type of the
+ * activations. */
+#ifndef QR_KERNELS_CUDA_WEIGHTS16_CUH
+#define QR_KERNELS_CUDA_WEIGHTS16_CUH
+
+#include "kernels/cuda/matrix.cuh"
+
+extern "C" {
+#include "quant/nf4.h"
+}
+
+enum {
+    CHUNK = 64,     /* columns of whole runs and of one scale a run */
+    LANE_COLS = 16, /* of a run */
+};
+
+/* How a run is read: codes as they lie, for the formats that decode uses, where rows begin at multiples of a chunk;
+ * else element by element. */
+enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY };
+
+/* The type of x, and what weights are rounded to. */
+struct of_bf16 {
+    static __device__ __forceinline__ uint16_t round(float value) { return f32_to_bf16(value); }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
+    static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+        mma_bf16(d, a, b);
+    }
+};
+
+struct of_f16 {
+    static __device__ __forceinline__ uint16_t round(float value) { return f32_to_f16(value); }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
+    static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+        mma_f16(d, a, b);
+    }
+};
+
+/* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
+template <typename type>
+static __device__ __forceinline__ void load_any(const matrix &w, int64_t o, int64_t col,
+                                                uint32_t pairs[LANE_COLS / 2]) {
+    for (int i = 0; i < LANE_COLS / 2; i++) {
+        uint16_t value[2] = {0, 0};
+        for (int j = 0; j < 2; j++) {
+            const int64_t c = col + 2 * i + j;
+            if (o < w.rows && c < w.cols) { value[j] = type::round(matrix_code(w, o * w.cols + c)); }
+        }
+        pairs[i] = pack16(value[0], value[1]);
+    }
+}
+
+/* Rows of the codes begin at multiples of a chunk's bytes where there are whole chunks; scales of a lane's 16 columns
+ * are one then too. */
+static inline weights_path path_of(const matrix &w, qr_dtype x_dtype) {
+    if (w.cols % CHUNK != 0) { return PATH_ANY; }
+    switch (w.format) {
+        case QR_WEIGHT_NF4:
+        case QR_WEIGHT_NF4_DQ: return PATH_NF4;
+        case QR_WEIGHT_INT8: return PATH_INT8;
+        case QR_WEIGHT_BF16: return x_dtype == QR_DTYPE_BF16 ? PATH_16 : PATH_ANY;
+        case QR_WEIGHT_F16: return x_dtype == QR_DTYPE_F16 ? PATH_16 : PATH_ANY;
+        default: return PATH_ANY;
+    }
+}
+
+/* --- Runs of 32 columns, for kernels that dequantise into shared or global memory: a thread a run --- */
+
+enum { RUN_COLS = 32, PIECE_COLS = 8 };
+
+/* The code book by value in a kernel's parameters: operands of instructions, which no load brings. */
+struct nf4_book {
+    float value[16];
+};
+
+static inline nf4_book nf4_book_of() {
+    nf4_book book;
+    memcpy(book.value, qr_nf4_code, sizeof book.value);
+    return book;
+}
+
+/* The sixteen weights that a block of NF4 has, rounded to 16 bits: their low bytes and their high bytes. */
+struct nf4_products {
+    uint32_t low[4], high[4];
+};
+
+template <typename type>
+static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &book, float absmax) {
+    nf4_products products;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float *code = &book.value[4 * i];
+        const uint32_t first = type::pack(code[0] * absmax, code[1] * absmax);
+        const uint32_t second = type::pack(code[2] * absmax, code[3] * absmax);
+        products.low[i] = permute_bytes(first, second, 0x6420U);
+        products.high[i] = permute_bytes(first, second, 0x7531U);
+    }
+    return products;
+}
+
+/* How a table of products lies, for eight codes: the four words of low bytes, and of high ones, in their order or with
+ * those of each half exchanged (index 0x44444444U), the halves exchanged (half 0x76547654U) or both. */
+struct nf4_order {
+    uint32_t index, half;
+};
+
+/* Eight weights of the codes in a word: a permutation looks four codes up in eight bytes by three bits of each, another
+ * one chooses between both halves of the table by the fourth. 21 instructions, 16 of them permutations, and no shared
+ * memory. The first of two codes is a byte's high half. */
+static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[4],
+                                                  const nf4_order &order = {0, 0x32103210U}) {
+    const uint32_t indices = (codes & 0x77777777U) ^ order.index, halves = (codes >> 1 & 0x44444444U) ^ order.half;
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* a permutation reads the low 16 bits of a selector */
+        const uint32_t index = indices >> 16 * i, half = halves >> 16 * i;
+        const uint32_t low = permute_bytes(permute_bytes(products.low[0], products.low[1], index),
+                                           permute_bytes(products.low[2], products.low[3], index), half);
+        const uint32_t high = permute_bytes(permute_bytes(products.high[0], products.high[1], index),
+                                            permute_bytes(products.high[2], products.high[3], index), half);
+        pairs[2 * i] = permute_bytes(low, high, 0x4051U);
+        pairs[2 * i + 1] = permute_bytes(low, high, 0x6273U);
+    }
+}
+
+/* Four codes of INT8 as numbers: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
+template <typename type> static __device__ __forceinline__ void int8_convert(uint32_t codes, uint32_t pairs[2]) {
+    const uint32_t flipped = codes ^ 0x80808080U;
+    float value[4];
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++) {
+        value[i] = f32_from_bits(permute_bytes(flipped, 0x4B000000U, 0x7440U + i)) - 8388736.0F;
+    }
+    pairs[0] = type::pack(value[0], value[1]);
+    pairs[1] = type::pack(value[2], value[3]);
+}
+
+/* The codes of a run as they lie, loaded before they are used. */
+template <weights_path path> struct run_codes {
+    enum { VECTORS = path == PATH_NF4 ? 1 : path == PATH_INT8 ? 2 : 4 };
+    uint4 vectors[VECTORS];
+    absmax_parts absmax;
+};
+
+/* Columns [col, col + 32) of row o, of any path but PATH_ANY. Behind the last row the last one: nobody wants it. */
+template <weights_path path>
+static __device__ __forceinline__ void load_run(const matrix &w, int64_t o, int64_t col, run_codes<path> &run) {
+    const int64_t index = (o < w.rows ? o : w.rows - 1) * w.cols + col;
+    const unsigned char *src = w.codes + (path == PATH_NF4 ? index / 2 : path == PATH_INT8 ? index : index * 2);
+#pragma unroll
+    for (int i = 0; i < run_codes<path>::VECTORS; i++) { run.vectors[i] = load_once_16(src + 16 * i); }
+    if (path == PATH_NF4) { run.absmax = matrix_absmax_parts(w, index >> w.block_shift); }
+}
+
+/* Weights [8 · piece, 8 · piece + 8) of a run. */
+template <typename type, weights_path path>
+static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, const nf4_products &products, int piece) {
+    uint32_t pairs[4];
+    if (path == PATH_16) { return run.vectors[piece % run_codes<path>::VECTORS]; }
+    if (path == PATH_NF4) {
+        const uint4 &all = run.vectors[0];
+        const uint32_t codes = piece == 0 ? all.x : piece == 1 ? all.y : piece == 2 ? all.z : all.w;
+        nf4_lookup(products, codes, pairs);
+    } else {
+        const uint4 &four = run.vectors[piece / 2 % run_codes<path>::VECTORS];
+        int8_convert<type>(piece % 2 == 0 ? four.x : four.z, pairs);
+        int8_convert<type>(piece % 2 == 0 ? four.y : four.w, pairs + 2);
+    }
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+/* --- A lane's 16 columns of a chunk, for kernels that dequantise into the registers of a product --- */
+
+enum { CHUNK_STEPS = 4 }; /* products a chunk */
+
+/* The codes of a row as they lie. */
+template <weights_path path> struct lane_codes {
+    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path == PATH_NF4 ? 32 : path == PATH_INT8 ? 64 : 128 };
+    uint4 vectors[VECTORS];
+};
+
+template <weights_path path>
+static __device__ __forceinline__ void load_codes(const unsigned char *src, lane_codes<path> &codes) {
+    if (path == PATH_NF4) {
+        const uint2 bytes = load_once_8(src);
+        codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
+    } else if (path != PATH_ANY) {
+#pragma unroll
+        for (unsigned i = 0; i < unsigned{lane_codes<path>::VECTORS}; i++) {
+            codes.vectors[i] = load_once_16(src + 16 * i);
+        }
+    }
+}
+
+/* The four weights of product number `step`, of INT8 and 16-bit weights. */
+template <typename type, weights_path path>
+static __device__ __forceinline__ void lane_step(const lane_codes<path> &codes, unsigned step, uint32_t pairs[2]) {
+    const uint4 &four = codes.vectors[path == PATH_16 ? step / 2 % lane_codes<path>::VECTORS : 0];
+    if (path == PATH_16) {
+        pairs[0] = step % 2 == 0 ? four.x : four.z, pairs[1] = step % 2 == 0 ? four.y : four.w;
+    } else {
+        int8_convert<type>(step == 0 ? four.x : step == 1 ? four.y : step == 2 ? four.z : four.w, pairs);
+    }
+}
+
+#endif

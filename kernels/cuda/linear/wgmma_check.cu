@@ -1,0 +1,152 @@
+/* A row's bits must not depend on the number of rows, and so not on the kernel that computes it. linear_wgmma.cu keeps
+ * the others' order of sums between its products; what a product does inside is the tensor core's, and that wgmma
+ * adds its 16 terms as mma.sync does is nowhere promised. So each device is asked, with terms whose sizes differ so
+ * much that another order, another rounding or other terms would show. */
+#include "kernels/cuda/linear/wgmma_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/linear/linear.cuh"
+
+extern "C" {
+#include "base/half.h"
+}
+
+/* Edges of both kernels' tiles, an odd number of chunks, and segments of one and of two. */
+#ifdef QR_SIMT
+enum { ROWS = 66, OUTPUTS = 24, COLS = 192 };
+#else
+enum { ROWS = 200, OUTPUTS = 136, COLS = 576 };
+#endif
+enum { HOPPER = 90, N_Y = ROWS * OUTPUTS, N_X = ROWS * COLS, WEIGHT_BYTES = OUTPUTS * COLS * 2 + 64 };
+
+struct host_numbers {
+    uint16_t x[N_X];
+    unsigned char weight[WEIGHT_BYTES];
+    float tile[N_Y], wgmma[N_Y];
+};
+
+struct device_numbers {
+    alignas(256) uint16_t x[N_X];
+    alignas(256) unsigned char weight[WEIGHT_BYTES];
+    alignas(256) float y[N_Y];
+};
+
+/* 32 bits of a number's, mixed (the finaliser of MurmurHash3). */
+static uint32_t mix(uint32_t stream, int64_t i) {
+    uint32_t bits = static_cast<uint32_t>(i) + stream * 0x9E3779B9U;
+    bits = (bits ^ bits >> 16) * 0x85EBCA6BU;
+    bits = (bits ^ bits >> 13) * 0xC2B2AE35U;
+    return bits ^ bits >> 16;
+}
+
+/* Of either sign, from 2^-8 to 2^8, zeros among them. */
+static float number(uint32_t stream, int64_t i) {
+    const float size = static_cast<float>(1 << i % 17) / 256.0F;
+    return i % 11 == 7 ? 0.0F : (static_cast<float>(mix(stream, i) >> 8) / 0x1p23F - 1.0F) * size;
+}
+
+static void fill_16(uint16_t *dst, int64_t n, uint32_t stream, qr_dtype dtype) {
+    for (int64_t i = 0; i < n; i++) {
+        const float value = number(stream, i);
+        dst[i] = dtype == QR_DTYPE_F16 ? qr_f32_to_f16(value) : qr_f32_to_bf16(value);
+    }
+}
+
+/* Any codes, and any scales of one sign. A row of x is zeros: sums of them have a sign. */
+static void fill(host_numbers *host, const qr_weight_desc &desc, qr_dtype dtype) {
+    fill_16(host->x, N_X, 1, dtype);
+    memset(host->x + COLS, 0, COLS * sizeof *host->x);
+    if (desc.format == QR_WEIGHT_BF16 || desc.format == QR_WEIGHT_F16) {
+        fill_16(reinterpret_cast<uint16_t *>(host->weight), OUTPUTS * COLS, 2, dtype);
+        return;
+    }
+    const qr_cuda_layout layout = qr_cuda_layout_of(&desc);
+    for (size_t i = 0; i < layout.scales_offset; i++) {
+        host->weight[i] = static_cast<unsigned char>(mix(3, static_cast<int64_t>(i)));
+    }
+    for (size_t i = 0; i < (layout.total_bytes - layout.scales_offset) / sizeof(float); i++) {
+        const float scale = fabsf(number(4, static_cast<int64_t>(i))) + 1.0F;
+        memcpy(host->weight + layout.scales_offset + i * sizeof scale, &scale, sizeof scale);
+    }
+}
+
+/* The same product by both kernels. */
+static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_numbers *device, qr_weight_format format,
+                           qr_dtype dtype, bool *same, qr_error *err) {
+    qr_weight weight = {};
+    weight.desc.format = format, weight.desc.rows = OUTPUTS, weight.desc.cols = COLS;
+    weight.desc.block = format == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0;
+    weight.data = device->weight;
+    fill(host, weight.desc, dtype);
+    qr_linear_args args = {};
+    args.weight = &weight, args.x = device->x, args.x_dtype = dtype, args.y = device->y;
+    args.n_rows = ROWS, args.x_stride = COLS, args.y_stride = OUTPUTS;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_copy_in(cuda.device, device->x, host->x, sizeof host->x, err));
+    QR_TRY(qr_device_copy_in(cuda.device, device->weight, host->weight, sizeof host->weight, err));
+    QR_TRY(qr_cuda_linear_tile(cuda, args, err));
+    QR_TRY(qr_device_copy_out(cuda.device, host->tile, device->y, sizeof host->tile, err));
+    QR_TRY(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
+    QR_TRY(qr_cuda_linear_wgmma(cuda, args, err));
+    QR_TRY(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
+    *same = *same && memcmp(host->tile, host->wgmma, sizeof host->tile) == 0;
+out:
+    return status;
+}
+
+static qrun_status compare_all(qr_cuda_backend &cuda, bool *same, qr_error *err) {
+    host_numbers *host = static_cast<host_numbers *>(qr_alloc_zeroed(sizeof *host));
+    if (host == NULL) { return qr_fail_memory(err, "checking the device", sizeof *host); }
+    void *memory = NULL;
+    *same = true;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers), &memory, err));
+    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_NF4, QR_DTYPE_BF16, same, err));
+    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_INT8, QR_DTYPE_F16, same, err));
+    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_BF16, QR_DTYPE_BF16, same, err));
+    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_F16, QR_DTYPE_F16, same, err));
+out:
+    qr_device_memory_destroy(cuda.device, QR_MEMORY_DEVICE, memory);
+    qr_free(host);
+    return status;
+}
+
+/* Whether the variants are wanted at all. */
+static qrun_status read_forced(const qr_device *device, bool *variants, qr_error *err) {
+    const char *forced = getenv("QRUN_FORCE_ISA");
+    char own[16];
+    snprintf(own, sizeof own, "sm_%d", qr_device_capability(device));
+    *variants = true;
+    if (forced == NULL || strncmp(forced, "sm_", 3) != 0 || strcmp(forced, own) == 0) { return QRUN_OK; }
+    *variants = false;
+    if (strcmp(forced, "sm_80") == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "cuda: instruction set \"%s\" (QRUN_FORCE_ISA) is not available here; this GPU has: %s, sm_80",
+                   forced, own);
+}
+
+qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err) {
+    const char *name = qr_device_isa(cuda->device), *why = "";
+    bool variants = false, same = false;
+    cuda->has_wgmma = false;
+    qrun_status status = read_forced(cuda->device, &variants, err);
+    if (status != QRUN_OK) { return status; }
+    if (!variants) {
+        why = " as sm_80";
+    } else if (qr_device_capability(cuda->device) == HOPPER) {
+        qr_error reason = {};
+        status = compare_all(*cuda, &same, &reason);
+        if (status == QRUN_ERROR_MEMORY) {
+            why = " without wgmma, for lack of memory";
+        } else if (status != QRUN_OK) {
+            return qr_fail(err, status, "%s", reason.message);
+        } else if (!same) {
+            why = " without wgmma, whose bits differ";
+        }
+        cuda->has_wgmma = why[0] == '\0';
+    }
+    snprintf(cuda->isa, sizeof cuda->isa, "%s%s", name, why);
+    return QRUN_OK;
+}

@@ -1,0 +1,140 @@
+/* rope_backward, activation_backward, gate_backward, embedding_backward, scatter_rows, dropout, round_act and
+ * store_weight. */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "kernels/ref/ref.h"
+
+#define NO_WORKSPACE(name)                                           \
+    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
+        (void)args;                                                  \
+        return 0;                                                    \
+    }
+
+NO_WORKSPACE(rope_backward)
+NO_WORKSPACE(activation_backward)
+NO_WORKSPACE(gate_backward)
+NO_WORKSPACE(embedding_backward)
+NO_WORKSPACE(scatter_rows)
+NO_WORKSPACE(dropout)
+NO_WORKSPACE(round_act)
+NO_WORKSPACE(store_weight)
+
+/* The transpose of what rope multiplies with, the attention factor in the tables included. */
+void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_tokens; i++) {
+        for (int64_t h = 0; h < args->n_heads; h++) {
+            float *dx = args->dx + i * args->dx_stride + h * args->head_dim;
+            for (int64_t j = 0; j < args->half; j++) {
+                const double c = (double)args->cos_table[i * args->half + j];
+                const double s = (double)args->sin_table[i * args->half + j];
+                const double a = (double)dx[j], b = (double)dx[j + args->half];
+                dx[j] = (float)(a * c + b * s);
+                dx[j + args->half] = (float)(b * c - a * s);
+            }
+        }
+    }
+}
+
+/* fn'(x). 1 − tanh² is taken as 4 / (e^u + e^−u)², which does not cancel. */
+static double act_derivative(qr_act_fn fn, double x) {
+    const double sqrt_half = 0.70710678118654752440, sqrt_two_over_pi = 0.79788456080286535588;
+    const double one_over_sqrt_two_pi = 0.39894228040143267794;
+    switch (fn) {
+        case QR_ACT_SILU: {
+            const double on = 1.0 / (1.0 + exp(-x)), off = 1.0 / (1.0 + exp(x));
+            return on + x * on * off;
+        }
+        case QR_ACT_GELU_TANH: {
+            const double u = sqrt_two_over_pi * (x + 0.044715 * x * x * x);
+            const double slope = sqrt_two_over_pi * (1.0 + 3.0 * 0.044715 * x * x), cosine = cosh(u);
+            return 0.5 * (1.0 + tanh(u)) + 0.5 * x * slope / cosine / cosine;
+        }
+        case QR_ACT_GELU_ERF: return 0.5 * erfc(-x * sqrt_half) + x * one_over_sqrt_two_pi * exp(-0.5 * x * x);
+    }
+    return 0.0;
+}
+
+void qr_ref_activation_backward(const qr_activation_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            const double slope = act_derivative(args->fn, (double)args->x[i * args->x_stride + j]);
+            args->dx[i * args->dx_stride + j] = (float)((double)args->dy[i * args->dy_stride + j] * slope);
+        }
+    }
+}
+
+void qr_ref_gate_backward(const qr_gate_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            const double g = (double)args->g[i * args->gu_stride + j], u = (double)args->u[i * args->gu_stride + j];
+            const double dy = (double)args->dy[i * args->dim + j];
+            args->dg[i * args->dgu_stride + j] = (float)(dy * u * act_derivative(args->fn, g));
+            args->du[i * args->dgu_stride + j] = (float)(dy * qr_ref_act_fn(args->fn, g));
+        }
+    }
+}
+
+void qr_ref_embedding_backward(const qr_embedding_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_tokens; i++) {
+        assert(args->ids[i] >= 0 && args->ids[i] < args->vocab);
+        for (int64_t j = 0; j < args->dim; j++) {
+            float *dst = &args->dtable[args->ids[i] * args->dim + j];
+            *dst = (float)((double)*dst + (double)args->dy[i * args->dim + j] * (double)args->scale);
+        }
+    }
+}
+
+void qr_ref_scatter_rows(const qr_scatter_rows_args *args, void *workspace) {
+    (void)workspace;
+    memset(args->dst, 0, (size_t)(args->n_dst_rows * args->dim) * sizeof(float));
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        assert(args->rows[i] >= 0 && args->rows[i] < args->n_dst_rows);
+        memcpy(args->dst + args->rows[i] * args->dim, args->src + i * args->dim, (size_t)args->dim * sizeof(float));
+    }
+}
+
+static bool is_dropped(const qr_dropout_args *args, int64_t row, int64_t col) {
+    const uint64_t row_key = (uint64_t)args->row_key[row];
+    const uint32_t counter[4] = {(uint32_t)(col / 4), (uint32_t)row_key, (uint32_t)(row_key >> 32), 0};
+    uint32_t words[4];
+    qr_philox(args->key, counter, words);
+    return (double)words[col % 4] < (double)args->p * 0x1p32;
+}
+
+void qr_ref_dropout(const qr_dropout_args *args, void *workspace) {
+    (void)workspace;
+    const double kept = 1.0 - (double)args->p;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            const double x = (double)qr_ref_load(args->x, args->x_dtype, i * args->x_stride + j);
+            qr_ref_store(args->dst, args->x_dtype, i * args->dst_stride + j, is_dropped(args, i, j) ? 0.0 : x / kept);
+        }
+    }
+}
+
+void qr_ref_round_act(const qr_round_act_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, (double)args->src[i * args->src_stride + j]);
+        }
+    }
+}
+
+void qr_ref_store_weight(const qr_store_weight_args *args, void *workspace) {
+    (void)workspace;
+    const qr_weight_desc *desc = &args->weight->desc;
+    const qr_dtype dtype = desc->format == QR_WEIGHT_F32   ? QR_DTYPE_F32
+                           : desc->format == QR_WEIGHT_F16 ? QR_DTYPE_F16
+                                                           : QR_DTYPE_BF16;
+    for (int64_t i = 0; i < desc->rows * desc->cols; i++) {
+        qr_ref_store(args->weight->data, dtype, i, (double)args->src[i]);
+    }
+}

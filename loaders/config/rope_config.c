@@ -1,0 +1,165 @@
+#include "loaders/config/rope_config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+
+static const int64_t MAX_POSITIONS = INT64_C(1) << 31;
+
+const char *qr_rope_type_name(qr_rope_type type) {
+    static const char *const names[] = {
+#define QR_X(suffix, name) name,
+        QR_ROPE_TYPES(QR_X)
+#undef QR_X
+    };
+    return (unsigned)type < QR_ROPE_TYPE_COUNT ? names[type] : "?";
+}
+
+static qrun_status read_type(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                             qr_error *err) {
+    const char *name = "default";
+    qrun_status status = qr_json_get_string(parameters, "type", &name, context->what, err);
+    if (status == QRUN_OK) { status = qr_json_get_string(parameters, "rope_type", &name, context->what, err); }
+    if (status != QRUN_OK) { return status; }
+    if (context->su_is_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) { name = "longrope"; }
+    for (int i = 0; i < QR_ROPE_TYPE_COUNT; i++) {
+        if (strcmp(name, qr_rope_type_name((qr_rope_type)i)) != 0) { continue; }
+        rope->type = (qr_rope_type)i;
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rotary scaling of type \"%.60s\" is not supported", context->what,
+                   name);
+}
+
+static qrun_status require_keys(const qr_json *parameters, const qr_rope_context *context, const qr_rope_config *rope,
+                                const char *const *keys, size_t n_keys, qr_error *err) {
+    for (size_t i = 0; i < n_keys; i++) {
+        if (!qr_json_is_null(qr_json_get(parameters, keys[i]))) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: rotary scaling of type \"%s\" needs \"%s\"", context->what,
+                       qr_rope_type_name(rope->type), keys[i]);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status check_required(const qr_json *parameters, const qr_rope_context *context, const qr_rope_config *rope,
+                                  qr_error *err) {
+    static const char *const factor[] = {"factor"};
+    static const char *const llama3[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    static const char *const longrope[] = {"short_factor", "long_factor"};
+    switch (rope->type) {
+        case QR_ROPE_LINEAR:
+        case QR_ROPE_DYNAMIC: return require_keys(parameters, context, rope, factor, QR_COUNT_OF(factor), err);
+        case QR_ROPE_LLAMA3: return require_keys(parameters, context, rope, llama3, QR_COUNT_OF(llama3), err);
+        case QR_ROPE_LONGROPE: return require_keys(parameters, context, rope, longrope, QR_COUNT_OF(longrope), err);
+        default: return QRUN_OK;
+    }
+}
+
+static qrun_status read_rotary_dim(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                                   qr_error *err) {
+    double part = context->partial_rotary_factor;
+    const qrun_status status = qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err);
+    if (status != QRUN_OK) { return status; }
+    rope->rotary_dim = (int64_t)((double)context->head_dim * part);
+    if (rope->rotary_dim >= 2 && rope->rotary_dim % 2 == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: %lld of %lld dimensions of a head would be rotated, and they must be a positive even number",
+                   context->what, (long long)rope->rotary_dim, (long long)context->head_dim);
+}
+
+static qrun_status read_numbers(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                                qr_error *err) {
+    const struct {
+        const char *key;
+        double low, high;
+        double *value;
+    } numbers[] = {
+        {"rope_theta", 1, 1e15, &rope->theta},
+        {"factor", 1e-3, 1e6, &rope->factor},
+        {"low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor},
+        {"high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor},
+        {"attention_factor", 0, 1e6, &rope->attention_factor},
+        {"beta_fast", 0, 1e6, &rope->beta_fast},
+        {"beta_slow", 0, 1e6, &rope->beta_slow},
+        {"mscale", 0, 1e6, &rope->mscale},
+        {"mscale_all_dim", 0, 1e6, &rope->mscale_all_dim},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+        const qrun_status status = qr_json_get_double(parameters, numbers[i].key, numbers[i].low, numbers[i].high,
+                                                      numbers[i].value, context->what, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    if (rope->type == QR_ROPE_LLAMA3 && rope->high_freq_factor <= rope->low_freq_factor) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"high_freq_factor\" must be greater than \"low_freq_factor\"",
+                       context->what);
+    }
+    return qr_json_get_bool(parameters, "truncate", &rope->truncate, context->what, err);
+}
+
+/* The positions that the model was trained for before scaling, and the factor that follows from them. */
+static qrun_status read_original_positions(const qr_json *parameters, const qr_rope_context *context,
+                                           qr_rope_config *rope, qr_error *err) {
+    rope->original_max_position_embeddings = context->max_position_embeddings;
+    const qrun_status status = qr_json_get_int(parameters, "original_max_position_embeddings", 1, MAX_POSITIONS,
+                                               &rope->original_max_position_embeddings, context->what, err);
+    if (status != QRUN_OK) { return status; }
+    if (context->original_max_position_embeddings > 0) {
+        rope->original_max_position_embeddings = context->original_max_position_embeddings;
+    }
+    if (rope->factor == 0) {
+        rope->factor = (double)context->max_position_embeddings / (double)rope->original_max_position_embeddings;
+    }
+    return QRUN_OK;
+}
+
+static qrun_status read_factors(const qr_json *parameters, const char *key, const qr_rope_context *context,
+                                int64_t n_expected, double **factors, qr_error *err) {
+    const qr_json *list = qr_json_get(parameters, key);
+    if (!cJSON_IsArray(list)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a list", context->what, key); }
+    *factors = qr_alloc_array((size_t)n_expected, sizeof **factors);
+    if (*factors == NULL) { return qr_fail_memory(err, context->what, (size_t)n_expected * sizeof **factors); }
+    int64_t n = 0;
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble > 0)) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something else than positive numbers",
+                           context->what, key);
+        }
+        if (n < n_expected) { (*factors)[n] = item->valuedouble; }
+    }
+    if (n == n_expected) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: \"%s\" has %lld numbers and should have %lld, half of the dimensions rotated", context->what,
+                   key, (long long)n, (long long)n_expected);
+}
+
+qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                                qr_error *err) {
+    *rope = (qr_rope_config){.theta = context->default_theta, .beta_fast = 32, .beta_slow = 1, .truncate = true};
+    if (!qr_json_is_null(parameters) && !cJSON_IsObject(parameters)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: the rotary parameters are not an object", context->what);
+    }
+    qrun_status status;
+    QR_TRY(read_type(parameters, context, rope, err));
+    QR_TRY(check_required(parameters, context, rope, err));
+    QR_TRY(read_rotary_dim(parameters, context, rope, err));
+    QR_TRY(read_numbers(parameters, context, rope, err));
+    QR_TRY(read_original_positions(parameters, context, rope, err));
+    if (rope->type == QR_ROPE_LONGROPE) {
+        const int64_t n = rope->rotary_dim / 2;
+        QR_TRY(read_factors(parameters, "short_factor", context, n, &rope->short_factors, err));
+        QR_TRY(read_factors(parameters, "long_factor", context, n, &rope->long_factors, err));
+    }
+    /* transformers reads 0 as "not given". */
+    if (rope->beta_fast == 0) { rope->beta_fast = 32; }
+    if (rope->beta_slow == 0) { rope->beta_slow = 1; }
+out:
+    if (status != QRUN_OK) { qr_rope_config_free(rope); }
+    return status;
+}
+
+void qr_rope_config_free(qr_rope_config *rope) {
+    qr_free(rope->short_factors);
+    qr_free(rope->long_factors);
+    rope->short_factors = rope->long_factors = NULL;
+}

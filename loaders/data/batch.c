@@ -1,0 +1,211 @@
+#include "loaders/data/batch.h"
+
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+
+/* An example in the epoch's order. */
+typedef struct planned_example {
+    int64_t index; /* in the dataset */
+    int64_t group; /* the row, or the micro-batch, that it goes to */
+    int32_t n_tokens, n_targets;
+} planned_example;
+
+typedef struct planned_batch {
+    int64_t first, n_examples; /* in examples */
+    int64_t n_rows, n_tokens, n_targets;
+} planned_batch;
+
+struct qr_batch_plan {
+    int64_t *examples; /* [n]: indices into the dataset, micro-batch after micro-batch */
+    int64_t n_examples;
+    planned_batch *batches;
+    int64_t n_batches;
+    int64_t n_accumulate;
+};
+
+/* Streams of the seed: epochs shuffle with theirs, grouped micro-batches with those behind 2³¹. */
+static const uint32_t GROUP_STREAMS = UINT32_C(1) << 31;
+
+static qrun_status check_options(const qr_batch_options *options, int64_t epoch, qr_error *err) {
+    const bool grouped = options->mode == QR_BATCH_GROUP;
+    if (options->n_accumulate < 1 || (!grouped && options->batch_rows < 1) || (grouped && options->batch_tokens < 1)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a batch needs a row or a token at least, and a step a batch");
+    }
+    if (epoch < 0 || epoch >= INT64_C(1) << 31) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is no epoch %lld", (long long)epoch);
+    }
+    return QRUN_OK;
+}
+
+static void list_examples(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
+                          planned_example *list) {
+    const qr_permutation order = qr_permutation_make(options->seed, (uint32_t)epoch, view->n);
+    for (int64_t k = 0; k < view->n; k++) {
+        const int64_t index = qr_dataset_view_index(view, options->shuffle ? qr_permutation_at(&order, k) : k);
+        const qr_example example = qr_dataset_get(view->dataset, index);
+        list[k] = (planned_example){index, k, (int32_t)example.n_tokens, (int32_t)example.n_targets};
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* First fit over the last rows; sets each example's row and returns how many rows there are. left: [n], room. */
+static qrun_status pack_rows(planned_example *list, int64_t n, int64_t row_tokens, int64_t *left, int64_t *n_rows,
+                             qr_error *err) {
+    *n_rows = 0;
+    for (int64_t k = 0; k < n; k++) {
+        if (list[k].n_tokens > row_tokens) {
+            return qr_fail(err, QRUN_ERROR_ARGUMENT, "an example of %d tokens does not fit a row of %lld",
+                           (int)list[k].n_tokens, (long long)row_tokens);
+        }
+        int64_t row = qr_max(0, *n_rows - QR_BATCH_OPEN_ROWS);
+        while (row < *n_rows && left[row] < list[k].n_tokens) { row++; }
+        if (row == *n_rows) { left[(*n_rows)++] = row_tokens; }
+        left[row] -= list[k].n_tokens;
+        list[k].group = row;
+    }
+    return QRUN_OK;
+}
+
+/* ---- groups of like length --------------------------------------------------------------------------------------- */
+
+static int compare_lengths(const void *a, const void *b) {
+    const planned_example *x = a, *y = b;
+    if (x->n_tokens != y->n_tokens) { return x->n_tokens > y->n_tokens ? -1 : 1; }
+    return x->group < y->group ? -1 : x->group > y->group; /* the epoch's order */
+}
+
+/* Sets each example's micro-batch, in random order, and returns how many there are. */
+static int64_t group_by_length(planned_example *list, int64_t n, const qr_batch_options *options, int64_t epoch) {
+    int64_t n_batches = 0;
+    for (int64_t first = 0; first < n; first += QR_BATCH_GROUP_EXAMPLES) {
+        const int64_t n_here = qr_min(QR_BATCH_GROUP_EXAMPLES, n - first);
+        qsort(list + first, (size_t)n_here, sizeof *list, compare_lengths);
+        int64_t n_tokens = 0;
+        for (int64_t k = first; k < first + n_here; k++) {
+            n_tokens += list[k].n_tokens;
+            if (k == first || n_tokens > options->batch_tokens) {
+                n_batches++;
+                n_tokens = list[k].n_tokens;
+            }
+            list[k].group = n_batches - 1;
+        }
+    }
+    const qr_permutation order = qr_permutation_make(options->seed, GROUP_STREAMS + (uint32_t)epoch, n_batches);
+    for (int64_t k = 0; k < n && options->shuffle; k++) { list[k].group = qr_permutation_at(&order, list[k].group); }
+    return n_batches;
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+/* Puts the examples group by group, in the list's order within each. rows_per_batch groups make a micro-batch; 0: a
+ * group is one, and every example of it a row. */
+static qrun_status lay_out(qr_batch_plan *plan, const planned_example *list, int64_t n_groups, int64_t rows_per_batch,
+                           qr_error *err) {
+    const int64_t n_batches = rows_per_batch > 0 ? qr_ceil_div(n_groups, rows_per_batch) : n_groups;
+    int64_t *next = qr_alloc_array_zeroed((size_t)n_groups + 1, sizeof *next);
+    plan->batches = qr_alloc_array_zeroed((size_t)n_batches, sizeof *plan->batches);
+    if (next == NULL || plan->batches == NULL) {
+        qr_free(next);
+        return qr_fail_memory(err, "the plan of an epoch", (unsigned long long)n_groups * sizeof *next);
+    }
+    plan->n_batches = n_batches;
+    for (int64_t k = 0; k < plan->n_examples; k++) { next[list[k].group + 1]++; }
+    for (int64_t g = 0; g < n_groups; g++) {
+        planned_batch *batch = &plan->batches[rows_per_batch > 0 ? g / rows_per_batch : g];
+        if (batch->n_rows == 0) { batch->first = next[g]; }
+        batch->n_rows += rows_per_batch > 0 ? 1 : next[g + 1];
+        next[g + 1] += next[g];
+    }
+    for (int64_t k = 0; k < plan->n_examples; k++) {
+        planned_batch *batch = &plan->batches[rows_per_batch > 0 ? list[k].group / rows_per_batch : list[k].group];
+        plan->examples[next[list[k].group]++] = list[k].index;
+        batch->n_examples++;
+        batch->n_tokens += list[k].n_tokens;
+        batch->n_targets += list[k].n_targets;
+    }
+    qr_free(next);
+    return QRUN_OK;
+}
+
+/* list: of the epoch. Uses plan->examples as room before it holds the examples. */
+static qrun_status arrange(qr_batch_plan *plan, planned_example *list, const qr_batch_options *options, int64_t epoch,
+                           qr_error *err) {
+    const int64_t n = plan->n_examples;
+    int64_t n_groups = n;
+    if (options->mode == QR_BATCH_GROUP) {
+        return lay_out(plan, list, group_by_length(list, n, options, epoch), 0, err);
+    }
+    if (options->mode == QR_BATCH_PACK) {
+        const qrun_status status = pack_rows(list, n, options->row_tokens, plan->examples, &n_groups, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    return lay_out(plan, list, n_groups, options->batch_rows, err);
+}
+
+qrun_status qr_batch_plan_create(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
+                                 qr_batch_plan **plan, qr_error *err) {
+    *plan = NULL;
+    qr_batch_plan *made = NULL;
+    planned_example *list = NULL;
+    qrun_status status;
+    QR_TRY(check_options(options, epoch, err));
+    made = qr_alloc_zeroed(sizeof *made);
+    list = qr_alloc_array((size_t)view->n, sizeof *list);
+    if (made != NULL) { made->examples = qr_alloc_array((size_t)view->n, sizeof *made->examples); }
+    if (made == NULL || list == NULL || made->examples == NULL) {
+        QR_TRY(qr_fail_memory(err, "the plan of an epoch", (unsigned long long)view->n * sizeof *list));
+    }
+    made->n_examples = view->n;
+    made->n_accumulate = options->n_accumulate;
+    list_examples(view, options, epoch, list);
+    QR_TRY(arrange(made, list, options, epoch, err));
+    *plan = made;
+    made = NULL;
+out:
+    qr_batch_plan_destroy(made);
+    qr_free(list);
+    return status;
+}
+
+void qr_batch_plan_destroy(qr_batch_plan *plan) {
+    if (plan == NULL) { return; }
+    qr_free(plan->examples);
+    qr_free(plan->batches);
+    qr_free(plan);
+}
+
+int64_t qr_batch_plan_micro_batches(const qr_batch_plan *plan) { return plan->n_batches; }
+
+int64_t qr_batch_plan_windows(const qr_batch_plan *plan) { return qr_ceil_div(plan->n_batches, plan->n_accumulate); }
+
+int64_t qr_batch_plan_most_tokens(const qr_batch_plan *plan) {
+    int64_t most = 0;
+    for (int64_t k = 0; k < plan->n_batches; k++) { most = qr_max(most, plan->batches[k].n_tokens); }
+    return most;
+}
+
+int64_t qr_batch_plan_most_examples(const qr_batch_plan *plan) {
+    int64_t most = 0;
+    for (int64_t k = 0; k < plan->n_batches; k++) { most = qr_max(most, plan->batches[k].n_examples); }
+    return most;
+}
+
+qr_micro_batch qr_batch_plan_micro_batch(const qr_batch_plan *plan, int64_t k) {
+    const planned_batch *batch = &plan->batches[k];
+    return (qr_micro_batch){plan->examples + batch->first, batch->n_examples, batch->n_rows, batch->n_tokens,
+                            batch->n_targets};
+}
+
+qr_batch_window qr_batch_plan_window(const qr_batch_plan *plan, int64_t w) {
+    qr_batch_window window = {.first = w * plan->n_accumulate};
+    window.n_micro_batches = qr_min(plan->n_accumulate, plan->n_batches - window.first);
+    for (int64_t k = window.first; k < window.first + window.n_micro_batches; k++) {
+        window.n_examples += plan->batches[k].n_examples;
+        window.n_tokens += plan->batches[k].n_tokens;
+        window.n_targets += plan->batches[k].n_targets;
+    }
+    return window;
+}

@@ -1,0 +1,65 @@
+/* Which examples are computed together: the plan of one epoch, made before it begins.
+ *
+ * An epoch is a list of micro-batches, each a list of rows, each a list of examples. A row is a unit of room, not of
+ * computing: its examples stand side by side, each with positions from 0 and attention to itself alone, so that only
+ * memory knows about rows. A window is so many micro-batches whose gradients are added up for one step; the last
+ * micro-batch of an epoch may have fewer rows, and its last window fewer micro-batches.
+ *
+ * A plan is a pure function of view, options and epoch: whoever knows (epoch, window) goes on from there. */
+#ifndef QR_LOADERS_DATA_BATCH_H
+#define QR_LOADERS_DATA_BATCH_H
+
+#include "loaders/data/order.h"
+
+typedef enum qr_batch_mode {
+    QR_BATCH_PLAIN, /* one example per row, in the epoch's order */
+    QR_BATCH_PACK,  /* rows of up to row_tokens: each example goes into the first of the last OPEN_ROWS rows that has
+                     * room for it, or begins a new one; a row longer than that cannot come about */
+    QR_BATCH_GROUP  /* one example per row; examples of like length together: each run of GROUP_EXAMPLES of the epoch's
+                     * order is sorted by length and cut into micro-batches of up to batch_tokens, as many rows as fit,
+                     * and the micro-batches are then put in random order */
+} qr_batch_mode;
+
+enum { QR_BATCH_OPEN_ROWS = 64, QR_BATCH_GROUP_EXAMPLES = 4096 };
+
+typedef struct qr_batch_options {
+    qr_batch_mode mode;
+    int64_t row_tokens;   /* PACK: the sequence length; no example may be longer */
+    int64_t batch_rows;   /* PLAIN, PACK: rows of a micro-batch */
+    int64_t batch_tokens; /* GROUP: the most tokens of a micro-batch; an example longer than it is alone in its */
+    int64_t n_accumulate; /* micro-batches of a window */
+    bool shuffle;         /* a new order each epoch; otherwise the view's */
+    uint64_t seed;
+} qr_batch_options;
+
+typedef struct qr_batch_plan qr_batch_plan;
+
+/* Holds 8 bytes per example and 40 per micro-batch, and as much again per example and row four times over while it is
+ * made. 0 ≤ epoch < 2³¹. */
+qrun_status qr_batch_plan_create(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
+                                 qr_batch_plan **plan, qr_error *err);
+void qr_batch_plan_destroy(qr_batch_plan *plan); /* NULL is fine */
+
+int64_t qr_batch_plan_micro_batches(const qr_batch_plan *plan);
+int64_t qr_batch_plan_windows(const qr_batch_plan *plan);
+/* The longest micro-batch, in tokens and in examples: what memory has to be planned for. */
+int64_t qr_batch_plan_most_tokens(const qr_batch_plan *plan);
+int64_t qr_batch_plan_most_examples(const qr_batch_plan *plan);
+
+typedef struct qr_micro_batch {
+    const int64_t *examples; /* [n_examples]: indices into the dataset, row after row */
+    int64_t n_examples, n_rows;
+    int64_t n_tokens, n_targets;
+} qr_micro_batch;
+
+/* Lent from the plan. */
+qr_micro_batch qr_batch_plan_micro_batch(const qr_batch_plan *plan, int64_t k);
+
+typedef struct qr_batch_window {
+    int64_t first, n_micro_batches;
+    int64_t n_examples, n_tokens, n_targets; /* n_targets: what the loss of the window is divided by */
+} qr_batch_window;
+
+qr_batch_window qr_batch_plan_window(const qr_batch_plan *plan, int64_t w);
+
+#endif

@@ -1,0 +1,208 @@
+#include "loaders/data/chat.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* The messages as a list of our own, so that it can end early: nodes are copied, what they hold is shared. */
+typedef struct rendering {
+    const qr_conversation *conversation;
+    const qr_chat_template *chat_template;
+    qr_json *nodes; /* [n] */
+    size_t n;
+    qr_buffer before, after, plain;
+    qr_buffer word; /* occurs nowhere in the whole rendering */
+} rendering;
+
+static void rendering_free(rendering *r) {
+    qr_free(r->nodes);
+    qr_buffer_free(&r->before);
+    qr_buffer_free(&r->after);
+    qr_buffer_free(&r->plain);
+    qr_buffer_free(&r->word);
+}
+
+static qrun_status copy_messages(rendering *r, qr_error *err) {
+    for (const qr_json *item = qr_json_first(r->conversation->messages); item != NULL; item = item->next) { r->n++; }
+    if (r->n == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "there are no messages in it"); }
+    r->nodes = qr_alloc_array(r->n, sizeof *r->nodes);
+    if (r->nodes == NULL) { return qr_fail_memory(err, "the messages", r->n * sizeof *r->nodes); }
+    size_t i = 0;
+    for (const qr_json *item = qr_json_first(r->conversation->messages); item != NULL; item = item->next) {
+        const qr_json *role = qr_json_get(item, "role");
+        if (!cJSON_IsString(role)) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "message %zu has no \"role\" that is a text", i + 1);
+        }
+        r->nodes[i] = *item;
+        r->nodes[i].next = i + 1 < r->n ? &r->nodes[i + 1] : NULL;
+        i++;
+    }
+    return QRUN_OK;
+}
+
+/* The first n messages, n ≥ 0, into a cleared *out. */
+static qrun_status render(rendering *r, size_t n, bool add_generation_prompt, qr_buffer *out, qr_error *err) {
+    const qr_conversation *c = r->conversation;
+    qr_json list = *c->messages;
+    list.child = n > 0 ? r->nodes : NULL;
+    if (n > 0) { r->nodes[n - 1].next = NULL; }
+    qr_buffer_clear(out);
+    const qrun_status status =
+        qr_chat_template_render(r->chat_template, &list, c->tools, c->extra, add_generation_prompt, c->now, out, err);
+    if (n > 0 && n < r->n) { r->nodes[n - 1].next = &r->nodes[n]; }
+    if (status == QRUN_OK && !qr_buffer_ok(out)) { return qr_fail_memory(err, "a conversation", out->size); }
+    return status;
+}
+
+static bool begins_with(const qr_buffer *text, const qr_buffer *start) {
+    return text->size >= start->size && (start->size == 0 || memcmp(text->data, start->data, start->size) == 0);
+}
+
+static size_t common_bytes(const char *a, size_t n_a, const char *b, size_t n_b) {
+    size_t n = 0;
+    while (n < n_a && n < n_b && a[n] == b[n]) { n++; }
+    while (n > 0 && n < n_a && ((unsigned char)a[n] & 0xC0U) == 0x80U) { n--; } /* back to a character's edge */
+    return n;
+}
+
+/* A rendering that may fail because the template does not take such messages: *done is then false. */
+static qrun_status try_render(rendering *r, size_t n, bool prompt, qr_buffer *out, bool *done, qr_error *err) {
+    qr_error detail = {0};
+    const qrun_status status = render(r, n, prompt, out, &detail);
+    *done = status == QRUN_OK;
+    return *done || status == QRUN_ERROR_INPUT ? QRUN_OK : qr_fail(err, status, "%s", detail.message);
+}
+
+/* R(i, prompt) into r->before and R(i + 1) into r->after; *holds is false where W does not begin with the latter. */
+static qrun_status render_turn(rendering *r, size_t i, const qr_buffer *whole, bool *holds, qr_error *err) {
+    qrun_status status = try_render(r, i, true, &r->before, holds, err);
+    if (status == QRUN_OK && *holds) { status = try_render(r, i + 1, false, &r->after, holds, err); }
+    *holds = *holds && begins_with(whole, &r->after);
+    return status;
+}
+
+/* The first way of data/chat.h; *found is false where it does not apply. */
+static qrun_status find_by_prefix(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                  qr_error *err) {
+    const qrun_status status = render_turn(r, i, whole, found, err);
+    *found = *found && begins_with(&r->after, &r->before);
+    *span = (qr_text_span){r->before.size, r->after.size};
+    return status;
+}
+
+/* The third way. */
+static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                   qr_error *err) {
+    qrun_status status = render_turn(r, i, whole, found, err);
+    if (status == QRUN_OK && *found) { status = try_render(r, i, false, &r->plain, found, err); }
+    if (status != QRUN_OK || !*found) { return status; }
+    span->start = common_bytes(r->after.data, r->after.size, r->before.data, r->before.size);
+    span->end = r->after.size;
+    *found = begins_with(&r->after, &r->plain) && span->start >= r->plain.size;
+    return QRUN_OK;
+}
+
+/* Rendering with r->word in the place of message i's content, into a cleared *out; *done is false where the message
+ * has no content that is a text, or the template does not take it. */
+static qrun_status render_with_word(rendering *r, size_t i, size_t n, qr_buffer *out, bool *done, qr_error *err) {
+    const qr_json kept = r->nodes[i];
+    size_t n_members = 0, k = 0;
+    *done = false;
+    for (const qr_json *member = kept.child; member != NULL; member = member->next) { n_members++; }
+    qr_json *members = qr_alloc_array(n_members, sizeof *members);
+    if (members == NULL) { return qr_fail_memory(err, "a message", n_members * sizeof *members); }
+    for (const qr_json *member = kept.child; member != NULL; member = member->next, k++) {
+        members[k] = *member;
+        members[k].next = k + 1 < n_members ? &members[k + 1] : NULL;
+        if (strcmp(member->string, "content") != 0 || !cJSON_IsString(member)) { continue; }
+        members[k].valuestring = r->word.data;
+        *done = true;
+    }
+    qrun_status status = QRUN_OK;
+    if (*done) {
+        r->nodes[i].child = members;
+        status = try_render(r, n, false, out, done, err);
+        r->nodes[i].child = kept.child;
+    }
+    qr_free(members);
+    return status;
+}
+
+static qrun_status choose_word(rendering *r, const qr_buffer *whole, qr_error *err) {
+    if (r->word.size > 0) { return QRUN_OK; }
+    qr_buffer_append_text(&r->word, "qrunanswer");
+    while (qr_buffer_ok(&r->word) && strstr(whole->data, r->word.data) != NULL) {
+        qr_buffer_append_char(&r->word, 'q');
+    }
+    return qr_buffer_ok(&r->word) ? QRUN_OK : qr_fail_memory(err, "a conversation", r->word.size);
+}
+
+/* What stands before and behind the word, where it is there once. */
+static bool split_at_word(const rendering *r, const qr_buffer *text, size_t *n_before, const char **behind) {
+    const char *found = text->size > 0 ? strstr(text->data, r->word.data) : NULL;
+    if (found == NULL) { return false; }
+    *n_before = (size_t)(found - text->data);
+    *behind = found + r->word.size;
+    return strstr(*behind, r->word.data) == NULL;
+}
+
+/* The second way. */
+static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
+                                qr_error *err) {
+    *found = false;
+    bool done;
+    size_t n_before, n_ignored;
+    const char *behind, *tail;
+    qrun_status status;
+    QR_TRY(choose_word(r, whole, err));
+    QR_TRY(render_with_word(r, i, r->n, &r->before, &done, err));
+    if (done) { QR_TRY(render_with_word(r, i, i + 1, &r->after, &done, err)); }
+    if (!done || !split_at_word(r, &r->before, &n_before, &behind) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
+        goto out;
+    }
+    const size_t n_behind = strlen(behind);
+    if (whole->size < n_before + n_behind || memcmp(whole->data, r->before.data, n_before) != 0 ||
+        memcmp(whole->data + whole->size - n_behind, behind, n_behind) != 0) {
+        goto out;
+    }
+    *span = (qr_text_span){n_before, whole->size - n_behind + common_bytes(behind, n_behind, tail, strlen(tail))};
+    *found = true;
+out:
+    return status;
+}
+
+static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {
+    qr_text_span span;
+    bool found;
+    qrun_status status = find_by_prefix(r, i, &marked->text, &span, &found, err);
+    if (status == QRUN_OK && !found) { status = find_by_word(r, i, &marked->text, &span, &found, err); }
+    if (status == QRUN_OK && !found) { status = find_by_parting(r, i, &marked->text, &span, &found, err); }
+    if (status != QRUN_OK) { return status; }
+    const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
+    if (!found || span.start < least) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "what the assistant wrote in message %zu cannot be told apart in what "
+                       "the chat template makes of the conversation; give this example as prompt and "
+                       "completion",
+                       i + 1);
+    }
+    return qr_marked_text_add(marked, span.start, span.end, err);
+}
+
+qrun_status qr_conversation_render(const qr_conversation *conversation, const qr_chat_template *chat_template,
+                                   qr_marked_text *marked, qr_error *err) {
+    rendering r = {.conversation = conversation, .chat_template = chat_template};
+    qrun_status status;
+    if (!cJSON_IsArray(conversation->messages)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "\"messages\" should be a list of messages");
+    }
+    QR_TRY(copy_messages(&r, err));
+    QR_TRY(render(&r, r.n, false, &marked->text, err));
+    for (size_t i = 0; i < r.n && marked->text.size > 0; i++) {
+        const char *role = qr_json_get(&r.nodes[i], "role")->valuestring;
+        if (strcmp(role, "assistant") == 0) { QR_TRY(mark_answer(&r, i, marked, err)); }
+    }
+out:
+    rendering_free(&r);
+    return status;
+}

@@ -1,0 +1,34 @@
+/* A conversation as the chat template renders it, with what the assistant wrote marked.
+ *
+ * No template says where its assistant's text is, so it is found by rendering. Let R(k) be the rendering of the first
+ * k messages, R(k, prompt) the same with the prompt for an answer, and W that of all of them.
+ *
+ *   1. When R(i + 1) begins with R(i, prompt) and W begins with R(i + 1), message i wrote what R(i + 1) adds: its text
+ *      and the end of its turn.
+ *   2. Otherwise, as where earlier thoughts are dropped once more messages follow: all is rendered again with a word
+ *      in the place of message i's content that occurs nowhere else. What stands before and behind that word in the
+ *      rendering stands before and behind the content in W; the end of the turn is what stands behind the word both
+ *      there and in R(i + 1).
+ *   3. Where that fails too, because the template takes the content apart, W begins with R(i + 1), and the prompt holds
+ *      more than the turn's opening (a tag that begins a thought): the text begins where the prompt and R(i + 1) part,
+ *      if that is behind R(i).
+ *
+ * Where none finds it the conversation is refused: what somebody else wrote is never marked. */
+#ifndef QR_LOADERS_DATA_CHAT_H
+#define QR_LOADERS_DATA_CHAT_H
+
+#include "loaders/data/spans.h"
+#include "loaders/template/chat_template.h"
+
+typedef struct qr_conversation {
+    const qr_json *messages; /* an array of objects with roles; those of "assistant" are marked */
+    const qr_json *tools;    /* an array, or NULL */
+    const qr_json *extra;    /* an object of template arguments, or NULL */
+    int64_t now;
+} qr_conversation;
+
+/* Fills a cleared *marked. */
+qrun_status qr_conversation_render(const qr_conversation *conversation, const qr_chat_template *chat_template,
+                                   qr_marked_text *marked, qr_error *err);
+
+#endif

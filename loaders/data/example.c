@@ -1,0 +1,313 @@
+#include "loaders/data/example.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "loaders/data/chat.h"
+#include "loaders/data/sharegpt.h"
+
+/* The prompts that Stanford Alpaca was trained with. */
+static const char ALPACA_WITH_INPUT[] =
+    "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+    "response that appropriately completes the request.\n\n### Instruction:\n";
+static const char ALPACA_WITHOUT_INPUT[] =
+    "Below is an instruction that describes a task. Write a response that appropriately completes the "
+    "request.\n\n### Instruction:\n";
+static const char ALPACA_INPUT[] = "\n\n### Input:\n";
+static const char ALPACA_RESPONSE[] = "\n\n### Response:\n";
+
+const char *qr_dataset_format_name(qr_dataset_format format) {
+    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages", "prompt/completion", "alpaca",
+                                                               "text",     "question/answer",   "sharegpt"};
+    return names[format];
+}
+
+/* ---- the encoder ------------------------------------------------------------------------------------------------- */
+
+/* tokens[0, n) of the tokenizer around a text: those before it and those behind it. */
+static qrun_status split_special(const qr_tokens *with, const qr_tokens *without, qr_example_encoder *encoder,
+                                 qr_error *err) {
+    size_t n_first = 0;
+    while (n_first + without->n < with->n &&
+           memcmp(with->ids + n_first, without->ids, without->n * sizeof *without->ids) != 0) {
+        n_first++;
+    }
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < with->n && status == QRUN_OK; i++) {
+        if (i < n_first) { status = qr_tokens_push(&encoder->first, with->ids[i], err); }
+        if (i >= n_first + without->n) { status = qr_tokens_push(&encoder->last, with->ids[i], err); }
+    }
+    return status;
+}
+
+static qrun_status find_special(qr_example_encoder *encoder, qr_error *err) {
+    qr_tokens with = {0}, without = {0};
+    qrun_status status;
+    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1, &(qr_encode_options){true, true}, &with, err));
+    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1, &(qr_encode_options){false, true}, &without, err));
+    if (with.n > without.n && without.n > 0) { QR_TRY(split_special(&with, &without, encoder, err)); }
+out:
+    qr_tokens_free(&with);
+    qr_tokens_free(&without);
+    return status;
+}
+
+qrun_status qr_example_encoder_create(const qr_dataset_options *options, const qr_tokenizer *tokenizer,
+                                      const qr_chat_template *chat_template, qr_example_encoder *encoder,
+                                      qr_error *err) {
+    *encoder = (qr_example_encoder){
+        .tokenizer = tokenizer, .chat_template = chat_template, .now = options->now, .seq_len = options->seq_len};
+    const char *arguments = options->template_arguments;
+    if (arguments != NULL) {
+        const qrun_status status =
+            qr_json_parse(arguments, strlen(arguments), "the template's arguments", &encoder->template_arguments, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    return find_special(encoder, err);
+}
+
+void qr_example_encoder_free(qr_example_encoder *encoder) {
+    qr_json_free(encoder->template_arguments);
+    qr_tokens_free(&encoder->first);
+    qr_tokens_free(&encoder->last);
+    *encoder = (qr_example_encoder){0};
+}
+
+void qr_encoded_example_free(qr_encoded_example *example) {
+    qr_tokens_free(&example->tokens);
+    qr_buffer_free(&example->is_target);
+    qr_marked_text_free(&example->marked);
+    *example = (qr_encoded_example){0};
+}
+
+/* ---- formats ----------------------------------------------------------------------------------------------------- */
+
+static qrun_status find_format(const qr_json *root, qr_dataset_format *format, qr_error *err) {
+    static const struct {
+        const char *key, *other_key; /* that an example of the format has */
+        qr_dataset_format format;
+    } formats[] = {
+        {"messages", NULL, QR_DATASET_MESSAGES},
+        {"prompt", "completion", QR_DATASET_PROMPT_COMPLETION},
+        {"instruction", "output", QR_DATASET_ALPACA},
+        {"conversations", NULL, QR_DATASET_SHAREGPT},
+        {"question", "answer", QR_DATASET_QUESTION_ANSWER},
+        {"text", NULL, QR_DATASET_TEXT},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
+        const bool fits = qr_json_get(root, formats[i].key) != NULL &&
+                          (formats[i].other_key == NULL || qr_json_get(root, formats[i].other_key) != NULL);
+        if (fits) { return *format = formats[i].format, QRUN_OK; }
+    }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "is of no known format; an example is an object with \"messages\", with "
+                   "\"prompt\" and \"completion\", with \"instruction\" and \"output\" (alpaca), with \"question\" and "
+                   "\"answer\", with \"conversations\" (ShareGPT), or with \"text\"");
+}
+
+/* A member that has to be a text. */
+static qrun_status get_text(const qr_json *root, const char *key, const char **text, qr_error *err) {
+    const qr_json *member = qr_json_get(root, key);
+    *text = "";
+    if (!cJSON_IsString(member)) { return qr_fail(err, QRUN_ERROR_INPUT, "\"%s\" should be a text", key); }
+    *text = member->valuestring;
+    return QRUN_OK;
+}
+
+static qrun_status push_all(qr_tokens *tokens, qr_buffer *is_target, const qr_tokens *more, uint8_t target,
+                            qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < more->n && status == QRUN_OK; i++) {
+        status = qr_tokens_push(tokens, more->ids[i], err);
+        qr_buffer_append_char(is_target, (char)target);
+    }
+    return status;
+}
+
+/* Text that begins and ends where the model's own texts do. */
+static qrun_status encode_document(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+    const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
+    qr_tokens *tokens = &example->tokens;
+    qrun_status status;
+    if (!qr_buffer_ok(&example->marked.text)) { return qr_fail_memory(err, "an example", example->marked.text.size); }
+    QR_TRY(push_all(tokens, &example->is_target, &encoder->first, 0, err));
+    QR_TRY(qr_marked_text_encode(&example->marked, encoder->tokenizer, tokens, &example->is_target, err));
+    QR_TRY(push_all(tokens, &example->is_target, &encoder->last, 1, err));
+    if (eos_id >= 0 && (tokens->n == 0 || tokens->ids[tokens->n - 1] != eos_id)) {
+        QR_TRY(push_all(tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err));
+    }
+out:
+    return status;
+}
+
+static qrun_status encode_completion(const qr_example_encoder *encoder, const char *completion,
+                                     qr_encoded_example *example, qr_error *err) {
+    qr_marked_text *marked = &example->marked;
+    const size_t n_prompt = marked->text.size;
+    qr_buffer_append_text(&marked->text, completion);
+    const qrun_status status = qr_marked_text_add(marked, n_prompt, marked->text.size, err);
+    return status == QRUN_OK ? encode_document(encoder, example, err) : status;
+}
+
+static qrun_status encode_prompt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                 qr_error *err) {
+    const char *prompt, *completion;
+    qrun_status status = get_text(root, "prompt", &prompt, err);
+    if (status == QRUN_OK) { status = get_text(root, "completion", &completion, err); }
+    if (status != QRUN_OK) { return status; }
+    qr_buffer_append_text(&example->marked.text, prompt);
+    return encode_completion(encoder, completion, example, err);
+}
+
+static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                               qr_error *err) {
+    const char *text;
+    const qrun_status status = get_text(root, "text", &text, err);
+    if (status != QRUN_OK || text[0] == '\0') { return status; }
+    return encode_completion(encoder, text, example, err);
+}
+
+/* Some templates end a turn only when another one follows, and some only by what that begins with. So an EOS directly
+ * behind an answer is part of it, and a last answer that ends in no special token is given one. */
+static qrun_status end_turns(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+    const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
+    const qr_tokens *tokens = &example->tokens;
+    char *is_target = example->is_target.data;
+    bool is_ended = false;
+    if (eos_id < 0 || tokens->n == 0 || !qr_buffer_ok(&example->is_target)) { return QRUN_OK; }
+    for (size_t t = 1; t < tokens->n; t++) {
+        if (is_target[t - 1] != 0 && tokens->ids[t] == eos_id) { is_target[t] = 1; }
+        is_ended = is_target[t] != 0 && (is_target[t - 1] != 0 ? is_ended : false);
+        is_ended |= is_target[t] != 0 && qr_tokenizer_is_special(encoder->tokenizer, tokens->ids[t]);
+    }
+    if (is_ended || is_target[tokens->n - 1] == 0) { return QRUN_OK; }
+    return push_all(&example->tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err);
+}
+
+static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_json *messages, const qr_json *tools,
+                                       qr_encoded_example *example, qr_error *err) {
+    if (encoder->chat_template == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "the examples are messages, and the model has no chat template; "
+                       "give them as prompt and completion, or put a chat_template.jinja beside the model");
+    }
+    const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
+    qrun_status status = qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err);
+    if (status != QRUN_OK) { return status; }
+    status = qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err);
+    return status == QRUN_OK ? end_turns(encoder, example, err) : status;
+}
+
+/* A user's message and the answer to it, as JSON. */
+static qrun_status encode_instruction(const qr_example_encoder *encoder, const char *instruction, const char *input,
+                                      const char *output, qr_encoded_example *example, qr_error *err) {
+    qr_buffer question = {0}, text = {0};
+    qr_json *messages = NULL;
+    qrun_status status;
+    qr_buffer_append_format(&question, "%s%s%s", instruction, input[0] != '\0' ? "\n\n" : "", input);
+    qr_buffer_append_text(&text, "[{\"role\": \"user\", \"content\": ");
+    qr_buffer_append_json_string(&text, question.data != NULL ? question.data : "", question.size);
+    qr_buffer_append_text(&text, "}, {\"role\": \"assistant\", \"content\": ");
+    qr_buffer_append_json_string(&text, output, strlen(output));
+    qr_buffer_append_text(&text, "}]");
+    if (!qr_buffer_ok(&question) || !qr_buffer_ok(&text)) { QR_TRY(qr_fail_memory(err, "an example", text.size)); }
+    QR_TRY(qr_json_parse(text.data, text.size, "an example", &messages, err));
+    QR_TRY(encode_conversation(encoder, messages, NULL, example, err));
+out:
+    qr_json_free(messages);
+    qr_buffer_free(&question);
+    qr_buffer_free(&text);
+    return status;
+}
+
+static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                 qr_error *err) {
+    const char *instruction, *input = "", *output;
+    qrun_status status = get_text(root, "instruction", &instruction, err);
+    if (status == QRUN_OK && !qr_json_is_null(qr_json_get(root, "input"))) {
+        status = get_text(root, "input", &input, err);
+    }
+    if (status == QRUN_OK) { status = get_text(root, "output", &output, err); }
+    if (status != QRUN_OK) { return status; }
+    if (qr_json_first(qr_json_get(root, "history")) != NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "has a \"history\"; give conversations as \"messages\"");
+    }
+    if (encoder->chat_template != NULL) {
+        return encode_instruction(encoder, instruction, input, output, example, err);
+    }
+    qr_buffer *text = &example->marked.text;
+    qr_buffer_append_text(text, input[0] != '\0' ? ALPACA_WITH_INPUT : ALPACA_WITHOUT_INPUT);
+    qr_buffer_append_text(text, instruction);
+    if (input[0] != '\0') {
+        qr_buffer_append_text(text, ALPACA_INPUT);
+        qr_buffer_append_text(text, input);
+    }
+    qr_buffer_append_text(text, ALPACA_RESPONSE);
+    return encode_completion(encoder, output, example, err);
+}
+
+static qrun_status encode_question(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                   qr_error *err) {
+    const char *question, *answer;
+    qrun_status status = get_text(root, "question", &question, err);
+    if (status == QRUN_OK) { status = get_text(root, "answer", &answer, err); }
+    if (status != QRUN_OK) { return status; }
+    if (encoder->chat_template != NULL) { return encode_instruction(encoder, question, "", answer, example, err); }
+    qr_buffer *text = &example->marked.text;
+    qr_buffer_append_format(text, "Question: %s\nAnswer:", question);
+    const size_t n_question = text->size;
+    qr_buffer_append_format(text, " %s", answer);
+    status = qr_marked_text_add(&example->marked, n_question, text->size, err);
+    return status == QRUN_OK ? encode_document(encoder, example, err) : status;
+}
+
+static qrun_status encode_sharegpt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                   qr_error *err) {
+    const qr_json *conversations = qr_json_get(root, "conversations"), *tools = qr_json_get(root, "tools");
+    if (qr_json_get(qr_json_first(conversations), "role") != NULL) {
+        return encode_conversation(encoder, conversations, tools, example, err);
+    }
+    qr_json *messages;
+    qrun_status status = qr_sharegpt_to_messages(conversations, qr_json_get(root, "system"), &messages, err);
+    if (status == QRUN_OK) { status = encode_conversation(encoder, messages, tools, example, err); }
+    qr_json_free(messages);
+    return status;
+}
+
+static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example *example) {
+    const size_t n = example->tokens.n;
+    const size_t n_kept = n > (size_t)encoder->seq_len ? (size_t)encoder->seq_len : n;
+    uint8_t *is_target = (uint8_t *)example->is_target.data;
+    if (n > 0) { is_target[0] = 0; } /* nothing predicts it */
+    example->n_targets = example->n_cut_targets = 0;
+    for (size_t i = 0; i < n; i++) { *(i < n_kept ? &example->n_targets : &example->n_cut_targets) += is_target[i]; }
+    example->n_cut_tokens = (int64_t)(n - n_kept);
+    example->tokens.n = n_kept;
+}
+
+qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                              qr_error *err) {
+    example->tokens.n = 0;
+    qr_buffer_clear(&example->is_target);
+    qr_marked_text_clear(&example->marked);
+    qrun_status status = find_format(root, &example->format, err);
+    if (status != QRUN_OK) { return status; }
+    switch (example->format) {
+        case QR_DATASET_MESSAGES:
+            status =
+                encode_conversation(encoder, qr_json_get(root, "messages"), qr_json_get(root, "tools"), example, err);
+            break;
+        case QR_DATASET_PROMPT_COMPLETION: status = encode_prompt(encoder, root, example, err); break;
+        case QR_DATASET_ALPACA: status = encode_alpaca(encoder, root, example, err); break;
+        case QR_DATASET_QUESTION_ANSWER: status = encode_question(encoder, root, example, err); break;
+        case QR_DATASET_SHAREGPT: status = encode_sharegpt(encoder, root, example, err); break;
+        case QR_DATASET_TEXT:
+        case QR_DATASET_FORMAT_COUNT: status = encode_text(encoder, root, example, err); break;
+    }
+    if (status == QRUN_OK && !qr_buffer_ok(&example->is_target)) {
+        status = qr_fail_memory(err, "the mask of an example", example->tokens.n);
+    }
+    if (status == QRUN_OK) { cut_and_count(encoder, example); }
+    return status;
+}

@@ -1,0 +1,39 @@
+/* One example of a data file, from its JSON to tokens and mask. */
+#ifndef QR_LOADERS_DATA_EXAMPLE_H
+#define QR_LOADERS_DATA_EXAMPLE_H
+
+#include "loaders/data/dataset.h"
+#include "loaders/data/spans.h"
+
+/* What every example of a file is made with. Immutable once made. */
+typedef struct qr_example_encoder {
+    const qr_tokenizer *tokenizer;
+    const qr_chat_template *chat_template; /* or NULL */
+    qr_json *template_arguments;           /* or NULL */
+    int64_t now, seq_len;
+    qr_tokens first, last; /* what the tokenizer puts around a text of its own accord */
+} qr_example_encoder;
+
+qrun_status qr_example_encoder_create(const qr_dataset_options *options, const qr_tokenizer *tokenizer,
+                                      const qr_chat_template *chat_template, qr_example_encoder *encoder,
+                                      qr_error *err);
+void qr_example_encoder_free(qr_example_encoder *encoder); /* fine for a zeroed one */
+
+/* Room for one example, used again for the next. Zero-initialise before first use. */
+typedef struct qr_encoded_example {
+    qr_dataset_format format;
+    qr_tokens tokens;    /* cut at seq_len */
+    qr_buffer is_target; /* [tokens.n] */
+    int64_t n_targets;
+    int64_t n_cut_tokens;  /* beyond seq_len */
+    int64_t n_cut_targets; /* among these */
+    qr_marked_text marked;
+} qr_encoded_example;
+
+void qr_encoded_example_free(qr_encoded_example *example);
+
+/* QRUN_ERROR_INPUT where the example cannot be used; messages do not name the place in the file. */
+qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                              qr_error *err);
+
+#endif

@@ -1,0 +1,153 @@
+#include "loaders/files/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "base/sizes.h"
+
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_object(const char *folder, const char *name, qr_json **root, char **path, qr_error *err) {
+    *path = qr_path_join(folder, name);
+    if (*path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    const qrun_status status = qr_json_read(*path, QR_CHECKPOINT_JSON_BYTES, root, err);
+    if (status != QRUN_OK || cJSON_IsObject(*root)) { return status; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", *path);
+}
+
+static qrun_status read_place(const qr_json *state, const char *path, qr_checkpoint *c, qr_error *err) {
+    const struct {
+        const char *key;
+        int64_t *value;
+    } members[] = {{"step", &c->step}, {"epoch", &c->epoch}, {"window", &c->window}};
+    int64_t version = 0;
+    qrun_status status = qr_json_get_int(state, "version", 1, 1, &version, path, err);
+    for (int i = 0; i < 3 && status == QRUN_OK; i++) {
+        *members[i].value = -1;
+        status = qr_json_get_int(state, members[i].key, 0, INT64_C(1) << 52, members[i].value, path, err);
+        if (status == QRUN_OK && *members[i].value < 0) {
+            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"%s\"", path, members[i].key);
+        }
+    }
+    return status == QRUN_OK && version != 1 ? qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"version\"", path) : status;
+}
+
+static qrun_status find_vector(qr_checkpoint *c, const char *name, qr_dtype dtype, const qr_safetensors_tensor **tensor,
+                               qr_error *err) {
+    const qr_safetensors_tensor *found = qr_safetensors_find(c->tensors, name);
+    const int64_t n = found != NULL && found->n_dims == 1 ? found->dims[0] : 0;
+    return qr_safetensors_require(c->tensors, name, QR_DTYPE_BIT(dtype), 1, &n, tensor, err);
+}
+
+static qrun_status check_sum(const qr_checkpoint *c, const char *path, qr_error *err) {
+    char made[24];
+    const char *stored = "";
+    const qrun_status status = qr_json_get_string(c->state, "checksum", &stored, path, err);
+    if (status != QRUN_OK) { return status; }
+    uint64_t hash = qr_hash_words(QR_HASH_START, c->parameters->data, c->parameters->n_bytes);
+    hash = qr_hash_words(hash, c->optimizer->data, c->optimizer->n_bytes);
+    snprintf(made, sizeof made, "%016" PRIx64, hash);
+    if (strcmp(made, stored) == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: the checksum of its tensors is not that of state.json", path);
+}
+
+static qrun_status read_tensors(const char *folder, qr_checkpoint *c, qr_error *err) {
+    char *path = qr_path_join(folder, "state.safetensors");
+    qrun_status status;
+    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    QR_TRY(qr_safetensors_open(path, &c->tensors, err));
+    QR_TRY(find_vector(c, "parameters", QR_DTYPE_F32, &c->parameters, err));
+    QR_TRY(find_vector(c, "optimizer", QR_DTYPE_U8, &c->optimizer, err));
+    QR_TRY(check_sum(c, path, err));
+out:
+    qr_free(path);
+    return status;
+}
+
+qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr_error *err) {
+    *checkpoint = (qr_checkpoint){0};
+    char *state_path = NULL, *run_path = NULL;
+    qrun_status status;
+    QR_TRY(read_object(folder, "state.json", &checkpoint->state, &state_path, err));
+    QR_TRY(read_place(checkpoint->state, state_path, checkpoint, err));
+    QR_TRY(read_object(folder, "run.json", &checkpoint->run, &run_path, err));
+    QR_TRY(read_tensors(folder, checkpoint, err));
+out:
+    qr_free(state_path);
+    qr_free(run_path);
+    return status;
+}
+
+void qr_checkpoint_close(qr_checkpoint *checkpoint) {
+    qr_json_free(checkpoint->state);
+    qr_json_free(checkpoint->run);
+    qr_safetensors_close(checkpoint->tensors);
+    *checkpoint = (qr_checkpoint){0};
+}
+
+/* ---- Comparing --------------------------------------------------------------------------------------------------- */
+
+enum { MAX_NAMED = 3, MAX_VALUE_BYTES = 64 };
+
+static bool same_value(const qr_json *a, const qr_json *b) {
+    if (cJSON_IsNumber(a) && cJSON_IsNumber(b)) { return a->valuedouble == b->valuedouble; }
+    if (cJSON_IsString(a) && cJSON_IsString(b)) { return strcmp(a->valuestring, b->valuestring) == 0; }
+    return a != NULL && b != NULL && cJSON_Compare(a, b, true);
+}
+
+static void append_value(const qr_json *value, qr_buffer *text) {
+    if (cJSON_IsNumber(value)) {
+        qr_buffer_append_format(text, "%.9g", value->valuedouble);
+    } else if (cJSON_IsString(value)) {
+        qr_buffer_append_format(text, "%.*s", MAX_VALUE_BYTES, value->valuestring);
+    } else {
+        qr_buffer_append_text(text, cJSON_IsTrue(value) ? "on" : cJSON_IsFalse(value) ? "off" : "not known");
+    }
+}
+
+/* Values of these are sums over what is meant: no use to a reader. */
+static const char *name_of_content(const char *key) {
+    static const char *const texts[][2] = {{"model", "the model's weights differ"},
+                                           {"tokenizer", "the model's tokenizer differs"},
+                                           {"data", "the data differ"}};
+    for (size_t i = 0; i < QR_COUNT_OF(texts); i++) {
+        if (strcmp(key, texts[i][0]) == 0) { return texts[i][1]; }
+    }
+    return NULL;
+}
+
+static void append_difference(const char *key, const qr_json *here, const qr_json *there, qr_buffer *text) {
+    const char *content = name_of_content(key);
+    if (text->size > 0) { qr_buffer_append_text(text, ", "); }
+    if (content != NULL) {
+        qr_buffer_append_text(text, content);
+        return;
+    }
+    for (const char *c = key; *c != '\0'; c++) { qr_buffer_append_char(text, *c == '_' ? ' ' : *c); }
+    qr_buffer_append_text(text, " is ");
+    append_value(here, text);
+    qr_buffer_append_text(text, " here and ");
+    append_value(there, text);
+    qr_buffer_append_text(text, " there");
+}
+
+char *qr_checkpoint_difference(const qr_json *here, const qr_json *there) {
+    qr_buffer text = {0};
+    int n = 0;
+    for (const qr_json *item = qr_json_first(here); item != NULL; item = item->next) {
+        const qr_json *other = qr_json_get(there, item->string);
+        if (same_value(item, other)) { continue; }
+        if (n++ < MAX_NAMED) { append_difference(item->string, item, other, &text); }
+    }
+    for (const qr_json *item = qr_json_first(there); item != NULL; item = item->next) {
+        if (qr_json_get(here, item->string) != NULL) { continue; }
+        if (n++ < MAX_NAMED) { append_difference(item->string, NULL, item, &text); }
+    }
+    if (n > MAX_NAMED) { qr_buffer_append_format(&text, " and %d more", n - MAX_NAMED); }
+    return n > 0 ? qr_buffer_take(&text) : qr_strdup("");
+}

@@ -1,0 +1,30 @@
+/* The checkpoint of a training run, read back: a folder of three files that must all be whole.
+ *     state.json         where the run stands: {"version": 1, "step", "epoch", "window", "checksum"} and what else
+ * belongs to it (runtime/train/checkpoint.c); checksum: qr_hash_words over the data of both tensors, in hexadecimal
+ *     run.json           what the run is: an object of everything that must be equal to go on
+ *     state.safetensors  "parameters" F32 [n], and "optimizer" U8 [n_bytes]: its states
+ * The adapter beside them is for use and is not read here. */
+#ifndef QR_LOADERS_FILES_CHECKPOINT_H
+#define QR_LOADERS_FILES_CHECKPOINT_H
+
+#include "loaders/files/json.h"
+#include "loaders/files/safetensors.h"
+
+enum { QR_CHECKPOINT_JSON_BYTES = 1 << 20 };
+
+typedef struct qr_checkpoint {
+    int64_t step, epoch, window;
+    qr_json *state, *run; /* the objects themselves */
+    qr_safetensors *tensors;
+    const qr_safetensors_tensor *parameters, *optimizer; /* in the map of the file */
+} qr_checkpoint;
+
+/* QRUN_ERROR_INPUT or QRUN_ERROR_NOT_FOUND for a folder that is not whole. Close it also after a failure. */
+qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr_error *err);
+void qr_checkpoint_close(qr_checkpoint *checkpoint); /* fine for a zeroed one */
+
+/* Where two runs (objects of run.json) differ, for a message: "rank is 8 here and 4 there, …", at most three of them.
+ * Empty where they are equal. The text is qr_alloc'ed; NULL when memory is short. */
+char *qr_checkpoint_difference(const qr_json *here, const qr_json *there);
+
+#endif

@@ -1,0 +1,55 @@
+/* JSON from outside, checked strictly: RFC 8259 grammar, UTF-8, depth, duplicate keys, the range of integers. The tree
+ * has cJSON's nodes and works with its predicates (cJSON_IsArray …), but it is made here and lives in an arena: read
+ * it, never change it, and free it with qr_json_free only. The accessors add the checks that a reader of untrusted
+ * values needs. */
+#ifndef QR_LOADERS_FILES_JSON_H
+#define QR_LOADERS_FILES_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct cJSON qr_json;
+
+enum { QR_JSON_MAX_DEPTH = 128 };
+
+/* Parses text[0, n_bytes). `what` names the text in messages (a file name, "line 12"); the message carries line and
+ * column. A leading byte-order mark is refused. Integers that a double would round are refused unless written with a
+ * fraction or exponent (beyond ±2^53 that is most of them, but not 10^30 as Python writes it); so are numbers too
+ * large for a double, half surrogate pairs, and \u0000, because strings here end in NUL. Memory comes from
+ * qr_alloc. */
+qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
+
+/* The same for text that came as a line or an argument: messages name the place in words ("line 12, column 3: …"), and
+ * the line within the text only where there are several. */
+qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
+
+/* The same for a file; what = path. Refuses more than max_bytes. */
+qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err);
+
+void qr_json_free(qr_json *root); /* NULL is fine; frees the whole tree of a root */
+
+/* Member of an object (exact, case-sensitive name), or NULL: also when object is NULL or no object. JSON null counts
+ * as present here; qr_json_is_null tells. */
+const qr_json *qr_json_get(const qr_json *object, const char *key);
+bool qr_json_is_null(const qr_json *value); /* true for NULL too */
+
+/* Typed members of an object. Absent or null leaves *value untouched and succeeds, so set the default first; another
+ * type or a value out of [low, high] fails with a message naming `what` and the key. Strings lend from the tree.
+ * A JSON number such as 2.0 counts as the integer 2. */
+qrun_status qr_json_get_int(const qr_json *object, const char *key, int64_t low, int64_t high, int64_t *value,
+                            const char *what, qr_error *err);
+qrun_status qr_json_get_double(const qr_json *object, const char *key, double low, double high, double *value,
+                               const char *what, qr_error *err);
+qrun_status qr_json_get_bool(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err);
+qrun_status qr_json_get_string(const qr_json *object, const char *key, const char **value, const char *what,
+                               qr_error *err);
+
+/* for (const qr_json *item = qr_json_first(array_or_object); item != NULL; item = item->next) …; an object's items
+ * carry their names in item->string. */
+const qr_json *qr_json_first(const qr_json *container);
+
+#endif

@@ -1,0 +1,40 @@
+/* The chat template of a model folder: messages in, the model's prompt out.
+ *
+ * Read from chat_template.jinja where there is one, else from "chat_template" in tokenizer_config.json: a text, or a
+ * list of {"name", "template"} of which "default" is used, and "tool_use" when tools are given. The special tokens of
+ * tokenizer_config.json (bos_token, eos_token, …) are variables of the template. */
+#ifndef QR_LOADERS_TEMPLATE_CHAT_TEMPLATE_H
+#define QR_LOADERS_TEMPLATE_CHAT_TEMPLATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "loaders/files/json.h"
+
+/* Immutable once made: any number of threads may render it at once. */
+typedef struct qr_chat_template qr_chat_template;
+
+/* A folder without a chat template gives QRUN_OK and *chat_template = NULL; so does a list without a "default" among
+ * its templates fail with QRUN_ERROR_INPUT, as every malformed file and every syntax error in a template does. */
+qrun_status qr_chat_template_open(const char *folder, qr_chat_template **chat_template, qr_error *err);
+
+/* A template from text[0, n_bytes), without special tokens; `what` names it in messages. */
+qrun_status qr_chat_template_parse(const char *text, size_t n_bytes, const char *what, qr_chat_template **chat_template,
+                                   qr_error *err);
+void qr_chat_template_free(qr_chat_template *chat_template); /* NULL is fine */
+
+/* Appends the prompt to out; nothing is appended when it fails.
+ *
+ * messages: an array of objects. tools: an array, or NULL (the template then sees none). extra: an object whose members
+ * become variables (enable_thinking, documents, …), or NULL; they may replace special tokens, and not messages, tools
+ * and add_generation_prompt. now: unix time for strftime_now, shown in local time.
+ *
+ * When the template calls raise_exception the status is QRUN_ERROR_INPUT and the message is the template's own. */
+qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const qr_json *messages,
+                                    const qr_json *tools, const qr_json *extra, bool add_generation_prompt, int64_t now,
+                                    qr_buffer *out, qr_error *err);
+
+#endif

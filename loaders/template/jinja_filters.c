@@ -1,0 +1,404 @@
+/* Filters on single values. Those that walk sequences are in jinja_sequence_filters.c. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "base/utf8.h"
+#include "loaders/template/jinja_filters.h"
+
+int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t otherwise) {
+    int64_t number = otherwise;
+    if (value.type != QR_JINJA_MISSING && !qr_jinja_as_index(value, &number)) {
+        (void)qr_jinja_error(run, "'%s' object cannot be interpreted as an integer", qr_jinja_type_name(value));
+    }
+    return number;
+}
+
+/* --- text --- */
+
+static qr_jinja_value filter_upper(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_UPPER);
+}
+
+static qr_jinja_value filter_lower(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_LOWER);
+}
+
+static qr_jinja_value filter_capitalize(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                        const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_CAPITAL);
+}
+
+/* Words begin after space, '-', '(', '{', '[' and '<': not where str.title sees them. */
+static qr_jinja_value filter_title(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    const qr_jinja_string *text = qr_jinja_str(run, self);
+    qr_jinja_builder builder = {.run = run};
+    size_t start = 0;
+    for (size_t i = 0; i <= text->size && !qr_jinja_failed(run);) {
+        uint32_t c = 0;
+        size_t length = i < text->size ? qr_utf8_decode(text->data + i, text->size - i, &c) : 0;
+        const bool separates =
+            i == text->size || qr_jinja_is_space(c) || (c < 0x80U && strchr("-({[<", (int)c) != NULL);
+        if (length == 0) { length = 1; }
+        if (separates) {
+            const qr_jinja_string word = {.data = text->data + start, .size = i - start};
+            qr_jinja_append_value(&builder, qr_jinja_map_case(run, &word, QR_JINJA_CAPITAL));
+            if (i < text->size) { qr_jinja_append(&builder, text->data + i, length); }
+            start = i + length;
+        }
+        i += length;
+    }
+    return qr_jinja_built(&builder);
+}
+
+static qr_jinja_value filter_trim(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                  const qr_jinja_args *raw) {
+    (void)raw;
+    return qr_jinja_strip(run, qr_jinja_str(run, self), args[0], true, true);
+}
+
+static qr_jinja_value filter_replace(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                     const qr_jinja_args *raw) {
+    (void)raw;
+    const int64_t count = args[2].type == QR_JINJA_NONE ? -1 : qr_jinja_integer_or(run, args[2], -1);
+    return qr_jinja_replace(run, qr_jinja_str(run, self), qr_jinja_str(run, args[0]), qr_jinja_str(run, args[1]),
+                            count);
+}
+
+static qr_jinja_value filter_string(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    return (qr_jinja_value){.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
+}
+
+static qr_jinja_value filter_safe(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                  const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    const qr_jinja_string *text = qr_jinja_str(run, self);
+    const qr_jinja_value safe = qr_jinja_lend(run, text->data, text->size);
+    if (!qr_jinja_failed(run)) { safe.string->safe = true; }
+    return safe;
+}
+
+static qr_jinja_value filter_escape(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    const bool safe = self.type == QR_JINJA_STRING && self.string->safe;
+    return safe ? self : qr_jinja_escape_html(run, qr_jinja_str(run, self));
+}
+
+static qr_jinja_value filter_forceescape(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                         const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    return qr_jinja_escape_html(run, qr_jinja_str(run, self));
+}
+
+static qr_jinja_value filter_indent(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)raw;
+    qr_jinja_builder builder = {.run = run}, indentation = {.run = run}, quirk = {.run = run};
+    if (args[0].type == QR_JINJA_STRING) {
+        qr_jinja_append_value(&indentation, args[0]);
+    } else {
+        const int64_t width = qr_jinja_integer_or(run, args[0], 4);
+        for (int64_t i = 0; i < width && !qr_jinja_failed(run); i++) { qr_jinja_append_text(&indentation, " "); }
+    }
+    if (self.type != QR_JINJA_STRING) {
+        return qr_jinja_error(run, "can only indent str, not %s", qr_jinja_type_name(self));
+    }
+    qr_jinja_append_value(&quirk, self);
+    qr_jinja_append_text(&quirk, "\n"); /* so that a final line end counts as a line */
+    const qr_jinja_value text = qr_jinja_built(&quirk);
+    const qr_jinja_list *lines = qr_jinja_split_lines(run, text.string, false);
+    const bool first = qr_jinja_truth(args[1]), blank = qr_jinja_truth(args[2]);
+    for (size_t i = 0; i < lines->n_items && !qr_jinja_failed(run); i++) {
+        const qr_jinja_string *line = lines->items[i].string;
+        if (i > 0) { qr_jinja_append_text(&builder, "\n"); }
+        if (i == 0 ? first : blank || line->size > 0) { qr_jinja_append(&builder, indentation.data, indentation.size); }
+        qr_jinja_append(&builder, line->data, line->size);
+    }
+    return qr_jinja_built(&builder);
+}
+
+static qr_jinja_value filter_truncate(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                      const qr_jinja_args *raw) {
+    (void)raw;
+    const qr_jinja_string *text = qr_jinja_str(run, self);
+    const qr_jinja_string dots = {.data = "...", .size = 3};
+    const qr_jinja_string *end = args[2].type == QR_JINJA_MISSING ? &dots : qr_jinja_str(run, args[2]);
+    const int64_t length = qr_jinja_integer_or(run, args[0], 255), leeway = qr_jinja_integer_or(run, args[3], 5);
+    const int64_t n_end = (int64_t)qr_jinja_char_count(end->data, end->size);
+    if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
+    if (length < n_end || leeway < 0) {
+        return qr_jinja_error(run, "truncate: expected length >= %lld", (long long)n_end);
+    }
+    if ((int64_t)qr_jinja_char_count(text->data, text->size) <= length + qr_min(leeway, INT64_MAX - length)) {
+        return (qr_jinja_value){.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
+    }
+    size_t cut = qr_jinja_char_offset(text->data, text->size, (size_t)(length - n_end));
+    if (!qr_jinja_truth(args[1])) {
+        size_t space = cut;
+        while (space > 0 && text->data[space - 1] != ' ') { space--; }
+        if (space > 0) { cut = space - 1; }
+    }
+    qr_jinja_builder builder = {.run = run};
+    qr_jinja_append(&builder, text->data, cut);
+    qr_jinja_append(&builder, end->data, end->size);
+    return qr_jinja_built(&builder);
+}
+
+static qr_jinja_value filter_wordcount(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                       const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    const qr_jinja_string *text = qr_jinja_str(run, self);
+    int64_t n = 0;
+    bool in_word = false;
+    for (size_t i = 0; i < text->size && !qr_jinja_failed(run);) {
+        uint32_t c;
+        const size_t length = qr_utf8_decode(text->data + i, text->size - i, &c);
+        const bool is_word =
+            c == '_' || c >= 0x80U || (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z');
+        n += is_word && !in_word;
+        in_word = is_word && !(c >= 0x80U && qr_jinja_is_space(c));
+        i += length > 0 ? length : 1;
+    }
+    return qr_jinja_int(n);
+}
+
+static qr_jinja_value filter_center(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)raw;
+    const qr_jinja_value text = {.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
+    qr_jinja_value width = args[0].type == QR_JINJA_MISSING ? qr_jinja_int(80) : args[0];
+    const qr_jinja_args one = {.items = &width, .n_items = 1};
+    return qr_jinja_call_builtin(run, qr_jinja_find_method(text, "center", 6), "method", text, &one);
+}
+
+static qr_jinja_value filter_format(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)args;
+    if (raw->n_items > 0 && raw->named != NULL) {
+        return qr_jinja_error(run, "can't handle positional and keyword arguments at the same time");
+    }
+    if (raw->named != NULL) {
+        return qr_jinja_format_percent(run, qr_jinja_str(run, self), qr_jinja_from_dict(raw->named));
+    }
+    qr_jinja_list *list = qr_jinja_list_create(run, raw->n_items);
+    for (size_t i = 0; i < raw->n_items; i++) { qr_jinja_list_append(run, list, raw->items[i]); }
+    return qr_jinja_format_percent(run, qr_jinja_str(run, self), qr_jinja_from_list(QR_JINJA_TUPLE, list));
+}
+
+static qr_jinja_value filter_urlencode(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                       const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    const qr_jinja_string *text = qr_jinja_str(run, self);
+    qr_jinja_builder builder = {.run = run};
+    for (size_t i = 0; i < text->size && !qr_jinja_failed(run); i++) {
+        const unsigned char c = (unsigned char)text->data[i];
+        const bool plain = (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z') ||
+                           (c != 0 && strchr("_.-~/", c) != NULL);
+        char escape[4];
+        snprintf(escape, sizeof escape, plain ? "%c" : "%%%02X", c);
+        qr_jinja_append_text(&builder, escape);
+    }
+    return qr_jinja_built(&builder);
+}
+
+/* --- numbers --- */
+
+static qr_jinja_value default_or(qr_jinja_value given, qr_jinja_value otherwise) {
+    return given.type == QR_JINJA_MISSING ? otherwise : given;
+}
+
+static qr_jinja_value truncate_double(qr_jinja_run *run, double value, qr_jinja_value otherwise) {
+    if (isnan(value)) { return otherwise; }
+    if (value >= -9223372036854775808.0 && value < 9223372036854775808.0) { return qr_jinja_int((int64_t)value); }
+    return isinf(value) ? otherwise : qr_jinja_error(run, "the integer does not fit 64 bits");
+}
+
+static qr_jinja_value filter_int(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                 const qr_jinja_args *raw) {
+    (void)raw;
+    const qr_jinja_value otherwise = default_or(args[0], qr_jinja_int(0));
+    const int64_t base = qr_jinja_integer_or(run, args[1], 10);
+    int64_t value;
+    double number;
+    bool overflow;
+    if (base < 0 || base == 1 || base > 36) { return otherwise; }
+    if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
+    if (qr_jinja_as_index(self, &value)) { return qr_jinja_int(value); }
+    if (self.type == QR_JINJA_FLOAT) { return truncate_double(run, self.number, otherwise); }
+    if (self.type != QR_JINJA_STRING) { return otherwise; }
+    if (qr_jinja_parse_int(self.string->data, self.string->size, (int)base, &value, &overflow)) {
+        return overflow ? qr_jinja_error(run, "the integer does not fit 64 bits") : qr_jinja_int(value);
+    }
+    const bool parsed = qr_jinja_parse_double(self.string->data, self.string->size, &number);
+    return parsed ? truncate_double(run, number, otherwise) : otherwise;
+}
+
+static qr_jinja_value filter_float(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)raw;
+    double number;
+    if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
+    if (qr_jinja_is_number(self)) { return qr_jinja_float(qr_jinja_as_double(self)); }
+    const bool parsed =
+        self.type == QR_JINJA_STRING && qr_jinja_parse_double(self.string->data, self.string->size, &number);
+    return parsed ? qr_jinja_float(number) : default_or(args[0], qr_jinja_float(0.0));
+}
+
+static qr_jinja_value filter_abs(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                 const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    int64_t value;
+    if (self.type == QR_JINJA_FLOAT) { return qr_jinja_float(fabs(self.number)); }
+    if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
+    if (!qr_jinja_as_index(self, &value)) {
+        return qr_jinja_error(run, "bad operand type for abs(): '%s'", qr_jinja_type_name(self));
+    }
+    return value < 0 ? qr_jinja_binary(run, '-', qr_jinja_int(0), qr_jinja_int(value)) : qr_jinja_int(value);
+}
+
+/* Half to even on the exact binary value, as Python rounds. */
+static double round_half_even(double value, int64_t precision) {
+    if (precision < 0) {
+        const double scale = pow(10.0, (double)-precision);
+        return isfinite(scale) ? nearbyint(value / scale) * scale : 0.0;
+    }
+    char text[400];
+    double rounded;
+    if (precision > 22 || fabs(value) > 1e22) { return value; }
+    snprintf(text, sizeof text, "%.*f", (int)precision, value);
+    char *comma = strchr(text, ',');
+    if (comma != NULL) { *comma = '.'; }
+    return qr_jinja_parse_double(text, strlen(text), &rounded) ? rounded : value;
+}
+
+static qr_jinja_value filter_round(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)raw;
+    const int64_t precision = qr_jinja_integer_or(run, args[0], 0);
+    const char *method = args[1].type == QR_JINJA_STRING ? qr_jinja_cstring(run, args[1]) : "common";
+    if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
+    if (!qr_jinja_is_number(self)) {
+        return qr_jinja_error(run, "type %s doesn't define round", qr_jinja_type_name(self));
+    }
+    if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
+    const double scale = pow(10.0, (double)precision);
+    if (strcmp(method, "ceil") == 0) { return qr_jinja_float(ceil(qr_jinja_as_double(self) * scale) / scale); }
+    if (strcmp(method, "floor") == 0) { return qr_jinja_float(floor(qr_jinja_as_double(self) * scale) / scale); }
+    if (strcmp(method, "common") != 0) { return qr_jinja_error(run, "method must be common, ceil or floor"); }
+    int64_t value;
+    if (qr_jinja_as_index(self, &value) && precision >= 0) { return qr_jinja_int(value); }
+    const double rounded = round_half_even(qr_jinja_as_double(self), precision);
+    return self.type == QR_JINJA_FLOAT ? qr_jinja_float(rounded) : truncate_double(run, rounded, qr_jinja_int(0));
+}
+
+/* --- any value --- */
+
+static qr_jinja_value filter_default(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                     const qr_jinja_args *raw) {
+    (void)raw;
+    const bool replaced = self.type == QR_JINJA_UNDEFINED || (qr_jinja_truth(args[1]) && !qr_jinja_truth(self));
+    return !replaced ? self : args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, "") : args[0];
+}
+
+static qr_jinja_value filter_attr(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                  const qr_jinja_args *raw) {
+    (void)raw;
+    const qr_jinja_value name = {.type = QR_JINJA_STRING, .string = qr_jinja_str(run, args[0])};
+    /* Attributes only, unlike object.name: the items of a dict are not attributes. */
+    if (self.type == QR_JINJA_DICT && qr_jinja_find_method(self, name.string->data, name.string->size) == NULL) {
+        return qr_jinja_absent(run, QR_JINJA_NO_ATTRIBUTE, "dict object", name);
+    }
+    return qr_jinja_failed(run) ? qr_jinja_undefined() : qr_jinja_get_attribute(run, self, name);
+}
+
+static void read_separators(qr_jinja_run *run, qr_jinja_value separators, qr_jinja_json_style *style) {
+    if (separators.type == QR_JINJA_MISSING || separators.type == QR_JINJA_NONE) { return; }
+    const bool pair = (separators.type == QR_JINJA_TUPLE || separators.type == QR_JINJA_LIST) &&
+                      separators.list->n_items == 2 && separators.list->items[0].type == QR_JINJA_STRING &&
+                      separators.list->items[1].type == QR_JINJA_STRING;
+    if (!pair) {
+        (void)qr_jinja_error(run, "tojson: separators must be two strings");
+        return;
+    }
+    style->item_separator = separators.list->items[0].string;
+    style->key_separator = separators.list->items[1].string;
+}
+
+static qr_jinja_value filter_tojson(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)raw;
+    static const qr_jinja_string comma = {.data = ",", .size = 1}, comma_space = {.data = ", ", .size = 2};
+    static const qr_jinja_string colon_space = {.data = ": ", .size = 2};
+    qr_jinja_json_style style = {
+        .ensure_ascii = qr_jinja_truth(args[0]), .sort_keys = qr_jinja_truth(args[3]), .key_separator = &colon_space};
+    qr_jinja_builder indentation = {.run = run}, builder = {.run = run};
+    qr_jinja_value indent = qr_jinja_none();
+    if (args[1].type == QR_JINJA_STRING) {
+        indent = args[1];
+    } else if (args[1].type != QR_JINJA_MISSING && args[1].type != QR_JINJA_NONE) {
+        const int64_t width = qr_jinja_integer_or(run, args[1], 0);
+        for (int64_t i = 0; i < width && !qr_jinja_failed(run); i++) { qr_jinja_append_text(&indentation, " "); }
+        indent = qr_jinja_built(&indentation);
+    }
+    style.indent = indent.type == QR_JINJA_STRING ? indent.string : NULL;
+    style.item_separator = style.indent != NULL ? &comma : &comma_space;
+    read_separators(run, args[2], &style);
+    qr_jinja_append_json(&builder, self, &style);
+    return qr_jinja_built(&builder);
+}
+
+static qr_jinja_value filter_length(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)args, (void)raw;
+    size_t length;
+    if (!qr_jinja_length(self, &length)) {
+        return qr_jinja_error(run, "object of type '%s' has no len()", qr_jinja_type_name(self));
+    }
+    return qr_jinja_int((int64_t)length);
+}
+
+static const qr_jinja_builtin filters[] = {
+    {"abs", "", 0, filter_abs},
+    {"attr", "name", 1, filter_attr},
+    {"capitalize", "", 0, filter_capitalize},
+    {"center", "width", 0, filter_center},
+    {"count", "", 0, filter_length},
+    {"d", "default_value boolean", 0, filter_default},
+    {"default", "default_value boolean", 0, filter_default},
+    {"e", "", 0, filter_escape},
+    {"escape", "", 0, filter_escape},
+    {"float", "default", 0, filter_float},
+    {"forceescape", "", 0, filter_forceescape},
+    {"format", NULL, 0, filter_format},
+    {"indent", "width first blank", 0, filter_indent},
+    {"int", "default base", 0, filter_int},
+    {"length", "", 0, filter_length},
+    {"lower", "", 0, filter_lower},
+    {"replace", "old new count", 2, filter_replace},
+    {"round", "precision method", 0, filter_round},
+    {"safe", "", 0, filter_safe},
+    {"string", "", 0, filter_string},
+    {"title", "", 0, filter_title},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson},
+    {"trim", "chars", 0, filter_trim},
+    {"truncate", "length killwords end leeway", 0, filter_truncate},
+    {"upper", "", 0, filter_upper},
+    {"urlencode", "", 0, filter_urlencode},
+    {"wordcount", "", 0, filter_wordcount},
+};
+
+const qr_jinja_builtin *qr_jinja_find_filter(const char *name, size_t size) {
+    const qr_jinja_builtin *found = qr_jinja_find_builtin(filters, QR_COUNT_OF(filters), name, size);
+    return found != NULL ? found : qr_jinja_find_sequence_filter(name, size);
+}

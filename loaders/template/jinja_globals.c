@@ -1,0 +1,142 @@
+/* Functions that every template can call. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "loaders/template/jinja_filters.h"
+
+const char *qr_jinja_cstring(qr_jinja_run *run, qr_jinja_value value) {
+    qr_jinja_builder builder = {.run = run};
+    qr_jinja_append_value(&builder, value);
+    qr_jinja_append(&builder, "", 1);
+    return qr_jinja_failed(run) ? "" : builder.data;
+}
+
+static qr_jinja_value global_range(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                   const qr_jinja_args *raw) {
+    (void)self, (void)raw;
+    const bool has_start = args[1].type != QR_JINJA_MISSING;
+    const int64_t start = has_start ? qr_jinja_integer_or(run, args[0], 0) : 0;
+    const int64_t stop = qr_jinja_integer_or(run, has_start ? args[1] : args[0], 0);
+    const int64_t step = qr_jinja_integer_or(run, args[2], 1);
+    if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
+    if (step == 0) { return qr_jinja_error(run, "range() arg 3 must not be zero"); }
+    const bool any = step > 0 ? start < stop : start > stop;
+    const uint64_t distance = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop;
+    const uint64_t stride = step > 0 ? (uint64_t)step : 0U - (uint64_t)step;
+    const uint64_t n = any ? (distance - 1) / stride + 1 : 0;
+    if (n > QR_JINJA_MAX_RANGE) {
+        return qr_jinja_error(run, "range too big: the sandbox blocks ranges larger than %d", (int)QR_JINJA_MAX_RANGE);
+    }
+    char shown[96];
+    snprintf(shown, sizeof shown,
+             step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", start,
+             stop, step);
+    qr_jinja_list *list = qr_jinja_list_create(run, (size_t)n);
+    const char *kind = qr_jinja_cstring(run, qr_jinja_copy(run, shown, strlen(shown)));
+    if (!qr_jinja_failed(run)) { list->kind = kind; }
+    for (uint64_t i = 0; i < n && !qr_jinja_failed(run); i++) {
+        qr_jinja_list_append(run, list, qr_jinja_int((int64_t)((uint64_t)start + i * (uint64_t)step)));
+    }
+    return qr_jinja_from_list(QR_JINJA_RANGE, list);
+}
+
+/* dict(mapping or pairs, **items) */
+static qr_jinja_value make_dict(qr_jinja_run *run, const qr_jinja_args *raw, const char *what) {
+    qr_jinja_dict *dict = qr_jinja_dict_create(run);
+    if (raw->n_items > 1) {
+        return qr_jinja_error(run, "%s() takes at most 1 positional argument, not %zu", what, raw->n_items);
+    }
+    if (raw->n_items == 1 && raw->items[0].type == QR_JINJA_DICT) {
+        const qr_jinja_dict *from = raw->items[0].dict;
+        for (size_t i = 0; i < from->n_entries && !qr_jinja_failed(run); i++) {
+            (void)qr_jinja_dict_set(run, dict, from->entries[i].key, from->entries[i].value);
+        }
+    } else if (raw->n_items == 1) {
+        const qr_jinja_list *pairs = qr_jinja_iterate(run, raw->items[0]);
+        for (size_t i = 0; i < pairs->n_items && !qr_jinja_failed(run); i++) {
+            const qr_jinja_list *pair = qr_jinja_iterate(run, pairs->items[i]);
+            if (qr_jinja_failed(run)) { break; }
+            if (pair->n_items != 2) {
+                return qr_jinja_error(run, "%s(): element %zu has length %zu; 2 is required", what, i, pair->n_items);
+            }
+            (void)qr_jinja_dict_set(run, dict, pair->items[0], pair->items[1]);
+        }
+    }
+    for (size_t i = 0; raw->named != NULL && i < raw->named->n_entries && !qr_jinja_failed(run); i++) {
+        (void)qr_jinja_dict_set(run, dict, raw->named->entries[i].key, raw->named->entries[i].value);
+    }
+    return qr_jinja_from_dict(dict);
+}
+
+static qr_jinja_value global_dict(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                  const qr_jinja_args *raw) {
+    (void)self, (void)args;
+    return make_dict(run, raw, "dict");
+}
+
+static qr_jinja_value global_namespace(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                       const qr_jinja_args *raw) {
+    (void)self, (void)args;
+    qr_jinja_value made = make_dict(run, raw, "namespace");
+    if (qr_jinja_failed(run)) { return made; }
+    for (size_t i = 0; i < made.dict->n_entries; i++) {
+        const qr_jinja_value key = made.dict->entries[i].key;
+        if (key.type == QR_JINJA_STRING && key.string->size > 0 && key.string->data[0] == '_') {
+            return qr_jinja_error(run, "templates cannot store underscore-prefixed attributes on a namespace: '%s'",
+                                  qr_jinja_cstring(run, key));
+        }
+    }
+    made.type = QR_JINJA_NAMESPACE;
+    return made;
+}
+
+static qr_jinja_value global_cycler(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)self, (void)args;
+    if (raw->n_items == 0) { return qr_jinja_error(run, "at least one item has to be provided"); }
+    qr_jinja_list *list = qr_jinja_list_create(run, raw->n_items);
+    for (size_t i = 0; i < raw->n_items; i++) { qr_jinja_list_append(run, list, raw->items[i]); }
+    return qr_jinja_from_list(QR_JINJA_CYCLER, list);
+}
+
+static qr_jinja_value global_joiner(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                    const qr_jinja_args *raw) {
+    (void)self, (void)raw;
+    qr_jinja_list *list = qr_jinja_list_create(run, 1);
+    qr_jinja_list_append(run, list, args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, ", ") : args[0]);
+    return qr_jinja_from_list(QR_JINJA_JOINER, list);
+}
+
+/* The template's own message, and nothing around it. */
+static qr_jinja_value global_raise_exception(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                             const qr_jinja_args *raw) {
+    (void)self, (void)raw;
+    const char *message = qr_jinja_cstring(run, args[0]);
+    if (run->status == QRUN_OK) { run->status = qr_fail(run->err, QRUN_ERROR_INPUT, "%s", message); }
+    return qr_jinja_undefined();
+}
+
+static qr_jinja_value global_strftime_now(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
+                                          const qr_jinja_args *raw) {
+    (void)self, (void)raw;
+    if (args[0].type != QR_JINJA_STRING) {
+        return qr_jinja_error(run, "strftime_now() takes a format, not %s", qr_jinja_type_name(args[0]));
+    }
+    return qr_jinja_format_time(run, args[0].string, run->now);
+}
+
+static const qr_jinja_builtin globals[] = {
+    {"range", "start stop step", 1, global_range},
+    {"dict", NULL, 0, global_dict},
+    {"namespace", NULL, 0, global_namespace},
+    {"cycler", NULL, 0, global_cycler},
+    {"joiner", "sep", 0, global_joiner},
+    {"raise_exception", "message", 1, global_raise_exception},
+    {"strftime_now", "format", 1, global_strftime_now},
+};
+
+const qr_jinja_builtin *qr_jinja_find_global(const char *name, size_t size) {
+    return qr_jinja_find_builtin(globals, QR_COUNT_OF(globals), name, size);
+}

@@ -1,0 +1,269 @@
+/* Added tokens: text that becomes one id before, or right after, normalisation. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "base/utf8.h"
+#include "loaders/tokenizer/internal.h"
+
+/* --- loading ------------------------------------------------------------------------------------------------------ */
+
+static int32_t find_exact(const qr_trie *trie, const char *text, size_t n_bytes) {
+    uint32_t node = 0;
+    int32_t value = -1;
+    for (size_t i = 0; trie->edges != NULL && i < n_bytes; i++) {
+        if (!qr_trie_step(trie, &node, (unsigned char)text[i], &value)) { return -1; }
+    }
+    return value;
+}
+
+int32_t qr_tokenizer_find_added(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes) {
+    return find_exact(&tokenizer->added_contents, text, n_bytes);
+}
+
+static qrun_status read_flags(const qr_json *item, qr_added_token *token, const char *what, qr_error *err) {
+    qrun_status status;
+    token->normalized = true;
+    QR_TRY(qr_json_get_bool(item, "special", &token->special, what, err));
+    QR_TRY(qr_json_get_bool(item, "single_word", &token->single_word, what, err));
+    QR_TRY(qr_json_get_bool(item, "lstrip", &token->lstrip, what, err));
+    QR_TRY(qr_json_get_bool(item, "rstrip", &token->rstrip, what, err));
+    QR_TRY(qr_json_get_bool(item, "normalized", &token->normalized, what, err));
+out:
+    return status;
+}
+
+/* The id is the vocabulary's where the vocabulary has the text, the file's otherwise. Of several added tokens with one
+ * text the first gives the id and the last the flags. */
+static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_t id, const char *what, qr_error *err) {
+    const char *content = NULL;
+    qr_added_token token = {.id = id};
+    qrun_status status = qr_json_get_string(item, "content", &content, what, err);
+    if (status == QRUN_OK) { status = read_flags(item, &token, what, err); }
+    if (status != QRUN_OK) { return status; }
+    if (content == NULL) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: an added token has no content", what); }
+    if (content[0] == '\0') { return QRUN_OK; }
+    token.n_content = strlen(content);
+    const int32_t known = qr_vocab_find(&tokenizer->vocab, content, token.n_content);
+    const int32_t twin = qr_tokenizer_find_added(tokenizer, content, token.n_content);
+    if (twin >= 0) {
+        token.content = tokenizer->added[twin].content;
+        token.id = tokenizer->added[twin].id;
+        tokenizer->added[twin] = token;
+        return QRUN_OK;
+    }
+    size_t n_taken;
+    if (known >= 0) {
+        token.id = known;
+    } else if (qr_vocab_text(&tokenizer->vocab, token.id, &n_taken) != NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: the added token \"%.64s\" has the id %d of another token", what,
+                       content, (int)token.id);
+    }
+    if (!qr_array_reserve(&tokenizer->added, &tokenizer->added_capacity, tokenizer->n_added + 1, sizeof token) ||
+        (token.content = qr_strdup(content)) == NULL) {
+        return qr_fail_memory(err, "the added tokens", sizeof token);
+    }
+    qr_trie_insert(&tokenizer->added_contents, content, token.n_content, (int32_t)tokenizer->n_added);
+    tokenizer->added[tokenizer->n_added++] = token;
+    return QRUN_OK;
+}
+
+static qrun_status map_ids(qr_tokenizer *tokenizer, const char *what, qr_error *err) {
+    tokenizer->n_ids = tokenizer->vocab.n_ids;
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
+        if (tokenizer->added[i].id >= tokenizer->n_ids) { tokenizer->n_ids = tokenizer->added[i].id + 1; }
+    }
+    tokenizer->added_of_id = qr_alloc_array((size_t)tokenizer->n_ids, sizeof *tokenizer->added_of_id);
+    if (tokenizer->added_of_id == NULL) {
+        return qr_fail_memory(err, "the table of ids", (size_t)tokenizer->n_ids * sizeof *tokenizer->added_of_id);
+    }
+    for (int32_t id = 0; id < tokenizer->n_ids; id++) { tokenizer->added_of_id[id] = -1; }
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
+        int32_t *slot = &tokenizer->added_of_id[tokenizer->added[i].id];
+        if (*slot >= 0) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: the added tokens \"%.64s\" and \"%.64s\" have the same id %d",
+                           what, tokenizer->added[*slot].content, tokenizer->added[i].content,
+                           (int)tokenizer->added[i].id);
+        }
+        *slot = (int32_t)i;
+    }
+    return QRUN_OK;
+}
+
+/* Counts the tokens of a list or object and the bytes of their texts. */
+static void measure(const qr_json *tokens, size_t *n_bytes, int64_t *n_tokens) {
+    for (const qr_json *item = qr_json_first(tokens); item != NULL; item = item->next) {
+        const qr_json *content = qr_json_get(item, "content");
+        *n_bytes += cJSON_IsString(content) ? strlen(content->valuestring) : 0;
+        ++*n_tokens;
+    }
+}
+
+/* The key of added_tokens_decoder as an id. */
+static qrun_status read_key(const char *key, int64_t largest_id, int32_t *id, const char *what, qr_error *err) {
+    const size_t n = strspn(key, "0123456789");
+    const long long value = n > 0 && n < 10 && key[n] == '\0' ? strtoll(key, NULL, 10) : -1;
+    if (value < 0 || value > largest_id) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: added_tokens_decoder: \"%.64s\" is not an id from 0 to %lld", what,
+                       key, (long long)largest_id);
+    }
+    *id = (int32_t)value;
+    return QRUN_OK;
+}
+
+qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list, const qr_json *by_id,
+                                    const char *what, qr_error *err) {
+    if (!qr_json_is_null(list) && !cJSON_IsArray(list)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: added_tokens is not a list", what);
+    }
+    size_t n_bytes = 0;
+    int64_t n_tokens = tokenizer->vocab.n_ids;
+    measure(list, &n_bytes, &n_tokens);
+    measure(by_id, &n_bytes, &n_tokens);
+    const int64_t largest_id = 4 * n_tokens + 65536;
+    int32_t id = 0;
+    qrun_status status = qr_trie_create(&tokenizer->added_contents, n_bytes, err);
+    for (const qr_json *item = qr_json_first(list); status == QRUN_OK && item != NULL; item = item->next) {
+        status = qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &id, what, err);
+        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
+    }
+    for (const qr_json *item = qr_json_first(by_id); status == QRUN_OK && item != NULL; item = item->next) {
+        status = read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err);
+        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
+    }
+    return status == QRUN_OK ? map_ids(tokenizer, what, err) : status;
+}
+
+/* What is looked for in normalised text, and what the decoder is given, is the normalised content. */
+static qrun_status normalize_content(const qr_tokenizer *tokenizer, qr_added_token *token, qr_error *err) {
+    qr_encode_work work = {.tokenizer = tokenizer, .err = err};
+    const char *text = token->content;
+    size_t n_bytes = token->n_content;
+    qrun_status status = qr_normalize(&work, &text, &n_bytes);
+    if (status == QRUN_OK && (n_bytes != token->n_content || memcmp(text, token->content, n_bytes) != 0)) {
+        token->decoded = qr_strndup(text, n_bytes);
+        token->n_decoded = n_bytes;
+        if (token->decoded == NULL) { status = qr_fail_memory(err, "the added tokens", n_bytes); }
+    }
+    qr_encode_work_free(&work);
+    return status;
+}
+
+qrun_status qr_tokenizer_index_added(qr_tokenizer *tokenizer, qr_error *err) {
+    size_t n_raw = 0, n_normalized = 0;
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < tokenizer->n_added; i++) {
+        qr_added_token *token = &tokenizer->added[i];
+        if (token->normalized) { status = normalize_content(tokenizer, token, err); }
+        *(token->normalized ? &n_normalized : &n_raw) += token->decoded != NULL ? token->n_decoded : token->n_content;
+    }
+    if (status == QRUN_OK && n_raw > 0) { status = qr_trie_create(&tokenizer->added_raw, n_raw, err); }
+    if (status == QRUN_OK && n_normalized > 0) {
+        status = qr_trie_create(&tokenizer->added_normalized, n_normalized, err);
+    }
+    for (size_t i = 0; status == QRUN_OK && i < tokenizer->n_added; i++) {
+        const qr_added_token *token = &tokenizer->added[i];
+        const bool changed = token->decoded != NULL;
+        qr_trie_insert(token->normalized ? &tokenizer->added_normalized : &tokenizer->added_raw,
+                       changed ? token->decoded : token->content, changed ? token->n_decoded : token->n_content,
+                       (int32_t)i);
+    }
+    return status;
+}
+
+void qr_tokenizer_free_added(qr_tokenizer *tokenizer) {
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
+        qr_free(tokenizer->added[i].content);
+        qr_free(tokenizer->added[i].decoded);
+    }
+    qr_free(tokenizer->added);
+    qr_free(tokenizer->added_of_id);
+    qr_trie_free(&tokenizer->added_contents);
+    qr_trie_free(&tokenizer->added_raw);
+    qr_trie_free(&tokenizer->added_normalized);
+}
+
+/* --- searching ---------------------------------------------------------------------------------------------------- */
+
+static size_t longest_match(const qr_trie *trie, const char *text, size_t n_bytes, int32_t *index) {
+    uint32_t node = 0;
+    size_t longest = 0;
+    int32_t value;
+    for (size_t i = 0; i < n_bytes && qr_trie_step(trie, &node, (unsigned char)text[i], &value); i++) {
+        if (value >= 0) {
+            longest = i + 1;
+            *index = value;
+        }
+    }
+    return longest;
+}
+
+static size_t char_before(const char *text, size_t end, uint32_t *c) {
+    size_t start = end - 1;
+    while (start > 0 && ((unsigned char)text[start] & 0xC0U) == 0x80U) { start--; }
+    (void)qr_utf8_decode(text + start, end - start, c);
+    return start;
+}
+
+static bool touches_word(const char *text, size_t n_bytes, size_t start, size_t end) {
+    uint32_t c;
+    if (start > 0) {
+        (void)char_before(text, start, &c);
+        if (qr_is_word(c)) { return true; }
+    }
+    if (end < n_bytes) {
+        (void)qr_utf8_decode(text + end, n_bytes - end, &c);
+        if (qr_is_word(c)) { return true; }
+    }
+    return false;
+}
+
+static size_t skip_spaces_back(const char *text, size_t end, size_t limit) {
+    while (end > limit) {
+        uint32_t c;
+        const size_t start = char_before(text, end, &c);
+        if (!qr_is_space(c)) { break; }
+        end = start;
+    }
+    return end > limit ? end : limit;
+}
+
+static size_t skip_spaces(const char *text, size_t n_bytes, size_t start) {
+    while (start < n_bytes) {
+        uint32_t c;
+        const size_t length = qr_utf8_decode(text + start, n_bytes - start, &c);
+        if (!qr_is_space(c)) { break; }
+        start += length;
+    }
+    return start;
+}
+
+/* Leftmost-longest, as the library's matcher: a match that is refused still uses up its text. */
+int32_t qr_added_next(qr_added_search *search, size_t *gap_start, size_t *gap_end) {
+    const char *text = search->text;
+    const qr_trie *trie = search->trie;
+    *gap_start = search->gap_start;
+    while (trie->edges != NULL && search->at < search->n_bytes) {
+        int32_t index = -1;
+        const size_t start = search->at;
+        if (!trie->begins[(unsigned char)text[start]]) {
+            search->at++;
+            continue;
+        }
+        const size_t length = longest_match(trie, text + start, search->n_bytes - start, &index);
+        search->at += length > 0 ? length : 1;
+        if (length == 0) { continue; }
+        const qr_added_token *token = &search->tokenizer->added[index];
+        const size_t end = start + length;
+        if (search->skip_special && token->special) { continue; }
+        if (token->single_word && touches_word(text, search->n_bytes, start, end)) { continue; }
+        *gap_end = token->lstrip ? skip_spaces_back(text, start, search->gap_start) : start;
+        if (*gap_end < *gap_start) { *gap_end = *gap_start; } /* the last token took what is before this one */
+        search->gap_start = token->rstrip ? skip_spaces(text, search->n_bytes, end) : end;
+        return index;
+    }
+    *gap_end = search->n_bytes;
+    if (*gap_start > *gap_end) { *gap_start = *gap_end; }
+    search->gap_start = search->n_bytes;
+    return -1;
+}

@@ -1,0 +1,466 @@
+/* The normaliser, pre-tokeniser, post-processor and decoder sections of tokenizer.json, flattened into lists. */
+#include <string.h>
+
+#include "base/sizes.h"
+#include "base/utf8.h"
+#include "loaders/tokenizer/internal.h"
+
+/* The regular expression of the ByteLevel pre-tokeniser, GPT-2's. */
+static const char gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* The Whitespace pre-tokeniser's, which the library gives to another engine than the rest: runs of \w as Unicode TR 18
+ * defines it, and runs of what is neither that nor White_Space. */
+#define WORD_MEMBERS                                                                              \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+static const char whitespace_regex[] = "[" WORD_MEMBERS "]+|[^" WORD_MEMBERS "\\s]+";
+
+/* Where a component is read into, and what messages name. */
+typedef struct component_reader {
+    qr_tokenizer *tokenizer;
+    const char *what;
+    qr_error *err;
+} component_reader;
+
+typedef qrun_status (*read_component)(component_reader *reader, const char *type, const qr_json *json);
+
+static qrun_status refuse(component_reader *reader, const char *section, const char *type) {
+    return qr_fail(reader->err, QRUN_ERROR_UNSUPPORTED, "%s: the %s \"%.64s\" is not supported", reader->what, section,
+                   type);
+}
+
+/* Calls `read` for the component, or for each member of a Sequence, however nested. */
+static qrun_status read_sequence(component_reader *reader, const qr_json *json, const char *section,
+                                 const char *members, read_component read) {
+    if (qr_json_is_null(json)) { return QRUN_OK; }
+    const char *type = NULL;
+    qrun_status status =
+        cJSON_IsObject(json) ? qr_json_get_string(json, "type", &type, reader->what, reader->err) : QRUN_OK;
+    if (status != QRUN_OK) { return status; }
+    if (type == NULL) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a %s without a type", reader->what, section);
+    }
+    if (strcmp(type, "Sequence") != 0) { return read(reader, type, json); }
+    const qr_json *list = qr_json_get(json, members);
+    if (!cJSON_IsArray(list)) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a %s Sequence without \"%s\"", reader->what, section,
+                       members);
+    }
+    for (const qr_json *item = qr_json_first(list); status == QRUN_OK && item != NULL; item = item->next) {
+        status = read_sequence(reader, item, section, members, read);
+    }
+    return status;
+}
+
+/* "pattern": {"String": …} or {"Regex": …}. */
+static qrun_status read_pattern(component_reader *reader, const qr_json *json, qr_pattern *pattern) {
+    const qr_json *object = qr_json_get(json, "pattern");
+    const qr_json *string = qr_json_get(object, "String"), *regex = qr_json_get(object, "Regex");
+    if (cJSON_IsString(string)) { return qr_pattern_literal(pattern, string->valuestring, reader->what, reader->err); }
+    if (cJSON_IsString(regex)) {
+        return qr_pattern_regex(pattern, &reader->tokenizer->regex, regex->valuestring, reader->what, reader->err);
+    }
+    return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a pattern that is neither a String nor a Regex", reader->what);
+}
+
+static qrun_status read_text(component_reader *reader, const qr_json *json, const char *key, char **text, size_t *n) {
+    const char *value = NULL;
+    const qrun_status status = qr_json_get_string(json, key, &value, reader->what, reader->err);
+    if (status != QRUN_OK) { return status; }
+    if (value == NULL) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a component without \"%s\"", reader->what, key);
+    }
+    *text = qr_strdup(value);
+    *n = strlen(value);
+    return *text != NULL ? QRUN_OK : qr_fail_memory(reader->err, key, *n);
+}
+
+/* --- normalisers -------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_charsmap(component_reader *reader, const qr_json *json, qr_normalizer *normalizer) {
+    const char *base64 = NULL;
+    const qrun_status status = qr_json_get_string(json, "precompiled_charsmap", &base64, reader->what, reader->err);
+    if (status != QRUN_OK) { return status; }
+    return qr_charsmap_parse(&normalizer->charsmap, base64 != NULL ? base64 : "", reader->what, reader->err);
+}
+
+static qrun_status read_normalizer(component_reader *reader, const char *type, const qr_json *json) {
+    static const struct {
+        const char *type;
+        qr_normalizer_kind kind;
+        qr_normal_form form;
+    } kinds[] = {{"NFC", QR_NORMALIZE_FORM, QR_NFC},
+                 {"NFD", QR_NORMALIZE_FORM, QR_NFD},
+                 {"NFKC", QR_NORMALIZE_FORM, QR_NFKC},
+                 {"NFKD", QR_NORMALIZE_FORM, QR_NFKD},
+                 {"Replace", QR_NORMALIZE_REPLACE, 0},
+                 {"Prepend", QR_NORMALIZE_PREPEND, 0},
+                 {"Strip", QR_NORMALIZE_STRIP, 0},
+                 {"Lowercase", QR_NORMALIZE_LOWERCASE, 0},
+                 {"StripAccents", QR_NORMALIZE_STRIP_ACCENTS, 0},
+                 {"Precompiled", QR_NORMALIZE_CHARSMAP, 0},
+                 {"ByteLevel", QR_NORMALIZE_BYTE_LEVEL, 0}};
+    qr_tokenizer *tokenizer = reader->tokenizer;
+    size_t kind = 0;
+    while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
+    if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "normalizer", type); }
+    if (!qr_array_reserve(&tokenizer->normalizers, &tokenizer->normalizers_capacity, tokenizer->n_normalizers + 1,
+                          sizeof *tokenizer->normalizers)) {
+        return qr_fail_memory(reader->err, "the normalizers", sizeof *tokenizer->normalizers);
+    }
+    qr_normalizer *normalizer = &tokenizer->normalizers[tokenizer->n_normalizers++];
+    *normalizer = (qr_normalizer){.kind = kinds[kind].kind, .form = kinds[kind].form};
+    qrun_status status = QRUN_OK;
+    switch (normalizer->kind) {
+        case QR_NORMALIZE_REPLACE:
+            QR_TRY(read_pattern(reader, json, &normalizer->pattern));
+            QR_TRY(read_text(reader, json, "content", &normalizer->content, &normalizer->n_content));
+            break;
+        case QR_NORMALIZE_PREPEND:
+            QR_TRY(read_text(reader, json, "prepend", &normalizer->content, &normalizer->n_content));
+            break;
+        case QR_NORMALIZE_STRIP:
+            QR_TRY(qr_json_get_bool(json, "strip_left", &normalizer->left, reader->what, reader->err));
+            QR_TRY(qr_json_get_bool(json, "strip_right", &normalizer->right, reader->what, reader->err));
+            break;
+        case QR_NORMALIZE_CHARSMAP: QR_TRY(read_charsmap(reader, json, normalizer)); break;
+        default: break;
+    }
+out:
+    return status;
+}
+
+/* --- pre-tokenisers ----------------------------------------------------------------------------------------------- */
+
+static qrun_status read_behavior(component_reader *reader, const qr_json *json, qr_split_behavior *behavior) {
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    const char *name = NULL;
+    const qrun_status status = qr_json_get_string(json, "behavior", &name, reader->what, reader->err);
+    if (status != QRUN_OK || name == NULL) { return status; }
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *behavior = (qr_split_behavior)i;
+            return QRUN_OK;
+        }
+    }
+    return refuse(reader, "split behavior", name);
+}
+
+/* The character that Metaspace writes for a space; older files lack it. */
+static qrun_status read_replacement(component_reader *reader, const qr_json *json, qr_pattern *pattern) {
+    const char *mark = "\xE2\x96\x81";
+    const qrun_status status = qr_json_get_string(json, "replacement", &mark, reader->what, reader->err);
+    if (status != QRUN_OK) { return status; }
+    const size_t n = strlen(mark);
+    if (n == 0 || qr_utf8_sequence_length(mark, n) != n) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Metaspace replacement is not one character",
+                       reader->what);
+    }
+    return qr_pattern_literal(pattern, mark, reader->what, reader->err);
+}
+
+static qrun_status read_scheme(component_reader *reader, const qr_json *json, qr_prepend_scheme *scheme) {
+    const char *name = "always";
+    bool add_prefix_space = true;
+    qrun_status status = qr_json_get_string(json, "prepend_scheme", &name, reader->what, reader->err);
+    if (status == QRUN_OK) {
+        status = qr_json_get_bool(json, "add_prefix_space", &add_prefix_space, reader->what, reader->err);
+    }
+    if (status != QRUN_OK) { return status; }
+    if (!add_prefix_space || strcmp(name, "never") == 0) {
+        *scheme = QR_PREPEND_NEVER;
+    } else if (strcmp(name, "first") == 0) {
+        *scheme = QR_PREPEND_FIRST;
+    } else if (strcmp(name, "always") == 0) {
+        *scheme = QR_PREPEND_ALWAYS;
+    } else {
+        return refuse(reader, "prepend_scheme", name);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status read_byte_level(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
+    step->kind = QR_PRETOKENIZE_BYTE_LEVEL;
+    step->add_prefix_space = true;
+    step->split = true;
+    qrun_status status;
+    QR_TRY(qr_json_get_bool(json, "add_prefix_space", &step->add_prefix_space, reader->what, reader->err));
+    QR_TRY(qr_json_get_bool(json, "use_regex", &step->split, reader->what, reader->err));
+    if (step->split) {
+        QR_TRY(qr_pattern_regex(&step->pattern, &reader->tokenizer->regex, gpt2_regex, reader->what, reader->err));
+    }
+out:
+    return status;
+}
+
+static qrun_status read_metaspace(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
+    step->kind = QR_PRETOKENIZE_METASPACE;
+    step->split = true;
+    step->behavior = QR_SPLIT_MERGED_WITH_NEXT;
+    qrun_status status;
+    QR_TRY(read_replacement(reader, json, &step->pattern));
+    QR_TRY(read_scheme(reader, json, &step->scheme));
+    QR_TRY(qr_json_get_bool(json, "split", &step->split, reader->what, reader->err));
+out:
+    return status;
+}
+
+static qrun_status read_split(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
+    qrun_status status;
+    QR_TRY(read_pattern(reader, json, &step->pattern));
+    QR_TRY(read_behavior(reader, json, &step->behavior));
+    QR_TRY(qr_json_get_bool(json, "invert", &step->invert, reader->what, reader->err));
+out:
+    return status;
+}
+
+static qrun_status read_digits(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
+    bool individual = false;
+    const qrun_status status = qr_json_get_bool(json, "individual_digits", &individual, reader->what, reader->err);
+    step->is_delimiter = qr_is_numeric;
+    step->behavior = individual ? QR_SPLIT_ISOLATED : QR_SPLIT_CONTIGUOUS;
+    return status;
+}
+
+static qrun_status read_pretokenizer(component_reader *reader, const char *type, const qr_json *json) {
+    qr_tokenizer *tokenizer = reader->tokenizer;
+    if (!qr_array_reserve(&tokenizer->pretokenizers, &tokenizer->pretokenizers_capacity, tokenizer->n_pretokenizers + 1,
+                          sizeof *tokenizer->pretokenizers)) {
+        return qr_fail_memory(reader->err, "the pre-tokenizers", sizeof *tokenizer->pretokenizers);
+    }
+    qr_pretokenizer *step = &tokenizer->pretokenizers[tokenizer->n_pretokenizers++];
+    *step = (qr_pretokenizer){.kind = QR_PRETOKENIZE_SPLIT, .behavior = QR_SPLIT_ISOLATED};
+    if (strcmp(type, "ByteLevel") == 0) { return read_byte_level(reader, json, step); }
+    if (strcmp(type, "Metaspace") == 0) { return read_metaspace(reader, json, step); }
+    if (strcmp(type, "Split") == 0) { return read_split(reader, json, step); }
+    if (strcmp(type, "Digits") == 0) { return read_digits(reader, json, step); }
+    if (strcmp(type, "Punctuation") == 0) {
+        step->is_delimiter = qr_is_punctuation;
+        return read_behavior(reader, json, &step->behavior);
+    }
+    if (strcmp(type, "WhitespaceSplit") == 0) {
+        step->is_delimiter = qr_is_space;
+        step->behavior = QR_SPLIT_REMOVED;
+        return QRUN_OK;
+    }
+    if (strcmp(type, "Whitespace") == 0) {
+        step->behavior = QR_SPLIT_REMOVED;
+        step->invert = true;
+        return qr_pattern_regex(&step->pattern, &tokenizer->regex, whitespace_regex, reader->what, reader->err);
+    }
+    return refuse(reader, "pre_tokenizer", type);
+}
+
+/* --- post-processors ---------------------------------------------------------------------------------------------- */
+
+/* What one processor puts around the sequence. */
+typedef struct affixes {
+    qr_tokens before, after;
+} affixes;
+
+static qrun_status check_id(component_reader *reader, const qr_json *json, int32_t *id) {
+    size_t n;
+    const qrun_status status = qr_tokenizer_json_id(json, reader->tokenizer->n_ids - 1, id, reader->what, reader->err);
+    if (status != QRUN_OK) { return status; }
+    if (qr_tokenizer_token(reader->tokenizer, *id, &n) == NULL) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the post-processor adds the id %d, which is no token",
+                       reader->what, (int)*id);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status push_special(component_reader *reader, const qr_json *specials, const qr_json *piece,
+                                qr_tokens *tokens) {
+    const char *name = NULL;
+    qrun_status status = qr_json_get_string(piece, "id", &name, reader->what, reader->err);
+    if (status != QRUN_OK) { return status; }
+    const qr_json *ids = name != NULL ? qr_json_get(qr_json_get(specials, name), "ids") : NULL;
+    if (!cJSON_IsArray(ids)) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the template's special token \"%.64s\" has no ids",
+                       reader->what, name != NULL ? name : "");
+    }
+    for (const qr_json *item = qr_json_first(ids); status == QRUN_OK && item != NULL; item = item->next) {
+        int32_t id;
+        status = check_id(reader, item, &id);
+        if (status == QRUN_OK) { status = qr_tokens_push(tokens, id, reader->err); }
+    }
+    return status;
+}
+
+static qrun_status read_template(component_reader *reader, const qr_json *json, affixes *around) {
+    const qr_json *specials = qr_json_get(json, "special_tokens");
+    bool seen = false;
+    qrun_status status = QRUN_OK;
+    for (const qr_json *item = qr_json_first(qr_json_get(json, "single")); item != NULL; item = item->next) {
+        const qr_json *special = qr_json_get(item, "SpecialToken");
+        const qr_json *sequence = qr_json_get(qr_json_get(item, "Sequence"), "id");
+        if (special != NULL) {
+            status = push_special(reader, specials, special, seen ? &around->after : &around->before);
+            if (status != QRUN_OK) { return status; }
+        } else if (!seen && cJSON_IsString(sequence) && strcmp(sequence->valuestring, "A") == 0) {
+            seen = true;
+        } else {
+            return refuse(reader, "post_processor template piece", item->string != NULL ? item->string : "Sequence");
+        }
+    }
+    return seen ? QRUN_OK
+                : qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the post-processor's template has no sequence A",
+                          reader->what);
+}
+
+/* BertProcessing, RobertaProcessing: "cls" and "sep", each [text, id]. */
+static qrun_status read_cls_sep(component_reader *reader, const qr_json *json, affixes *around) {
+    static const char *const keys[] = {"cls", "sep"};
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < 2; i++) {
+        const qr_json *text = qr_json_first(qr_json_get(json, keys[i]));
+        int32_t id;
+        status = check_id(reader, text != NULL ? text->next : NULL, &id);
+        if (status == QRUN_OK) { status = qr_tokens_push(i == 0 ? &around->before : &around->after, id, reader->err); }
+    }
+    return status;
+}
+
+/* A later processor wraps what the earlier ones made. */
+static qrun_status wrap(component_reader *reader, const affixes *around) {
+    qr_tokenizer *tokenizer = reader->tokenizer;
+    qr_tokens prefix = {0};
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < around->before.n; i++) {
+        status = qr_tokens_push(&prefix, around->before.ids[i], reader->err);
+    }
+    for (size_t i = 0; status == QRUN_OK && i < tokenizer->prefix.n; i++) {
+        status = qr_tokens_push(&prefix, tokenizer->prefix.ids[i], reader->err);
+    }
+    for (size_t i = 0; status == QRUN_OK && i < around->after.n; i++) {
+        status = qr_tokens_push(&tokenizer->suffix, around->after.ids[i], reader->err);
+    }
+    qr_tokens_free(&tokenizer->prefix);
+    tokenizer->prefix = prefix;
+    return status;
+}
+
+static qrun_status read_post_processor(component_reader *reader, const char *type, const qr_json *json) {
+    affixes around = {0};
+    qrun_status status = QRUN_OK;
+    if (strcmp(type, "TemplateProcessing") == 0) {
+        status = read_template(reader, json, &around);
+    } else if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
+        status = read_cls_sep(reader, json, &around);
+    } else if (strcmp(type, "ByteLevel") != 0) { /* ByteLevel only trims offsets */
+        status = refuse(reader, "post_processor", type);
+    }
+    if (status == QRUN_OK) { status = wrap(reader, &around); }
+    qr_tokens_free(&around.before);
+    qr_tokens_free(&around.after);
+    return status;
+}
+
+qrun_status qr_tokenizer_load_post_processor(qr_tokenizer *tokenizer, const qr_json *processor, const char *what,
+                                             qr_error *err) {
+    component_reader reader = {tokenizer, what, err};
+    return read_sequence(&reader, processor, "post_processor", "processors", read_post_processor);
+}
+
+/* --- decoders ----------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_decoder_strip(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
+    const char *content = " ";
+    int64_t start = 0, stop = 0;
+    qrun_status status;
+    QR_TRY(qr_json_get_string(json, "content", &content, reader->what, reader->err));
+    QR_TRY(qr_json_get_int(json, "start", 0, 1 << 20, &start, reader->what, reader->err));
+    QR_TRY(qr_json_get_int(json, "stop", 0, 1 << 20, &stop, reader->what, reader->err));
+    const size_t n = strlen(content);
+    if (n == 0 || qr_utf8_sequence_length(content, n) != n) {
+        QR_TRY(qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Strip decoder's content is not one character",
+                       reader->what));
+    }
+    decoder->n_start = (size_t)start;
+    decoder->n_stop = (size_t)stop;
+    QR_TRY(qr_pattern_literal(&decoder->pattern, content, reader->what, reader->err));
+out:
+    return status;
+}
+
+static qrun_status read_decoder_metaspace(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
+    qr_prepend_scheme scheme = QR_PREPEND_ALWAYS;
+    qrun_status status = read_replacement(reader, json, &decoder->pattern);
+    if (status == QRUN_OK) { status = read_scheme(reader, json, &scheme); }
+    decoder->drop_first = scheme != QR_PREPEND_NEVER;
+    return status;
+}
+
+static qrun_status add_decoder(component_reader *reader, qr_decoder_kind kind, qr_decoder **decoder) {
+    qr_tokenizer *tokenizer = reader->tokenizer;
+    if (tokenizer->n_decoders == QR_DECODE_MAX_STAGES) {
+        return qr_fail(reader->err, QRUN_ERROR_UNSUPPORTED, "%s: more than %d decoders are not supported", reader->what,
+                       (int)QR_DECODE_MAX_STAGES);
+    }
+    if (!qr_array_reserve(&tokenizer->decoders, &tokenizer->decoders_capacity, tokenizer->n_decoders + 1,
+                          sizeof *tokenizer->decoders)) {
+        return qr_fail_memory(reader->err, "the decoders", sizeof *tokenizer->decoders);
+    }
+    *decoder = &tokenizer->decoders[tokenizer->n_decoders++];
+    **decoder = (qr_decoder){.kind = kind};
+    return QRUN_OK;
+}
+
+static qrun_status read_decoder(component_reader *reader, const char *type, const qr_json *json) {
+    static const struct {
+        const char *type;
+        qr_decoder_kind kind;
+    } kinds[] = {{"ByteLevel", QR_DECODE_BYTE_LEVEL},
+                 {"Metaspace", QR_DECODE_METASPACE},
+                 {"ByteFallback", QR_DECODE_BYTE_FALLBACK},
+                 {"Fuse", QR_DECODE_FUSE},
+                 {"Strip", QR_DECODE_STRIP},
+                 {"Replace", QR_DECODE_REPLACE}};
+    size_t kind = 0;
+    while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
+    if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "decoder", type); }
+    qr_decoder *decoder = NULL;
+    qrun_status status = add_decoder(reader, kinds[kind].kind, &decoder);
+    if (status != QRUN_OK) { return status; }
+    switch (decoder->kind) {
+        case QR_DECODE_STRIP: return read_decoder_strip(reader, json, decoder);
+        case QR_DECODE_METASPACE: return read_decoder_metaspace(reader, json, decoder);
+        case QR_DECODE_REPLACE:
+            status = read_pattern(reader, json, &decoder->pattern);
+            if (status != QRUN_OK) { return status; }
+            return read_text(reader, json, "content", &decoder->content, &decoder->n_content);
+        default: return QRUN_OK;
+    }
+}
+
+qrun_status qr_tokenizer_load_components(qr_tokenizer *tokenizer, const qr_json *root, const char *what,
+                                         qr_error *err) {
+    component_reader reader = {tokenizer, what, err};
+    qr_decoder *join;
+    qrun_status status;
+    QR_TRY(read_sequence(&reader, qr_json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer));
+    QR_TRY(read_sequence(&reader, qr_json_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
+                         read_pretokenizer));
+    QR_TRY(read_sequence(&reader, qr_json_get(root, "decoder"), "decoder", "decoders", read_decoder));
+    if (qr_json_is_null(qr_json_get(root, "decoder"))) { QR_TRY(add_decoder(&reader, QR_DECODE_JOIN, &join)); }
+out:
+    return status;
+}
+
+void qr_tokenizer_free_components(qr_tokenizer *tokenizer) {
+    for (size_t i = 0; i < tokenizer->n_normalizers; i++) {
+        qr_pattern_free(&tokenizer->normalizers[i].pattern);
+        qr_free(tokenizer->normalizers[i].content);
+        qr_charsmap_free(&tokenizer->normalizers[i].charsmap);
+    }
+    for (size_t i = 0; i < tokenizer->n_pretokenizers; i++) { qr_pattern_free(&tokenizer->pretokenizers[i].pattern); }
+    for (size_t i = 0; i < tokenizer->n_decoders; i++) {
+        qr_pattern_free(&tokenizer->decoders[i].pattern);
+        qr_free(tokenizer->decoders[i].content);
+    }
+    qr_free(tokenizer->normalizers);
+    qr_free(tokenizer->pretokenizers);
+    qr_free(tokenizer->decoders);
+    qr_tokens_free(&tokenizer->prefix);
+    qr_tokens_free(&tokenizer->suffix);
+}

@@ -1,0 +1,321 @@
+/* Ids to text. The decoders of tokenizer.json are stages; each is given tokens as bytes followed by an end, and passes
+ * on what can no longer change. Every stage is given, and passes on, whole characters, so that whatever leaves the last
+ * one is whole characters too. */
+#include <string.h>
+
+#include "base/utf8.h"
+#include "loaders/tokenizer/internal.h"
+
+static const char replacement_character[] = "\xEF\xBF\xBD";
+
+/* Where a stage's output goes: the next stage, or `out` after the last. */
+typedef struct decode_run {
+    qr_token_stream *stream;
+    qr_buffer *out;
+    qr_error *err;
+} decode_run;
+
+static qrun_status stage_text(decode_run *run, size_t stage, const char *text, size_t n_bytes);
+static qrun_status stage_end_token(decode_run *run, size_t stage);
+
+static const qr_decoder *decoder_of(const decode_run *run, size_t stage) {
+    return &run->stream->tokenizer->decoders[stage];
+}
+
+static qrun_status hold(decode_run *run, qr_buffer *held, const char *text, size_t n_bytes) {
+    qr_buffer_append(held, text, n_bytes);
+    return qr_buffer_ok(held) ? QRUN_OK : qr_fail_memory(run->err, "the decoded text", n_bytes);
+}
+
+/* Takes the first n bytes off a held text. */
+static void drop_front(qr_buffer *held, size_t n) {
+    if (n == 0) { return; }
+    memmove(held->data, held->data + n, held->size - n);
+    held->size -= n;
+    held->data[held->size] = '\0';
+}
+
+/* --- ByteLevel ---------------------------------------------------------------------------------------------------- */
+
+/* A token whose characters all belong to the alphabet stands for their bytes, any other for its own. */
+static qrun_status hold_token_bytes(decode_run *run, qr_buffer *held, const char *text, size_t n_bytes) {
+    uint32_t c;
+    size_t i = 0;
+    while (i < n_bytes) {
+        const size_t length = qr_utf8_decode(text + i, n_bytes - i, &c);
+        if (length == 0 || qr_char_to_byte(c) < 0) { return hold(run, held, text, n_bytes); }
+        i += length;
+    }
+    for (i = 0; i < n_bytes;) {
+        i += qr_utf8_decode(text + i, n_bytes - i, &c);
+        qr_buffer_append_char(held, (char)(unsigned char)qr_char_to_byte(c));
+    }
+    return qr_buffer_ok(held) ? QRUN_OK : qr_fail_memory(run->err, "the decoded text", n_bytes);
+}
+
+/* Passes on the held bytes as characters, each ill-formed part as U+FFFD; an unfinished character stays unless this is
+ * the end. */
+static qrun_status flush_bytes(decode_run *run, size_t stage, bool at_end) {
+    qr_buffer *held = &run->stream->stages[stage].held;
+    qrun_status status = QRUN_OK;
+    size_t i = 0;
+    while (status == QRUN_OK && i < held->size) {
+        const size_t valid = qr_utf8_valid_prefix(held->data + i, held->size - i);
+        if (valid > 0) { status = stage_text(run, stage + 1, held->data + i, valid); }
+        i += valid;
+        if (status != QRUN_OK || i == held->size) { break; }
+        size_t n_bad = 1; /* the longest beginning of a character, as one */
+        while (i + n_bad < held->size && qr_utf8_is_incomplete(held->data + i, n_bad + 1)) { n_bad++; }
+        if (!at_end && i + n_bad == held->size && qr_utf8_is_incomplete(held->data + i, n_bad)) { break; }
+        status = stage_text(run, stage + 1, replacement_character, 3);
+        i += n_bad;
+    }
+    drop_front(held, i);
+    return status;
+}
+
+/* --- ByteFallback ------------------------------------------------------------------------------------------------- */
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9') { return c - '0'; }
+    if (c >= 'a' && c <= 'f') { return c - 'a' + 10; }
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* "<0xNN>" → NN, −1 for any other token. Rust reads "+N" as a number too. */
+static int fallback_byte(const char *text, size_t n_bytes) {
+    if (n_bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') { return -1; }
+    const int high = text[3] == '+' ? 0 : hex_value(text[3]), low = hex_value(text[4]);
+    return high < 0 || low < 0 ? -1 : high << 4 | low;
+}
+
+/* The end of a run of bytes: one token of text where all of it is well formed, else a U+FFFD for each byte. */
+static qrun_status flush_fallback(decode_run *run, size_t stage) {
+    qr_buffer *held = &run->stream->stages[stage].held;
+    const size_t n = held->size;
+    qrun_status status = QRUN_OK;
+    if (n > 0 && qr_utf8_valid_prefix(held->data, n) == n) {
+        status = stage_text(run, stage + 1, held->data, n);
+        if (status == QRUN_OK) { status = stage_end_token(run, stage + 1); }
+    } else {
+        for (size_t i = 0; status == QRUN_OK && i < n; i++) {
+            status = stage_text(run, stage + 1, replacement_character, 3);
+            if (status == QRUN_OK) { status = stage_end_token(run, stage + 1); }
+        }
+    }
+    qr_buffer_clear(held);
+    return status;
+}
+
+/* A byte joins the run; any other token ends it. */
+static qrun_status fallback_token(decode_run *run, size_t stage) {
+    qr_decode_stage_state *state = &run->stream->stages[stage];
+    const int byte = fallback_byte(state->token.data, state->token.size);
+    if (byte >= 0) {
+        const char c = (char)(unsigned char)byte;
+        return hold(run, &state->held, &c, 1);
+    }
+    qrun_status status = flush_fallback(run, stage);
+    if (status == QRUN_OK) { status = stage_text(run, stage + 1, state->token.data, state->token.size); }
+    return status == QRUN_OK ? stage_end_token(run, stage + 1) : status;
+}
+
+/* --- Metaspace, Strip, Replace ------------------------------------------------------------------------------------ */
+
+static qrun_status metaspace_text(decode_run *run, size_t stage, const char *text, size_t n_bytes) {
+    const qr_decoder *decoder = decoder_of(run, stage);
+    const bool drops = decoder->drop_first && run->stream->stages[stage].n_tokens == 0;
+    const size_t n_mark = decoder->pattern.n_literal;
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < n_bytes;) {
+        const size_t length = qr_char_length(text[i]);
+        if (length == n_mark && memcmp(text + i, decoder->pattern.literal, n_mark) == 0) {
+            if (!drops) { status = stage_text(run, stage + 1, " ", 1); }
+        } else {
+            status = stage_text(run, stage + 1, text + i, length);
+        }
+        i += length;
+    }
+    return status;
+}
+
+/* At the front, up to n_start of the character go; at the end, up to n_stop, which therefore wait. */
+static qrun_status strip_text(decode_run *run, size_t stage, const char *text, size_t n_bytes) {
+    const qr_decoder *decoder = decoder_of(run, stage);
+    const qr_pattern *content = &decoder->pattern;
+    qr_decode_stage_state *state = &run->stream->stages[stage];
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0, length; status == QRUN_OK && i < n_bytes; i += length) {
+        length = qr_char_length(text[i]);
+        const bool is_content = length == content->n_literal && memcmp(text + i, content->literal, length) == 0;
+        if (is_content && !state->open && state->n_stripped < decoder->n_start) {
+            state->n_stripped++;
+            continue;
+        }
+        state->open = true;
+        if (is_content && state->n_trailing < decoder->n_stop) {
+            state->n_trailing++;
+            continue;
+        }
+        for (; status == QRUN_OK && !is_content && state->n_trailing > 0; state->n_trailing--) {
+            status = stage_text(run, stage + 1, content->literal, content->n_literal);
+        }
+        if (status == QRUN_OK) { status = stage_text(run, stage + 1, text + i, length); }
+    }
+    return status;
+}
+
+/* Bytes at the end of text that may be the beginning of the literal. */
+static size_t literal_overlap(const qr_pattern *pattern, const char *text, size_t n_bytes) {
+    size_t n = n_bytes < pattern->n_literal ? n_bytes : pattern->n_literal - 1;
+    while (n > 0 && memcmp(text + n_bytes - n, pattern->literal, n) != 0) { n--; }
+    return n;
+}
+
+static qrun_status flush_replace(decode_run *run, size_t stage, bool at_end) {
+    const qr_decoder *decoder = decoder_of(run, stage);
+    qr_buffer *held = &run->stream->stages[stage].held;
+    if (!at_end && decoder->pattern.literal == NULL) { return QRUN_OK; } /* a regex must see the whole token */
+    pcre2_match_data *match = NULL;
+    qr_pattern_search search = {.pattern = &decoder->pattern,
+                                .context = &run->stream->tokenizer->regex,
+                                .match = &match,
+                                .text = held->data,
+                                .n_bytes = held->size,
+                                .last_end = SIZE_MAX};
+    size_t start, end, passed = 0;
+    qrun_status status = QRUN_OK;
+    for (bool found = held->size > 0; found && status == QRUN_OK;) {
+        status = qr_pattern_next(&search, &start, &end, &found, run->err);
+        if (status != QRUN_OK || !found) { break; }
+        if (passed < start) { status = stage_text(run, stage + 1, held->data + passed, start - passed); }
+        if (status == QRUN_OK) { status = stage_text(run, stage + 1, decoder->content, decoder->n_content); }
+        passed = end;
+    }
+    pcre2_match_data_free(match);
+    if (status != QRUN_OK) { return status; }
+    const size_t keep = at_end ? 0 : literal_overlap(&decoder->pattern, held->data + passed, held->size - passed);
+    const size_t n_rest = held->size - passed - keep;
+    if (n_rest > 0) { status = stage_text(run, stage + 1, held->data + passed, n_rest); }
+    drop_front(held, passed + n_rest);
+    return status;
+}
+
+/* --- the chain ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status stage_text(decode_run *run, size_t stage, const char *text, size_t n_bytes) {
+    if (stage == run->stream->tokenizer->n_decoders) {
+        qr_buffer_append(run->out, text, n_bytes);
+        return qr_buffer_ok(run->out) ? QRUN_OK : qr_fail_memory(run->err, "the decoded text", n_bytes);
+    }
+    qr_decode_stage_state *state = &run->stream->stages[stage];
+    qrun_status status;
+    switch (decoder_of(run, stage)->kind) {
+        case QR_DECODE_BYTE_LEVEL:
+        case QR_DECODE_BYTE_FALLBACK: return hold(run, &state->token, text, n_bytes);
+        case QR_DECODE_METASPACE: return metaspace_text(run, stage, text, n_bytes);
+        case QR_DECODE_STRIP: return strip_text(run, stage, text, n_bytes);
+        case QR_DECODE_REPLACE:
+            status = hold(run, &state->held, text, n_bytes);
+            return status == QRUN_OK ? flush_replace(run, stage, false) : status;
+        case QR_DECODE_JOIN:
+            status = state->n_tokens > 0 ? stage_text(run, stage + 1, " ", 1) : QRUN_OK;
+            return status == QRUN_OK ? stage_text(run, stage + 1, text, n_bytes) : status;
+        case QR_DECODE_FUSE: break;
+    }
+    return stage_text(run, stage + 1, text, n_bytes);
+}
+
+static qrun_status stage_end_token(decode_run *run, size_t stage) {
+    if (stage == run->stream->tokenizer->n_decoders) { return QRUN_OK; }
+    qr_decode_stage_state *state = &run->stream->stages[stage];
+    qrun_status status = QRUN_OK;
+    state->n_tokens++;
+    switch (decoder_of(run, stage)->kind) {
+        case QR_DECODE_FUSE: return QRUN_OK; /* all tokens become one, which ends with the stream */
+        case QR_DECODE_BYTE_LEVEL:           /* here too */
+            status = hold_token_bytes(run, &state->held, state->token.data, state->token.size);
+            qr_buffer_clear(&state->token);
+            return status == QRUN_OK ? flush_bytes(run, stage, false) : status;
+        case QR_DECODE_BYTE_FALLBACK:
+            status = fallback_token(run, stage);
+            qr_buffer_clear(&state->token);
+            return status;
+        case QR_DECODE_REPLACE: status = flush_replace(run, stage, true); break;
+        case QR_DECODE_STRIP:
+            state->n_stripped = 0;
+            state->n_trailing = 0;
+            break;
+        case QR_DECODE_METASPACE:
+        case QR_DECODE_JOIN: break;
+    }
+    state->open = false;
+    return status == QRUN_OK ? stage_end_token(run, stage + 1) : status;
+}
+
+static qrun_status end_stream(decode_run *run) {
+    qrun_status status = QRUN_OK;
+    for (size_t stage = 0; status == QRUN_OK && stage < run->stream->tokenizer->n_decoders; stage++) {
+        const qr_decoder_kind kind = decoder_of(run, stage)->kind;
+        if (kind == QR_DECODE_BYTE_FALLBACK) { status = flush_fallback(run, stage); }
+        if (kind == QR_DECODE_BYTE_LEVEL) { status = flush_bytes(run, stage, true); }
+        if (status == QRUN_OK && (kind == QR_DECODE_BYTE_LEVEL || kind == QR_DECODE_FUSE)) {
+            status = stage_end_token(run, stage + 1);
+        }
+    }
+    return status;
+}
+
+void qr_token_stream_init(qr_token_stream *stream, const qr_tokenizer *tokenizer, bool skip_special) {
+    *stream = (qr_token_stream){.tokenizer = tokenizer, .skip_special = skip_special};
+}
+
+void qr_token_stream_free(qr_token_stream *stream) {
+    for (size_t i = 0; i < QR_DECODE_MAX_STAGES; i++) {
+        qr_buffer_free(&stream->stages[i].token);
+        qr_buffer_free(&stream->stages[i].held);
+    }
+    *stream = (qr_token_stream){0};
+}
+
+/* What the decoders are given for an id; NULL where the id is no token. */
+static const char *decoder_input(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
+    const int32_t index = id >= 0 && id < tokenizer->n_ids ? tokenizer->added_of_id[id] : -1;
+    if (index < 0 || tokenizer->added[index].decoded == NULL) { return qr_tokenizer_token(tokenizer, id, n_bytes); }
+    *n_bytes = tokenizer->added[index].n_decoded;
+    return tokenizer->added[index].decoded;
+}
+
+qrun_status qr_token_stream_push(qr_token_stream *stream, int32_t id, qr_buffer *out, qr_error *err) {
+    decode_run run = {stream, out, err};
+    size_t n_bytes = 0;
+    const char *text = decoder_input(stream->tokenizer, id, &n_bytes);
+    if (text == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "the id %d is no token of this tokenizer (ids are below %d)", (int)id,
+                       (int)stream->tokenizer->n_ids);
+    }
+    if (stream->skip_special && qr_tokenizer_is_special(stream->tokenizer, id)) { return QRUN_OK; }
+    const qrun_status status = stage_text(&run, 0, text, n_bytes);
+    return status == QRUN_OK ? stage_end_token(&run, 0) : status;
+}
+
+qrun_status qr_token_stream_finish(qr_token_stream *stream, qr_buffer *out, qr_error *err) {
+    decode_run run = {stream, out, err};
+    const qrun_status status = end_stream(&run);
+    const qr_tokenizer *tokenizer = stream->tokenizer;
+    const bool skip_special = stream->skip_special;
+    qr_token_stream_free(stream);
+    qr_token_stream_init(stream, tokenizer, skip_special);
+    return status;
+}
+
+qrun_status qr_tokenizer_decode(const qr_tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special,
+                                qr_buffer *out, qr_error *err) {
+    qr_token_stream stream;
+    qr_token_stream_init(&stream, tokenizer, skip_special);
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < n; i++) { status = qr_token_stream_push(&stream, ids[i], out, err); }
+    if (status == QRUN_OK) { status = qr_token_stream_finish(&stream, out, err); }
+    qr_token_stream_free(&stream);
+    return status;
+}

@@ -1,0 +1,236 @@
+/* Pre-tokenisers: a list of pieces over one text; each step splits the pieces, and some rewrite the text. */
+#include <string.h>
+
+#include "base/utf8.h"
+#include "loaders/tokenizer/internal.h"
+
+static qrun_status push_piece(qr_encode_work *work, size_t start, size_t end, bool first) {
+    qr_piece_list *list = &work->next_pieces;
+    if (start == end) { return QRUN_OK; }
+    if (!qr_array_reserve(&list->items, &list->capacity, list->n + 1, sizeof *list->items)) {
+        return qr_fail_memory(work->err, "the pieces of the text", (list->n + 1) * sizeof *list->items);
+    }
+    list->items[list->n++] = (qr_piece){start, end, first};
+    return QRUN_OK;
+}
+
+static qrun_status push_span(qr_encode_work *work, size_t start, size_t end, bool is_match) {
+    if (!qr_array_reserve(&work->spans, &work->spans_capacity, work->n_spans + 1, sizeof *work->spans)) {
+        return qr_fail_memory(work->err, "the pieces of the text", (work->n_spans + 1) * sizeof *work->spans);
+    }
+    work->spans[work->n_spans++] = (qr_match_span){start, end, is_match};
+    return QRUN_OK;
+}
+
+/* --- finding: work->spans covers the piece with matches and what lies between ------------------------------------- */
+
+static qrun_status find_by_character(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
+                                     const qr_piece *piece) {
+    size_t copied = piece->start;
+    qrun_status status = QRUN_OK;
+    for (size_t i = piece->start; status == QRUN_OK && i < piece->end;) {
+        uint32_t c;
+        const size_t length = qr_utf8_decode(text + i, piece->end - i, &c);
+        if (step->is_delimiter(c)) {
+            if (copied < i) { status = push_span(work, copied, i, false); }
+            if (status == QRUN_OK) { status = push_span(work, i, i + length, true); }
+            copied = i + length;
+        }
+        i += length;
+    }
+    if (status == QRUN_OK && copied < piece->end) { status = push_span(work, copied, piece->end, false); }
+    return status;
+}
+
+static qrun_status find_by_pattern(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
+                                   const qr_piece *piece) {
+    /* The piece is the whole subject: what lies beside it is invisible to lookarounds. */
+    qr_pattern_search search = {.pattern = &step->pattern,
+                                .context = &work->tokenizer->regex,
+                                .match = &work->match,
+                                .text = text + piece->start,
+                                .n_bytes = piece->end - piece->start,
+                                .last_end = SIZE_MAX};
+    size_t start, end, copied = 0;
+    qrun_status status = QRUN_OK;
+    for (bool found = true; found && status == QRUN_OK;) {
+        status = qr_pattern_next(&search, &start, &end, &found, work->err);
+        if (status != QRUN_OK || !found) { break; }
+        if (copied < start) { status = push_span(work, piece->start + copied, piece->start + start, false); }
+        if (status == QRUN_OK) { status = push_span(work, piece->start + start, piece->start + end, true); }
+        copied = end;
+    }
+    if (status == QRUN_OK && copied < search.n_bytes) {
+        status = push_span(work, piece->start + copied, piece->end, false);
+    }
+    return status;
+}
+
+/* --- what becomes of the matches ---------------------------------------------------------------------------------- */
+
+/* Joins spans into work->spans in place; joins(span, previous span is a match) says whether a span extends the last. */
+static void join_forward(qr_encode_work *work, qr_split_behavior behavior) {
+    size_t n = 0;
+    bool previous = false;
+    for (size_t i = 0; i < work->n_spans; i++) {
+        const qr_match_span span = work->spans[i];
+        const bool joins = behavior == QR_SPLIT_CONTIGUOUS ? span.is_match == previous : span.is_match && !previous;
+        if (joins && n > 0) {
+            work->spans[n - 1].end = span.end;
+        } else {
+            work->spans[n++] = span;
+        }
+        previous = span.is_match;
+    }
+    work->n_spans = n;
+}
+
+static void join_backward(qr_encode_work *work) {
+    size_t at = work->n_spans;
+    bool previous = false;
+    for (size_t i = work->n_spans; i > 0; i--) {
+        const qr_match_span span = work->spans[i - 1];
+        if (span.is_match && !previous && at < work->n_spans) {
+            work->spans[at].start = span.start;
+        } else {
+            work->spans[--at] = span;
+        }
+        previous = span.is_match;
+    }
+    work->n_spans -= at;
+    memmove(work->spans, work->spans + at, work->n_spans * sizeof *work->spans);
+}
+
+static qrun_status split_piece(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
+                               const qr_piece *piece) {
+    work->n_spans = 0;
+    qrun_status status = step->is_delimiter != NULL ? find_by_character(work, step, text, piece)
+                                                    : find_by_pattern(work, step, text, piece);
+    if (status != QRUN_OK) { return status; }
+    for (size_t i = 0; step->invert && i < work->n_spans; i++) { work->spans[i].is_match = !work->spans[i].is_match; }
+    if (step->behavior == QR_SPLIT_CONTIGUOUS || step->behavior == QR_SPLIT_MERGED_WITH_PREVIOUS) {
+        join_forward(work, step->behavior);
+    } else if (step->behavior == QR_SPLIT_MERGED_WITH_NEXT) {
+        join_backward(work);
+    }
+    for (size_t i = 0; status == QRUN_OK && i < work->n_spans; i++) {
+        const qr_match_span span = work->spans[i];
+        if (step->behavior == QR_SPLIT_REMOVED && span.is_match) { continue; }
+        status = push_piece(work, span.start, span.end, piece->first && span.start == piece->start);
+    }
+    return status;
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+static void take_next_pieces(qr_encode_work *work) {
+    const qr_piece_list list = work->pieces;
+    work->pieces = work->next_pieces;
+    work->next_pieces = list;
+    work->next_pieces.n = 0;
+}
+
+static qrun_status split_all(qr_encode_work *work, const qr_pretokenizer *step, const char *text) {
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+        status = split_piece(work, step, text, &work->pieces.items[i]);
+    }
+    take_next_pieces(work);
+    return status;
+}
+
+/* The buffer that *text does not lie in, empty. */
+static qr_buffer *other_buffer(qr_encode_work *work, const char *text) {
+    qr_buffer *buffer = &work->mapped[work->mapped[0].data == text ? 1 : 0];
+    qr_buffer_clear(buffer);
+    return buffer;
+}
+
+/* Makes what was written to `out` the text. */
+static qrun_status take_text(qr_encode_work *work, const qr_buffer *out, const char **text) {
+    take_next_pieces(work);
+    if (!qr_buffer_ok(out)) { return qr_fail_memory(work->err, "the pieces of the text", out->size); }
+    *text = out->data != NULL ? out->data : "";
+    return QRUN_OK;
+}
+
+static void map_to_bytes(const qr_encode_work *work, const char *text, const qr_piece *piece, qr_buffer *out) {
+    for (size_t i = piece->start; i < piece->end; i++) {
+        uint32_t c = (unsigned char)text[i];
+        char bytes[4];
+        if (work->escape_base != 0 && c >= 0xF4U) {
+            (void)qr_utf8_decode(text + i, piece->end - i, &c);
+            if (qr_is_escape(work->escape_base, c)) {
+                c -= work->escape_base;
+                i += 3;
+            } else {
+                c = 0xF4U;
+            }
+        }
+        qr_buffer_append(out, bytes, qr_utf8_encode(qr_byte_to_char((unsigned char)c), bytes));
+    }
+}
+
+static qrun_status byte_level(qr_encode_work *work, const qr_pretokenizer *step, const char **text) {
+    qrun_status status = QRUN_OK;
+    if (step->add_prefix_space) {
+        qr_buffer *out = other_buffer(work, *text);
+        for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+            const qr_piece *piece = &work->pieces.items[i];
+            const size_t start = out->size;
+            if ((*text)[piece->start] != ' ') { qr_buffer_append_char(out, ' '); }
+            qr_buffer_append(out, *text + piece->start, piece->end - piece->start);
+            status = push_piece(work, start, out->size, piece->first);
+        }
+        if (status == QRUN_OK) { status = take_text(work, out, text); }
+    }
+    if (status == QRUN_OK && step->split) { status = split_all(work, step, *text); }
+    if (status != QRUN_OK) { return status; }
+    qr_buffer *out = other_buffer(work, *text);
+    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+        const size_t start = out->size;
+        map_to_bytes(work, *text, &work->pieces.items[i], out);
+        status = push_piece(work, start, out->size, work->pieces.items[i].first);
+    }
+    return status == QRUN_OK ? take_text(work, out, text) : status;
+}
+
+static qrun_status metaspace(qr_encode_work *work, const qr_pretokenizer *step, const char **text) {
+    qr_buffer *out = other_buffer(work, *text);
+    const char *mark = step->pattern.literal;
+    const size_t n_mark = step->pattern.n_literal;
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+        const qr_piece *piece = &work->pieces.items[i];
+        const char *begin = *text + piece->start, *end = *text + piece->end;
+        const size_t start = out->size;
+        const bool marked = *begin == ' ' || ((size_t)(end - begin) >= n_mark && memcmp(begin, mark, n_mark) == 0);
+        const bool prepends = step->scheme == QR_PREPEND_ALWAYS || (step->scheme == QR_PREPEND_FIRST && piece->first);
+        if (prepends && !marked) { qr_buffer_append(out, mark, n_mark); }
+        while (begin < end) {
+            const char *space = memchr(begin, ' ', (size_t)(end - begin));
+            qr_buffer_append(out, begin, (size_t)((space != NULL ? space : end) - begin));
+            if (space != NULL) { qr_buffer_append(out, mark, n_mark); }
+            begin = space != NULL ? space + 1 : end;
+        }
+        status = push_piece(work, start, out->size, piece->first);
+    }
+    if (status == QRUN_OK) { status = take_text(work, out, text); }
+    return status == QRUN_OK && step->split ? split_all(work, step, *text) : status;
+}
+
+qrun_status qr_pretokenize(qr_encode_work *work, const char **text, size_t n_bytes, bool first) {
+    work->pieces.n = 0;
+    work->next_pieces.n = 0;
+    qrun_status status = push_piece(work, 0, n_bytes, first);
+    take_next_pieces(work);
+    for (size_t i = 0; status == QRUN_OK && i < work->tokenizer->n_pretokenizers; i++) {
+        const qr_pretokenizer *step = &work->tokenizer->pretokenizers[i];
+        switch (step->kind) {
+            case QR_PRETOKENIZE_SPLIT: status = split_all(work, step, *text); break;
+            case QR_PRETOKENIZE_BYTE_LEVEL: status = byte_level(work, step, text); break;
+            case QR_PRETOKENIZE_METASPACE: status = metaspace(work, step, text); break;
+        }
+    }
+    return status;
+}

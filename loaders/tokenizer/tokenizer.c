@@ -1,0 +1,186 @@
+/* Opening a tokenizer and looking things up in it. */
+#include "loaders/tokenizer/tokenizer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "loaders/tokenizer/internal.h"
+
+enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
+
+static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const qr_json *config, const char *what,
+                        qr_error *err) {
+    qrun_status status;
+    if (!cJSON_IsObject(root)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: not a JSON object", what); }
+    QR_TRY(qr_regex_context_create(&tokenizer->regex, err));
+    QR_TRY(qr_tokenizer_load_model(tokenizer, qr_json_get(root, "model"), what, err));
+    QR_TRY(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"),
+                                   qr_json_get(config, "added_tokens_decoder"), what, err));
+    QR_TRY(qr_tokenizer_load_components(tokenizer, root, what, err));
+    QR_TRY(qr_tokenizer_load_post_processor(tokenizer, qr_json_get(root, "post_processor"), what, err));
+    QR_TRY(qr_tokenizer_index_added(tokenizer, err));
+    tokenizer->unk_id = tokenizer->model_unk_id;
+out:
+    return status;
+}
+
+/* config: the root of tokenizer_config.json, or NULL. */
+static qrun_status create(const qr_json *root, const qr_json *config, const char *what, qr_tokenizer **tokenizer,
+                          qr_error *err) {
+    *tokenizer = NULL;
+    qr_tokenizer *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
+    made->bos_id = made->eos_id = made->pad_id = made->unk_id = -1;
+    const qrun_status status = load(made, root, config, what, err);
+    if (status != QRUN_OK) {
+        qr_tokenizer_destroy(made);
+        return status;
+    }
+    *tokenizer = made;
+    return QRUN_OK;
+}
+
+qrun_status qr_tokenizer_parse(const char *text, size_t n_bytes, const char *what, qr_tokenizer **tokenizer,
+                               qr_error *err) {
+    qr_json *root = NULL;
+    *tokenizer = NULL;
+    qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
+    if (status == QRUN_OK) { status = create(root, NULL, what, tokenizer, err); }
+    qr_json_free(root);
+    return status;
+}
+
+void qr_tokenizer_destroy(qr_tokenizer *tokenizer) {
+    if (tokenizer == NULL) { return; }
+    qr_tokenizer_free_components(tokenizer);
+    qr_tokenizer_free_added(tokenizer);
+    qr_tokenizer_free_model(tokenizer);
+    qr_regex_context_free(&tokenizer->regex);
+    qr_free(tokenizer);
+}
+
+/* --- the folder's other files ------------------------------------------------------------------------------------- */
+
+/* "bos_token": "<s>" or {"content": "<s>", …}; a text that is no token leaves *id alone. */
+static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *config, const char *key, int32_t *id) {
+    const qr_json *value = qr_json_get(config, key);
+    if (cJSON_IsObject(value)) { value = qr_json_get(value, "content"); }
+    if (!cJSON_IsString(value)) { return; }
+    const int32_t found = qr_tokenizer_id(tokenizer, value->valuestring, strlen(value->valuestring));
+    if (found >= 0) { *id = found; }
+}
+
+/* transformers rebuilds the post-processor from these two where either is given. */
+static qrun_status read_add_bos_eos(qr_tokenizer *tokenizer, const qr_json *config, const char *what, qr_error *err) {
+    bool add_bos = false, add_eos = false;
+    qrun_status status;
+    if (qr_json_is_null(qr_json_get(config, "add_bos_token")) &&
+        qr_json_is_null(qr_json_get(config, "add_eos_token"))) {
+        return QRUN_OK;
+    }
+    QR_TRY(qr_json_get_bool(config, "add_bos_token", &add_bos, what, err));
+    QR_TRY(qr_json_get_bool(config, "add_eos_token", &add_eos, what, err));
+    tokenizer->prefix.n = 0;
+    tokenizer->suffix.n = 0;
+    if (add_bos && tokenizer->bos_id >= 0) { QR_TRY(qr_tokens_push(&tokenizer->prefix, tokenizer->bos_id, err)); }
+    if (add_eos && tokenizer->eos_id >= 0) { QR_TRY(qr_tokens_push(&tokenizer->suffix, tokenizer->eos_id, err)); }
+out:
+    return status;
+}
+
+static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {
+    read_named_token(tokenizer, config, "bos_token", &tokenizer->bos_id);
+    read_named_token(tokenizer, config, "eos_token", &tokenizer->eos_id);
+    read_named_token(tokenizer, config, "pad_token", &tokenizer->pad_id);
+    read_named_token(tokenizer, config, "unk_token", &tokenizer->unk_id);
+}
+
+/* *root stays NULL where the folder has no such file. */
+static qrun_status read_optional(const char *folder, const char *name, qr_json **root, qr_error *err) {
+    char *path = qr_path_join(folder, name);
+    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    const qrun_status status = qr_file_exists(path) ? qr_json_read(path, MAX_CONFIG_BYTES, root, err) : QRUN_OK;
+    qr_free(path);
+    return status;
+}
+
+qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err) {
+    qr_json *root = NULL, *specials = NULL, *config = NULL;
+    qrun_status status;
+    *tokenizer = NULL;
+    char *path = qr_path_join(folder, "tokenizer.json");
+    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    if (!qr_file_exists(path)) {
+        QR_TRY(qr_fail(err, QRUN_ERROR_NOT_FOUND,
+                       "%s: no such file; a model folder needs a tokenizer.json (a "
+                       "tokenizer.model alone is not read: save the tokenizer with transformers to get one)",
+                       path));
+    }
+    QR_TRY(qr_json_read(path, MAX_FILE_BYTES, &root, err));
+    QR_TRY(read_optional(folder, "special_tokens_map.json", &specials, err));
+    QR_TRY(read_optional(folder, "tokenizer_config.json", &config, err));
+    QR_TRY(create(root, config, path, tokenizer, err));
+    read_named_tokens(*tokenizer, specials);
+    read_named_tokens(*tokenizer, config);
+    QR_TRY(read_add_bos_eos(*tokenizer, config, "tokenizer_config.json", err));
+out:
+    if (status != QRUN_OK) {
+        qr_tokenizer_destroy(*tokenizer);
+        *tokenizer = NULL;
+    }
+    qr_json_free(root);
+    qr_json_free(specials);
+    qr_json_free(config);
+    qr_free(path);
+    return status;
+}
+
+/* --- lookups ------------------------------------------------------------------------------------------------------ */
+
+int32_t qr_tokenizer_vocab_size(const qr_tokenizer *tokenizer) { return tokenizer->n_ids; }
+
+int32_t qr_tokenizer_id(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes) {
+    const int32_t index = qr_tokenizer_find_added(tokenizer, text, n_bytes);
+    return index >= 0 ? tokenizer->added[index].id : qr_vocab_find(&tokenizer->vocab, text, n_bytes);
+}
+
+const char *qr_tokenizer_token(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
+    if (id < 0 || id >= tokenizer->n_ids) { return NULL; }
+    const int32_t index = tokenizer->added_of_id[id];
+    if (index < 0) { return qr_vocab_text(&tokenizer->vocab, id, n_bytes); }
+    *n_bytes = tokenizer->added[index].n_content;
+    return tokenizer->added[index].content;
+}
+
+bool qr_tokenizer_is_special(const qr_tokenizer *tokenizer, int32_t id) {
+    const int32_t index = id >= 0 && id < tokenizer->n_ids ? tokenizer->added_of_id[id] : -1;
+    return index >= 0 && tokenizer->added[index].special;
+}
+
+int32_t qr_tokenizer_bos_id(const qr_tokenizer *tokenizer) { return tokenizer->bos_id; }
+int32_t qr_tokenizer_eos_id(const qr_tokenizer *tokenizer) { return tokenizer->eos_id; }
+int32_t qr_tokenizer_pad_id(const qr_tokenizer *tokenizer) { return tokenizer->pad_id; }
+int32_t qr_tokenizer_unk_id(const qr_tokenizer *tokenizer) { return tokenizer->unk_id; }
+
+static bool is_byte_level(const qr_tokenizer *tokenizer) {
+    for (size_t i = 0; i < tokenizer->n_pretokenizers; i++) {
+        if (tokenizer->pretokenizers[i].kind == QR_PRETOKENIZE_BYTE_LEVEL) { return true; }
+    }
+    for (size_t i = 0; i < tokenizer->n_normalizers; i++) {
+        if (tokenizer->normalizers[i].kind == QR_NORMALIZE_BYTE_LEVEL) { return true; }
+    }
+    return false;
+}
+
+void qr_tokenizer_get_info(const qr_tokenizer *tokenizer, qr_tokenizer_info *info) {
+    static const char *const models[] = {"BPE", "Unigram", "WordLevel"};
+    *info = (qr_tokenizer_info){.model = models[tokenizer->model],
+                                .byte_level = is_byte_level(tokenizer),
+                                .byte_fallback = tokenizer->byte_fallback,
+                                .vocab_size = tokenizer->n_ids,
+                                .n_added = (int32_t)tokenizer->n_added,
+                                .n_merges = tokenizer->bpe.n_merges};
+    for (size_t i = 0; i < tokenizer->n_added; i++) { info->n_special += tokenizer->added[i].special ? 1 : 0; }
+}

@@ -1,0 +1,17 @@
+/* The device that models are opened on: a pool of threads and one backend. */
+#ifndef QR_RUNTIME_ENGINE_CONTEXT_H
+#define QR_RUNTIME_ENGINE_CONTEXT_H
+
+#include <pthread.h>
+
+#include "base/threads.h"
+#include "kernels/backend.h"
+
+struct qrun_context {
+    qr_threads *threads;
+    qr_backend *backend;
+    pthread_mutex_t compute_lock;             /* one step at a time issues work on the backend */
+    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" took no GPU; empty where it did or was not asked */
+};
+
+#endif

@@ -1,0 +1,32 @@
+/* The memory that plans and budgets are about: the device's own, or the machine's where the device has none. */
+#ifndef QR_RUNTIME_ENGINE_DEVICE_MEMORY_H
+#define QR_RUNTIME_ENGINE_DEVICE_MEMORY_H
+
+#include "kernels/backend.h"
+
+typedef struct qr_device_memory {
+    int64_t total_bytes, free_bytes; /* free: now */
+    int64_t context_bytes;   /* taken already by the device's driver for this process; 0 on the processor, −1: not
+                                known */
+    bool is_separate;        /* from the machine's: host memory is no part of it, and what is not free cannot be
+                                had */
+    int64_t host_free_bytes; /* is_separate: of the machine */
+} qr_device_memory;
+
+qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *memory, qr_error *err);
+
+/* How much of what is free is taken where no budget is given: nine tenths of a device's own memory; of a machine's,
+ * whose other programs live there too, half for a session. */
+int64_t qr_device_memory_for_training(const qr_device_memory *memory);
+int64_t qr_device_memory_for_session(const qr_device_memory *memory);
+
+static inline int64_t qr_device_memory_context(const qr_device_memory *memory) {
+    return memory->context_bytes > 0 ? memory->context_bytes : 0;
+}
+
+/* Device memory held at most, the context included: what a plan's total is to be compared with. */
+int64_t qr_device_memory_peak(const qr_backend *backend);
+/* Host memory held at most, where it is apart; else 0. */
+int64_t qr_device_memory_host_peak(const qr_backend *backend);
+
+#endif

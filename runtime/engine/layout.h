@@ -1,0 +1,21 @@
+/* Laying buffers out one after the other in one block of memory, or only counting what they would take: the plan and
+ * the placement are the same walk. */
+#ifndef QR_RUNTIME_ENGINE_LAYOUT_H
+#define QR_RUNTIME_ENGINE_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct qr_layout {
+    unsigned char *base; /* NULL: only count */
+    size_t offset;       /* bytes so far */
+} qr_layout;
+
+/* The next buffer, 64-byte aligned; NULL while counting. */
+static inline void *qr_layout_take(qr_layout *layout, int64_t n, size_t element_bytes) {
+    void *address = layout->base != NULL ? layout->base + layout->offset : NULL;
+    layout->offset += ((size_t)n * element_bytes + 63) / 64 * 64;
+    return address;
+}
+
+#endif

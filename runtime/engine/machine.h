@@ -1,0 +1,12 @@
+/* What the machine says of itself: time and memory. */
+#ifndef QR_RUNTIME_ENGINE_MACHINE_H
+#define QR_RUNTIME_ENGINE_MACHINE_H
+
+#include <stdint.h>
+
+double qr_now_seconds(void); /* monotonic */
+
+/* Bytes of the machine, or of the container where that is less, and how many are free now. */
+void qr_machine_memory(int64_t *total, int64_t *available);
+
+#endif

@@ -1,0 +1,38 @@
+/* The memory plan: every byte, by category, computed before anything is allocated. Each category is one allocation of
+ * exactly the planned size, so the backend's high-water mark equals the plan's sum; but for the context, which the
+ * driver has taken before. */
+#ifndef QR_RUNTIME_ENGINE_PLAN_H
+#define QR_RUNTIME_ENGINE_PLAN_H
+
+#include <stdint.h>
+
+#include "qrun.h"
+#include "runtime/engine/device_memory.h"
+
+typedef enum qr_plan_category {
+    QR_PLAN_WEIGHTS,
+    QR_PLAN_ADAPTERS,
+    QR_PLAN_KV_PAGES,
+    QR_PLAN_ACTIVATIONS,
+    QR_PLAN_WORKSPACE,
+    QR_PLAN_TABLES,
+    QR_PLAN_LOGITS,
+    QR_PLAN_CONTEXT,   /* what the device's driver takes for the process; −1 bytes: not known */
+    QR_PLAN_HOST,      /* beside the device: batches on their way to it, states kept out of it */
+    QR_PLAN_GRADIENTS, /* training only, like the next */
+    QR_PLAN_OPTIMIZER,
+    QR_PLAN_COUNT,
+    QR_PLAN_SESSION_COUNT = QR_PLAN_GRADIENTS /* the categories of a session */
+} qr_plan_category;
+
+typedef struct qr_plan {
+    qrun_plan_entry entries[QR_PLAN_COUNT]; /* indexed by category */
+} qr_plan;
+
+void qr_plan_init(qr_plan *plan); /* names set, all sizes 0 */
+/* Enters what the device is: its context, and whether host memory is apart. */
+void qr_plan_set_device(qr_plan *plan, const qr_device_memory *memory);
+int64_t qr_plan_total(const qr_plan *plan);      /* of the device's memory */
+int64_t qr_plan_host_total(const qr_plan *plan); /* of host memory apart from it */
+
+#endif

@@ -1,0 +1,151 @@
+#include "runtime/folders/folder_copy.h"
+
+#include <dirent.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "loaders/files/suffix.h"
+#include "runtime/model/model_open.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 24, COPY_BYTES = 1 << 23 };
+
+/* ---- From beginning to end --------------------------------------------------------------------------------------- */
+
+qrun_status qr_folder_copy_check(const char *path, const char *out, int64_t max_shard_bytes, qr_error *err) {
+    if (path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
+    if (out == NULL || out[0] == '\0') { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no folder to write was given"); }
+    if (max_shard_bytes < 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a shard of %lld bytes cannot be", (long long)max_shard_bytes);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_folder_copy_read(qr_folder_copy *copy, qrun_context *context, const char *path, qr_error *err) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    return qr_model_prepare(context, &params, &copy->model, &copy->source, err);
+}
+
+qrun_status qr_folder_copy_begin(qr_folder_copy *copy, const char *out, qr_error *err) {
+    return qr_folder_writer_open(&copy->folder, out, err);
+}
+
+qrun_status qr_folder_copy_commit(qr_folder_copy *copy, qr_error *err) {
+    return qr_folder_writer_commit(&copy->folder, err);
+}
+
+void qr_folder_copy_release(qr_folder_copy *copy) {
+    qr_safetensors_close(copy->source);
+    qr_model_release(&copy->model);
+    qr_folder_writer_abort(&copy->folder);
+}
+
+qrun_status qr_folder_copy_advance(qr_folder_copy *copy, int64_t n_bytes, qr_error *err) {
+    copy->done_bytes += n_bytes;
+    if (copy->progress == NULL || copy->progress(copy->progress_user, copy->done_bytes, copy->total_bytes)) {
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "%s %s was cancelled", copy->verb, copy->model.folder);
+}
+
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_folder_copy_tensors(qr_folder_copy *copy, const qr_safetensors_spec *specs, size_t n_specs,
+                                   int64_t max_shard_bytes, qr_tensor_write_fn write, void *arg, qr_error *err) {
+    qr_safetensors_writer *writer = NULL;
+    qrun_status status =
+        qr_safetensors_writer_create(copy->folder.partial_path, "model", specs, n_specs, max_shard_bytes, &writer, err);
+    if (status != QRUN_OK) { return status; }
+    const qr_safetensors_spec *spec;
+    while (status == QRUN_OK && (spec = qr_safetensors_writer_next(writer)) != NULL) {
+        status = write(arg, (size_t)(spec - specs), writer, err);
+    }
+    if (status == QRUN_OK) { return qr_safetensors_writer_commit(writer, err); }
+    qr_safetensors_writer_abort(writer);
+    return status;
+}
+
+qrun_status qr_folder_copy_tensor(qr_folder_copy *copy, qr_safetensors_writer *writer,
+                                  const qr_safetensors_tensor *tensor, qr_error *err) {
+    for (size_t offset = 0; offset < tensor->n_bytes;) {
+        const size_t n_bytes = tensor->n_bytes - offset < COPY_BYTES ? tensor->n_bytes - offset : COPY_BYTES;
+        qrun_status status = qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err);
+        if (status == QRUN_OK) { status = qr_folder_copy_advance(copy, (int64_t)n_bytes, err); }
+        if (status != QRUN_OK) { return status; }
+        offset += n_bytes;
+    }
+    qr_safetensors_drop(copy->source, tensor);
+    return QRUN_OK;
+}
+
+/* ---- The files beside the weights -------------------------------------------------------------------------------- */
+
+qrun_status qr_folder_copy_config(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err) {
+    char *path = qr_path_join(copy->model.folder, "config.json");
+    char *out_path = qr_path_join(copy->folder.partial_path, "config.json");
+    char *text = NULL;
+    size_t n_bytes;
+    qr_buffer config = {0};
+    qrun_status status = QRUN_OK;
+    if (path == NULL || out_path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(copy->model.folder))); }
+    QR_TRY(qr_file_read(path, MAX_CONFIG_BYTES, &text, &n_bytes, err));
+    QR_TRY(edit(arg, text, n_bytes, path, &config, err));
+    QR_TRY(qr_file_write(out_path, config.data, config.size, err));
+out:
+    qr_buffer_free(&config);
+    qr_free(text);
+    qr_free(path);
+    qr_free(out_path);
+    return status;
+}
+
+static bool is_copied(const char *name) {
+    static const char *const names[] = {
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "preprocessor_config.json",
+        "processor_config.json",
+        "NOTICE",
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(name, names[i]) == 0) { return true; }
+    }
+    return strncmp(name, "chat_template", 13) == 0 || strncmp(name, "LICENSE", 7) == 0 || qr_ends_with(name, ".model");
+}
+
+static qrun_status copy_file(const char *from_folder, const char *to_folder, const char *name, qr_error *err) {
+    char *from = qr_path_join(from_folder, name), *to = qr_path_join(to_folder, name);
+    qr_file_map map = {0};
+    qrun_status status = QRUN_OK;
+    if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
+    if (qr_file_is_folder(from)) { goto out; }
+    QR_TRY(qr_file_map_open(from, &map, err));
+    QR_TRY(qr_file_write(to, map.data, map.size, err));
+out:
+    qr_file_map_close(&map);
+    qr_free(from);
+    qr_free(to);
+    return status;
+}
+
+qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err) {
+    DIR *folder = opendir(from);
+    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", from); }
+    qrun_status status = QRUN_OK;
+    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        if (is_copied(entry->d_name)) { status = copy_file(from, to, entry->d_name, err); }
+    }
+    closedir(folder);
+    return status;
+}
+
+qrun_status qr_folder_copy_files(const qr_folder_copy *copy, qr_error *err) {
+    return qr_model_files_copy(copy->model.folder, copy->folder.partial_path, err);
+}

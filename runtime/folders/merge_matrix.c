@@ -1,0 +1,229 @@
+#include "runtime/folders/merge_matrix.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/sizes.h"
+#include "quant/int8.h"
+#include "quant/nf4.h"
+#include "runtime/model/weight_writer.h"
+
+enum { TASK_ROWS = 16 };
+
+/* ---- What can be written ----------------------------------------------------------------------------------------- */
+
+/* The largest values that do not round to an infinity. */
+static float largest(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F16 ? 0x1.FFDFFEp15F : dtype == QR_DTYPE_BF16 ? 0x1.FEFFFEp127F : FLT_MAX;
+}
+
+bool qr_merge_fits(const float *values, int64_t n, qr_dtype dtype) {
+    const float limit = largest(dtype);
+    bool fits = true;
+    for (int64_t i = 0; i < n; i++) { fits &= fabsf(values[i]) <= limit; }
+    return fits;
+}
+
+qrun_status qr_merge_refuse_value(const char *name, qr_dtype dtype, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is no number or too large for %s%s", name,
+                   qr_dtype_name(dtype),
+                   dtype == QR_DTYPE_F16 ? "; write bf16 or f32 instead" : "; are model and adapter intact?");
+}
+
+/* ---- W, row by row ----------------------------------------------------------------------------------------------- */
+
+/* W in host memory. Plain: `codes` are its elements, of dtype; else canonical codes with their scales in F32. */
+typedef struct weight_rows {
+    qr_weight_desc desc;
+    const unsigned char *codes;
+    qr_dtype dtype;
+    bool transposed;
+    const float *absmax, *row_absmax;
+    qr_host_weight host;     /* owned; of a matrix that was quantised here */
+    qr_stored_scales stored; /* owned; of one that was stored so */
+    float *unnested;         /* owned; absmax of a double-quantised one */
+} weight_rows;
+
+static void rows_close(weight_rows *rows) {
+    qr_host_weight_free(&rows->host);
+    qr_stored_scales_free(&rows->stored);
+    qr_free(rows->unnested);
+}
+
+static qrun_status use_scales(weight_rows *rows, const qr_weight_scales *scales, const char *name, qr_error *err) {
+    rows->absmax = scales->absmax;
+    rows->row_absmax = scales->row_absmax;
+    if (rows->desc.format != QR_WEIGHT_NF4_DQ) { return QRUN_OK; }
+    const int64_t n_blocks = qr_weight_blocks(&rows->desc);
+    rows->unnested = qr_alloc_array((size_t)n_blocks, sizeof *rows->unnested);
+    if (rows->unnested == NULL) { return qr_fail_memory(err, name, (unsigned long long)n_blocks * sizeof(float)); }
+    qr_nf4_unnest(scales->absmax_codes, scales->nested_absmax, scales->nested_offset, 0, n_blocks, rows->unnested);
+    rows->absmax = rows->unnested;
+    return QRUN_OK;
+}
+
+static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, weight_rows *rows, qr_error *err) {
+    const qr_safetensors_tensor *tensor = matrix->stored.codes;
+    const qr_row_source source = {.src = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
+    rows->desc.format = matrix->quant;
+    rows->desc.block = qr_weight_is_nf4(matrix->quant) ? QR_NF4_BLOCK : 0;
+    const qrun_status status = qr_weight_quantize_host(backend, &rows->desc, &source, tensor->name, &rows->host, err);
+    if (status != QRUN_OK) { return status; }
+    const qr_host_weight *host = &rows->host;
+    rows->codes = host->codes;
+    const qr_weight_scales scales = {host->row_absmax, host->absmax, host->absmax_codes, host->nested_absmax,
+                                     host->nested_offset};
+    return use_scales(rows, &scales, tensor->name, err);
+}
+
+static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix, weight_rows *rows, qr_error *err) {
+    const qr_safetensors_tensor *tensor = matrix->stored.codes;
+    *rows = (weight_rows){
+        .desc = matrix->stored.desc, .codes = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
+    if (matrix->quantize) { return quantize(backend, matrix, rows, err); }
+    if (rows->desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
+    const qrun_status status = qr_stored_scales_read(&matrix->stored, &rows->stored, err);
+    return status == QRUN_OK ? use_scales(rows, &rows->stored.scales, tensor->name, err) : status;
+}
+
+static void read_row(const weight_rows *rows, int64_t row, float *dst) {
+    const int64_t n_rows = rows->desc.rows, cols = rows->desc.cols;
+    switch (rows->desc.format) {
+        case QR_WEIGHT_NF4:
+        case QR_WEIGHT_NF4_DQ:
+            qr_nf4_dequantize(rows->codes, rows->absmax, rows->desc.block, row * cols, cols, dst);
+            return;
+        case QR_WEIGHT_INT8:
+            qr_int8_dequantize_row((const int8_t *)rows->codes + row * cols, rows->row_absmax[row], cols, dst);
+            return;
+        default: break;
+    }
+    if (!rows->transposed) {
+        qr_elements_to_f32(rows->dtype, rows->codes, row * cols, cols, dst);
+        return;
+    }
+    for (int64_t c = 0; c < cols; c++) { qr_elements_to_f32(rows->dtype, rows->codes, c * n_rows + row, 1, dst + c); }
+}
+
+/* ---- The adapter's part ------------------------------------------------------------------------------------------ */
+
+/* ΔW = left · right. Of a linear layer left is B and right A; of an embedding, whose rows are looked up, the transposes
+ * of A and B. */
+typedef struct update {
+    float *left, *right; /* [rows, rank], [rank, cols] */
+    float *magnitude;    /* [rows]; NULL: plain LoRA */
+    int64_t rank;
+    float scale;
+    float *memory;
+} update;
+
+static void read_factor(const qr_safetensors_tensor *tensor, bool transposed, float *dst) {
+    const int64_t rows = tensor->dims[0], cols = tensor->dims[1];
+    if (!transposed) {
+        qr_elements_to_f32(tensor->dtype, tensor->data, 0, rows * cols, dst);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < cols; c++) {
+            qr_elements_to_f32(tensor->dtype, tensor->data, r * cols + c, 1, dst + c * rows + r);
+        }
+    }
+}
+
+static qrun_status update_read(const qr_merge_matrix *matrix, update *u, qr_error *err) {
+    const qr_adapter_module *module = matrix->module;
+    *u = (update){0};
+    if (module == NULL) { return QRUN_OK; }
+    const int64_t rows = matrix->stored.desc.rows, cols = matrix->stored.desc.cols;
+    const size_t n = (size_t)(module->rank * (rows + cols) + rows);
+    u->memory = qr_alloc_array(n, sizeof *u->memory);
+    if (u->memory == NULL) { return qr_fail_memory(err, module->name, n * sizeof *u->memory); }
+    u->rank = module->rank;
+    u->scale = (float)module->scale;
+    u->left = u->memory;
+    u->right = u->left + module->rank * rows;
+    read_factor(module->is_embedding ? module->a : module->b, module->is_embedding, u->left);
+    read_factor(module->is_embedding ? module->b : module->a, module->is_embedding, u->right);
+    if (module->magnitude != NULL) {
+        u->magnitude = u->right + module->rank * cols;
+        qr_elements_to_f32(module->magnitude->dtype, module->magnitude->data, 0, rows, u->magnitude);
+    }
+    return QRUN_OK;
+}
+
+/* w [cols] becomes the merged row; delta [cols] is scratch. */
+static void merge_row(const update *u, int64_t row, int64_t cols, float *w, float *delta) {
+    memset(delta, 0, (size_t)cols * sizeof *delta);
+    for (int64_t j = 0; j < u->rank; j++) {
+        const float factor = u->left[row * u->rank + j];
+        const float *right = u->right + j * cols;
+        for (int64_t c = 0; c < cols; c++) { delta[c] += factor * right[c]; }
+    }
+    for (int64_t c = 0; c < cols; c++) { w[c] += u->scale * delta[c]; }
+    if (u->magnitude == NULL) { return; }
+    double squares = 0;
+    for (int64_t c = 0; c < cols; c++) { squares += (double)w[c] * (double)w[c]; }
+    const float factor = (float)((double)u->magnitude[row] / sqrt(squares));
+    for (int64_t c = 0; c < cols; c++) { w[c] *= factor; }
+}
+
+/* ---- All rows ---------------------------------------------------------------------------------------------------- */
+
+typedef struct merge_job {
+    weight_rows rows;
+    update update;
+    qr_dtype dtype;
+    unsigned char *dst;
+    float *scratch; /* per worker: two rows */
+    atomic_bool is_broken;
+} merge_job;
+
+static void write_row(const merge_job *job, int64_t row, const float *values, void *scratch) {
+    const int64_t n_rows = job->rows.desc.rows, cols = job->rows.desc.cols;
+    const size_t element = qr_dtype_bytes(job->dtype);
+    if (!job->rows.transposed) {
+        qr_elements_from_f32(job->dtype, values, cols, job->dst + (size_t)(row * cols) * element);
+        return;
+    }
+    qr_elements_from_f32(job->dtype, values, cols, scratch);
+    for (int64_t c = 0; c < cols; c++) {
+        memcpy(job->dst + (size_t)(c * n_rows + row) * element, (unsigned char *)scratch + (size_t)c * element,
+               element);
+    }
+}
+
+static void merge_task(void *arg, int64_t index, int worker) {
+    merge_job *job = arg;
+    const int64_t n_rows = job->rows.desc.rows, cols = job->rows.desc.cols;
+    float *w = job->scratch + (int64_t)worker * 2 * cols, *scratch = w + cols;
+    const int64_t end = qr_min(n_rows, (index + 1) * TASK_ROWS);
+    for (int64_t row = index * TASK_ROWS; row < end; row++) {
+        read_row(&job->rows, row, w);
+        if (job->update.rank > 0) { merge_row(&job->update, row, cols, w, scratch); }
+        if (!qr_merge_fits(w, cols, job->dtype)) { atomic_store(&job->is_broken, true); }
+        write_row(job, row, w, scratch);
+    }
+}
+
+qrun_status qr_merge_matrix_compute(qr_backend *backend, const qr_merge_matrix *matrix, qr_dtype dtype, void *dst,
+                                    qr_error *err) {
+    merge_job job = {.dtype = dtype, .dst = dst};
+    const qr_weight_desc *desc = &matrix->stored.desc;
+    const size_t n_scratch = (size_t)qr_threads_count(backend->threads) * 2 * (size_t)desc->cols;
+    qrun_status status = QRUN_OK;
+    QR_TRY(rows_open(backend, matrix, &job.rows, err));
+    QR_TRY(update_read(matrix, &job.update, err));
+    job.scratch = qr_alloc_array(n_scratch, sizeof *job.scratch);
+    if (job.scratch == NULL) { QR_TRY(qr_fail_memory(err, matrix->stored.codes->name, n_scratch * sizeof(float))); }
+    qr_threads_run(backend->threads, qr_ceil_div(desc->rows, TASK_ROWS), merge_task, &job);
+    if (atomic_load(&job.is_broken)) { status = qr_merge_refuse_value(matrix->stored.codes->name, dtype, err); }
+out:
+    rows_close(&job.rows);
+    qr_free(job.update.memory);
+    qr_free(job.scratch);
+    return status;
+}

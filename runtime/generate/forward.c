@@ -1,0 +1,548 @@
+#include "runtime/generate/forward.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/engine/layout.h"
+#include "runtime/model/layer.h"
+#include "runtime/model/rope.h"
+
+/* The buffers of a forward pass: device memory in three allocations (activations, tables, logits) beside the ops'
+ * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
+typedef struct forward_buffers {
+    /* activations */
+    float *x;       /* [T, D] residual stream */
+    void *normed;   /* [T, D] act */
+    float *qkv;     /* [T, (H + 2 KV) · HD] */
+    void *attended; /* [T, H · HD] act */
+    float *mlp;     /* [T, 2 M], or [T, M] ungated */
+    void *gated;    /* [T, M] act */
+    float *branch;  /* [T, D]: output of a block that is normed before it is added */
+    float *dora;    /* [T, D]: qkv, which nothing reads behind attention, where that is wide enough */
+    float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
+    float *picked;                      /* [R, D]: rows that want logits */
+    void *picked_normed;                /* [R, D] act */
+    /* tables */
+    void *batch;           /* qr_batch at its largest */
+    int32_t *targets;      /* [R] */
+    qr_sampled *sampled;   /* [S] */
+    float *inv_freq[2];    /* [n_rope_slots, half] per rope kind */
+    float *rope_factor[2]; /* [n_rope_slots] */
+    /* logits */
+    float *logits; /* [R, V] */
+    float *nll;    /* [R] */
+    /* host */
+    void *host_batch;                              /* as batch */
+    int32_t *host_targets;                         /* as targets */
+    qr_sampled *host_sampled;                      /* as sampled */
+    float *host_inv_freq[2], *host_rope_factor[2]; /* as inv_freq and rope_factor */
+} forward_buffers;
+
+struct qr_forward {
+    qrun_model *model;
+    qr_backend *backend;
+    qr_forward_limits limits;
+    forward_buffers b;
+    unsigned char *pages;
+    size_t page_bytes;
+    void *memory[QR_PLAN_COUNT]; /* of the categories made here */
+    size_t memory_bytes[QR_PLAN_COUNT];
+    void *workspace;
+    qr_batch host, device;      /* the step's tables in either memory */
+    qr_layer_adapters adapters; /* of the step */
+    qr_replay replay;
+    int64_t rope_begin, rope_end; /* slots that the device does not have yet */
+    bool is_reading;              /* the device may not have read host memory yet */
+};
+
+static size_t act_bytes(const qrun_model *model) { return qr_dtype_bytes(model->act_dtype); }
+
+static qr_kv_layout kv_layout(const qrun_model *model, qr_kv_format format) {
+    return (qr_kv_layout){format, (int32_t)model->shape.n_kv_heads, (int32_t)model->shape.head_dim};
+}
+
+size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
+    const qr_kv_layout layout = kv_layout(model, format);
+    return (size_t)model->group_layers * qr_kv_layer_bytes(&layout);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
+                              forward_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
+    const size_t act = act_bytes(model);
+    qr_layout layout = {base, 0};
+    b->x = qr_layout_take(&layout, t * s->hidden, sizeof(float));
+    b->normed = qr_layout_take(&layout, t * s->hidden, act);
+    b->qkv = qr_layout_take(&layout, t * qr_qkv_columns(s), sizeof(float));
+    b->attended = qr_layout_take(&layout, t * s->n_heads * s->head_dim, act);
+    b->mlp = qr_layout_take(&layout, t * qr_mlp_columns(model), sizeof(float));
+    b->gated = qr_layout_take(&layout, t * s->mlp, act);
+    b->dora = qr_qkv_columns(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
+    if (qr_model_has_post_norms(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
+    for (int k = 0; k < s->n_rope_kinds; k++) {
+        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
+        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
+    }
+    b->picked = qr_layout_take(&layout, r * s->hidden, sizeof(float));
+    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
+    return layout.offset;
+}
+
+/* Rotary frequencies of every slot: inv_freq [n_rope_slots, half] and factor [n_rope_slots] per kind. */
+static void lay_rope(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout, float *inv_freq[2],
+                     float *factor[2]) {
+    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
+        inv_freq[k] = qr_layout_take(layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
+        factor[k] = qr_layout_take(layout, limits->n_rope_slots, sizeof(float));
+    }
+}
+
+static void *take_batch(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout) {
+    const qr_batch_sizes most = {limits->max_tokens, limits->max_sequences, limits->max_sequences,
+                                 limits->max_sequences, limits->max_blocks};
+    qr_batch batch;
+    return qr_layout_take(layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
+}
+
+static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+    qr_layout layout = {base, 0};
+    b->batch = take_batch(model, limits, &layout);
+    b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    b->sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
+    lay_rope(model, limits, &layout, b->inv_freq, b->rope_factor);
+    return layout.offset;
+}
+
+static size_t lay_host(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+    qr_layout layout = {base, 0};
+    b->host_batch = take_batch(model, limits, &layout);
+    b->host_targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    b->host_sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
+    lay_rope(model, limits, &layout, b->host_inv_freq, b->host_rope_factor);
+    return layout.offset;
+}
+
+static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
+    qr_layout layout = {base, 0};
+    b->logits = qr_layout_take(&layout, limits->max_logit_rows * model->shape.vocab, sizeof(float));
+    b->nll = qr_layout_take(&layout, limits->max_logit_rows, sizeof(float));
+    return layout.offset;
+}
+
+/* ---- The ops' arguments and workspace ---------------------------------------------------------------------------- */
+
+static qr_layer_adapters adapters_of(const qr_forward *f, bool wanted) {
+    return (qr_layer_adapters){.table = wanted ? f->model->lora_table : NULL,
+                               .n_adapters = QR_MAX_ADAPTERS,
+                               .max_rank = QR_MAX_LORA_RANK,
+                               .row_adapter = f->device.row_adapter};
+}
+
+static qr_attention_args attention_args(const qr_forward *f, const qr_layer *layer) {
+    const qr_model_shape *s = &f->model->shape;
+    const qr_kv_layout layout = kv_layout(f->model, f->limits.kv_format);
+    const qr_batch *batch = &f->device;
+    const qr_batch_sizes *sizes = &batch->sizes;
+    return (qr_attention_args){
+        .layout = layout,
+        .q = f->b.qkv,
+        .dst = f->b.attended,
+        .dst_dtype = f->model->act_dtype,
+        .n_tokens = sizes->n_tokens,
+        .q_stride = qr_qkv_columns(s),
+        .n_heads = (int32_t)s->n_heads,
+        .n_seqs = (int32_t)sizes->n_sequences,
+        .q_start = batch->q_start,
+        .first_position = batch->first_position,
+        .block_table = batch->block_table + layer->kv_group * sizes->n_sequences * sizes->table_stride,
+        .table_stride = sizes->table_stride,
+        .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout),
+        .page_stride_bytes = f->page_bytes,
+        .scale = s->attn_scale,
+        .softcap = s->attn_softcap,
+        .window = layer->window,
+    };
+}
+
+static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
+
+static void linear_workspace(const qr_forward *f, const qr_linear_layer *linear, int64_t n_rows, size_t *most) {
+    const qr_weight_desc *desc = &linear->weight.desc;
+    const qr_linear_args args = qr_layer_linear_args(f->model, linear, NULL, NULL, desc->rows, n_rows, false);
+    raise_to(most, qr_linear_workspace(f->backend, &args));
+    const qr_layer_adapters adapters = adapters_of(f, false);
+    const qr_lora_args lora =
+        qr_layer_lora_args(&adapters, f->model->act_dtype, linear, NULL, NULL, desc->rows, n_rows);
+    raise_to(most, qr_lora_workspace(f->backend, &lora));
+}
+
+typedef struct workspace_visit {
+    const qr_forward *forward;
+    size_t most;
+} workspace_visit;
+
+static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                   qr_error *err) {
+    (void)layer, (void)role, (void)err;
+    workspace_visit *visit = arg;
+    linear_workspace(visit->forward, linear, visit->forward->limits.max_tokens, &visit->most);
+    return QRUN_OK;
+}
+
+static size_t workspace_bytes(qrun_model *model, const qr_forward_limits *limits) {
+    const qr_forward f = {.model = model,
+                          .backend = model->context->backend,
+                          .limits = *limits,
+                          .page_bytes = qr_page_bytes(model, limits->kv_format),
+                          .device.sizes = {.n_tokens = limits->max_tokens,
+                                           .n_sequences = limits->max_sequences,
+                                           .table_stride = limits->max_blocks}};
+    workspace_visit visit = {&f, 64};
+    (void)qr_model_each_linear(model, visit_workspace, &visit, NULL);
+    const qr_linear_layer head = {.weight = model->head};
+    linear_workspace(&f, &head, limits->max_logit_rows, &visit.most);
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_attention_args args = attention_args(&f, &model->layers[l]);
+        raise_to(&visit.most, qr_attention_workspace(f.backend, &args));
+    }
+    const qr_nll_args nll = {.n_rows = limits->max_logit_rows, .vocab = model->shape.vocab};
+    raise_to(&visit.most, qr_nll_workspace(f.backend, &nll));
+    const qr_sample_args sample = {.n_draws = limits->max_sequences, .vocab = model->shape.vocab};
+    raise_to(&visit.most, qr_sample_workspace(f.backend, &sample));
+    return visit.most;
+}
+
+void qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan) {
+    forward_buffers b = {0};
+    plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)lay_activations(model, limits, NULL, &b);
+    plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, limits, NULL, &b);
+    plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
+    plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, limits);
+    plan->entries[QR_PLAN_HOST].bytes += (int64_t)lay_host(model, limits, NULL, &b);
+}
+
+static qr_memory_kind kind_of(qr_plan_category category) {
+    return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
+}
+
+static qrun_status make_memory(qr_forward *f, const qr_plan *plan, qr_error *err) {
+    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE,
+                                            QR_PLAN_HOST};
+    for (size_t i = 0; i < QR_COUNT_OF(made); i++) {
+        const size_t n_bytes = (size_t)plan->entries[made[i]].bytes;
+        const qrun_status status =
+            f->backend->memory_create(f->backend, kind_of(made[i]), n_bytes, &f->memory[made[i]], err);
+        if (status != QRUN_OK) { return status; }
+        f->memory_bytes[made[i]] = n_bytes;
+    }
+    (void)lay_activations(f->model, &f->limits, f->memory[QR_PLAN_ACTIVATIONS], &f->b);
+    (void)lay_tables(f->model, &f->limits, f->memory[QR_PLAN_TABLES], &f->b);
+    (void)lay_logits(f->model, &f->limits, f->memory[QR_PLAN_LOGITS], &f->b);
+    (void)lay_host(f->model, &f->limits, f->memory[QR_PLAN_HOST], &f->b);
+    f->workspace = f->memory[QR_PLAN_WORKSPACE];
+    return QRUN_OK;
+}
+
+qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
+                              qr_error *err) {
+    qr_forward *f = qr_alloc_zeroed(sizeof *f);
+    *forward = NULL;
+    if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
+    *f = (qr_forward){.model = model,
+                      .backend = model->context->backend,
+                      .limits = *limits,
+                      .pages = pages,
+                      .page_bytes = qr_page_bytes(model, limits->kv_format),
+                      .replay.backend = model->context->backend};
+    qr_plan plan;
+    qr_plan_init(&plan);
+    qr_forward_plan(model, limits, &plan);
+    const qrun_status status = make_memory(f, &plan, err);
+    if (status != QRUN_OK) {
+        qr_forward_destroy(f);
+        return status;
+    }
+    *forward = f;
+    return QRUN_OK;
+}
+
+void qr_forward_destroy(qr_forward *f) {
+    if (f == NULL) { return; }
+    qr_replay_clear(&f->replay);
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        f->backend->memory_destroy(f->backend, kind_of((qr_plan_category)i), f->memory[i], f->memory_bytes[i]);
+    }
+    qr_free(f);
+}
+
+/* ---- Host memory that the device reads --------------------------------------------------------------------------- */
+
+static qrun_status copy_in(qr_forward *f, void *device, const void *host, size_t n_bytes, qr_error *err) {
+    f->is_reading = true;
+    return f->backend->copy_in_async(f->backend, device, host, n_bytes, err);
+}
+
+static qrun_status copy_out(qr_forward *f, void *host, const void *device, size_t n_bytes, qr_error *err) {
+    const qrun_status status = f->backend->copy_out(f->backend, host, device, n_bytes, err);
+    if (status == QRUN_OK) { f->is_reading = false; }
+    return status;
+}
+
+/* Until the device has read what host memory holds. */
+static qrun_status wait(qr_forward *f, qr_error *err) {
+    if (!f->is_reading) { return QRUN_OK; }
+    const qrun_status status = f->backend->sync(f->backend, err);
+    if (status == QRUN_OK) { f->is_reading = false; }
+    return status;
+}
+
+qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_tokens, qr_error *err) {
+    const qrun_status status = wait(f, err);
+    if (status != QRUN_OK) { return status; }
+    for (int kind = 0; kind < f->model->shape.n_rope_kinds; kind++) {
+        qr_rope_frequencies(&f->model->config, kind, total_tokens,
+                            f->b.host_inv_freq[kind] + slot * f->model->shape.rope_half,
+                            f->b.host_rope_factor[kind] + slot);
+    }
+    const bool none = f->rope_begin == f->rope_end;
+    f->rope_begin = none ? slot : qr_min(f->rope_begin, slot);
+    f->rope_end = none ? slot + 1 : qr_max(f->rope_end, slot + 1);
+    return QRUN_OK;
+}
+
+/* The slots set since the last step; those between them are as they were. */
+static qrun_status copy_rope(qr_forward *f, qr_error *err) {
+    const int64_t half = f->model->shape.rope_half, first = f->rope_begin, n = f->rope_end - f->rope_begin;
+    qrun_status status = QRUN_OK;
+    for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
+        QR_TRY(copy_in(f, f->b.inv_freq[k] + first * half, f->b.host_inv_freq[k] + first * half,
+                       (size_t)(n * half) * sizeof(float), err));
+        QR_TRY(
+            copy_in(f, f->b.rope_factor[k] + first, f->b.host_rope_factor[k] + first, (size_t)n * sizeof(float), err));
+    }
+    f->rope_begin = f->rope_end = 0;
+out:
+    return status;
+}
+
+qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err) {
+    *batch = NULL;
+    const qrun_status status = wait(f, err);
+    if (status != QRUN_OK) { return status; }
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
+    *batch = &f->host;
+    return QRUN_OK;
+}
+
+/* ---- The layers -------------------------------------------------------------------------------------------------- */
+
+static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                void *dst, qr_error *err) {
+    qr_forward *f = arg;
+    (void)q, (void)dst; /* both are the buffers that attention_args names */
+    const qr_attention_args args = attention_args(f, layer);
+    const qr_kv_write_args write = {.layout = args.layout,
+                                    .k = k,
+                                    .v = v,
+                                    .n_tokens = args.n_tokens,
+                                    .k_stride = args.q_stride,
+                                    .v_stride = args.q_stride,
+                                    .token_page = f->device.token_page + layer->kv_group * args.n_tokens,
+                                    .position = f->device.position,
+                                    .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&args.layout),
+                                    .page_stride_bytes = f->page_bytes};
+    const qrun_status status = qr_kv_write(f->backend, &write, f->workspace, err);
+    return status == QRUN_OK ? qr_attention(f->backend, &args, f->workspace, err) : status;
+}
+
+/* The adapters of the step; tells the rows of DoRA from the others, where there are any. */
+static void choose_adapters(qr_forward *f) {
+    const uint64_t dora = atomic_load(&f->model->dora_adapters);
+    int64_t n_dora = 0, n_plain = 0;
+    f->adapters = adapters_of(f, f->host.has_adapters);
+    if (f->adapters.table == NULL || dora == 0) { return; }
+    for (int64_t i = 0; i < f->host.sizes.n_tokens; i++) {
+        const int32_t adapter = f->host.row_adapter[i];
+        const bool is_dora = adapter >= 0 && (dora >> adapter & 1) != 0, is_plain = adapter >= 0 && !is_dora;
+        f->host.row_dora[i] = is_dora ? adapter : -1;
+        f->host.row_plain[i] = is_plain ? adapter : -1;
+        n_dora += is_dora;
+        n_plain += is_plain;
+    }
+    if (n_dora == 0) { return; }
+    f->adapters.row_dora = f->device.row_dora;
+    f->adapters.row_plain = n_plain > 0 ? f->device.row_plain : NULL;
+}
+
+static qrun_status copy_batch(qr_forward *f, qr_error *err) {
+    qr_batch batch;
+    const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
+    return copy_in(f, f->b.batch, f->b.host_batch, n_bytes, err);
+}
+
+static qrun_status run_layers(qr_forward *f, qr_error *err) {
+    qr_layer_pass pass = {
+        .model = f->model,
+        .workspace = f->workspace,
+        .n_tokens = f->host.sizes.n_tokens,
+        .x = f->b.x,
+        .cos_table = {f->b.cos_table[0], f->b.cos_table[1]},
+        .sin_table = {f->b.sin_table[0], f->b.sin_table[1]},
+        .buffers = {.attn_normed = f->b.normed,
+                    .qkv = f->b.qkv,
+                    .attended = f->b.attended,
+                    .attn_branch = f->b.branch,
+                    .mlp_branch = f->b.branch,
+                    .branch_normed = f->b.branch,
+                    .mlp_normed = f->b.normed,
+                    .mlp = f->b.mlp,
+                    .gated = f->b.gated,
+                    .dora = f->b.dora},
+        .adapters = f->adapters,
+        .attend = attend_paged,
+        .attend_arg = f,
+    };
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
+    for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
+        const qr_rope_table_args args = {f->b.inv_freq[k],   f->b.rope_factor[k],      f->device.rope_slot,
+                                         f->device.position, f->b.cos_table[k],        f->b.sin_table[k],
+                                         pass.n_tokens,      f->model->shape.rope_half};
+        QR_TRY(qr_rope_table(f->backend, &args, f->workspace, err));
+    }
+    for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
+        QR_TRY(qr_layer_attention(&pass, &f->model->layers[l], err));
+        QR_TRY(qr_layer_mlp(&pass, &f->model->layers[l], err));
+    }
+out:
+    return status;
+}
+
+qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    choose_adapters(f);
+    QR_TRY(copy_rope(f, err));
+    QR_TRY(copy_batch(f, err));
+    QR_TRY(run_layers(f, err));
+out:
+    return status;
+}
+
+/* ---- The output head --------------------------------------------------------------------------------------------- */
+
+/* Logits of n rows of x [n, D]. */
+static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
+    const qrun_model *model = f->model;
+    const int64_t vocab = model->shape.vocab;
+    qrun_status status = QRUN_OK;
+    QR_TRY(
+        qr_layer_norm_rows(model, f->workspace, &model->final_norm, x, f->b.picked_normed, model->act_dtype, n, err));
+    const qr_linear_layer head = {.weight = model->head};
+    const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n, false);
+    QR_TRY(qr_linear(f->backend, &args, f->workspace, err));
+    if (model->shape.logit_softcap > 0) {
+        const qr_softcap_args softcap = {f->b.logits, n * vocab, model->shape.logit_softcap};
+        QR_TRY(qr_softcap(f->backend, &softcap, f->workspace, err));
+    }
+out:
+    return status;
+}
+
+qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    const qr_gather_rows_args gather = {f->b.x, f->device.rows + first, f->b.picked, n, f->model->shape.hidden};
+    const qrun_status status = qr_gather_rows(f->backend, &gather, f->workspace, err);
+    return status == QRUN_OK ? run_head(f, f->b.picked, n, err) : status;
+}
+
+qrun_status qr_forward_draw(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    const qr_sample_args args = {f->b.logits, f->device.draws + first, f->b.sampled + first, n, f->model->shape.vocab};
+    return qr_sample(f->backend, &args, f->workspace, err);
+}
+
+qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
+    *sampled = f->b.host_sampled;
+    return copy_out(f, f->b.host_sampled, f->b.sampled, (size_t)n * sizeof **sampled, err);
+}
+
+qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
+    const int64_t vocab = f->model->shape.vocab;
+    return copy_out(f, logits, f->b.logits + first * vocab, (size_t)(n * vocab) * sizeof(float), err);
+}
+
+qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
+    const qrun_status status = run_head(f, f->b.x + first * f->model->shape.hidden, n, err);
+    return status == QRUN_OK ? qr_forward_copy_logits(f, 0, n, logits, err) : status;
+}
+
+qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll, qr_error *err) {
+    const size_t n_bytes = (size_t)n * sizeof(int32_t);
+    qrun_status status = QRUN_OK;
+    QR_TRY(wait(f, err));
+    memcpy(f->b.host_targets, targets, n_bytes);
+    QR_TRY(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
+    QR_TRY(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
+    const qr_nll_args args = {f->b.logits, f->b.targets, f->b.nll, n, f->model->shape.vocab};
+    QR_TRY(qr_nll(f->backend, &args, f->workspace, err));
+    QR_TRY(copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err));
+out:
+    return status;
+}
+
+/* ---- Decode steps ------------------------------------------------------------------------------------------------ */
+
+/* The next larger of few numbers of rows: a kernel's tile is eight. */
+static int64_t bucket_of_rows(int64_t n, int64_t most) {
+    const int64_t step = n <= 32 ? 8 : n <= 64 ? 16 : 32;
+    const int64_t bucket = n <= 2 ? n : n <= 4 ? 4 : qr_round_up(n, step);
+    return qr_min(bucket, most);
+}
+
+static int64_t bucket_of_stride(int64_t n, int64_t most) {
+    int64_t bucket = 1;
+    while (bucket < n) { bucket *= 2; }
+    return qr_min(bucket, most);
+}
+
+bool qr_forward_decode_sizes(const qr_forward *f, qr_batch_sizes *sizes) {
+    const qr_forward_limits *limits = &f->limits;
+    const int64_t most = qr_min(limits->max_logit_rows, limits->max_sequences), n = sizes->n_tokens;
+    if (!qr_replay_is_possible(&f->replay) || n > most) { return false; }
+    const int64_t n_rows = bucket_of_rows(n, most);
+    *sizes =
+        (qr_batch_sizes){n_rows, n_rows, n_rows, n_rows, bucket_of_stride(sizes->table_stride, limits->max_blocks)};
+    return true;
+}
+
+/* All that a replay repeats. The rows of the head are those of the layers. */
+static qrun_status issue_decode(void *arg, qr_error *err) {
+    qr_forward *f = arg;
+    const int64_t n = f->host.sizes.n_tokens;
+    qrun_status status = QRUN_OK;
+    QR_TRY(copy_batch(f, err));
+    QR_TRY(run_layers(f, err));
+    QR_TRY(run_head(f, f->b.x, n, err));
+    QR_TRY(qr_forward_draw(f, 0, n, err));
+out:
+    return status;
+}
+
+qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
+    choose_adapters(f);
+    const qr_layer_adapters *adapters = &f->adapters;
+    const int32_t kinds = adapters->table == NULL       ? 0
+                          : adapters->row_dora == NULL  ? 1
+                          : adapters->row_plain == NULL ? 2
+                                                        : 3;
+    const qr_replay_key key = {(int32_t)f->host.sizes.n_tokens, (int32_t)f->host.sizes.table_stride, kinds};
+    const qrun_status status = copy_rope(f, err);
+    f->is_reading = true; /* a replay's copies do not come through copy_in */
+    return status == QRUN_OK ? qr_replay_step(&f->replay, &key, issue_decode, f, err) : status;
+}
+
+const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->replay.stats; }

@@ -1,0 +1,78 @@
+/* The forward pass, written once against ops: a ragged batch of tokens in, K/V into pages, logits of chosen rows out.
+ * Prompt chunks, decode steps and evaluation are the same thing here.
+ *
+ * A step: begin, fill the batch, run, then logits. Only what gives numbers to the host waits for the device. */
+#ifndef QR_RUNTIME_GENERATE_FORWARD_H
+#define QR_RUNTIME_GENERATE_FORWARD_H
+
+#include "runtime/generate/batch.h"
+#include "runtime/generate/replay.h"
+#include "runtime/model/model.h"
+
+/* What a forward pass is made for: fixes the sizes of its buffers. */
+typedef struct qr_forward_limits {
+    int64_t max_tokens;     /* T of one step */
+    int64_t max_sequences;  /* S of one step */
+    int64_t max_blocks;     /* entries of a sequence's block table */
+    int64_t max_logit_rows; /* rows through the output head at once */
+    int64_t n_rope_slots;   /* sets of rotary frequencies held */
+    qr_kv_format kv_format;
+} qr_forward_limits;
+
+typedef struct qr_forward qr_forward;
+
+/* Adds what a forward pass of these limits takes to the plan: activations, workspace, tables, logits. */
+void qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan);
+
+/* `pages` is the pool's memory (device): page p begins at pages + p · qr_page_bytes. */
+qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
+                              qr_error *err);
+void qr_forward_destroy(qr_forward *forward); /* NULL is fine */
+
+/* Sets the rotary frequencies of one slot for sequences of at most total_tokens (rope.h). */
+qrun_status qr_forward_set_rope(qr_forward *forward, int64_t slot, int64_t total_tokens, qr_error *err);
+
+/* The tables of the next step, in host memory, for the caller to fill (all but row_dora and row_plain); lent until the
+ * next begin. Waits for an earlier step that the device may not have read yet. */
+qrun_status qr_forward_begin(qr_forward *forward, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err);
+
+/* Copies the batch in and runs the layers: K/V of every token is in its page afterwards, and the last hidden states
+ * stay until the next run. */
+qrun_status qr_forward_run(qr_forward *forward, qr_error *err);
+
+/* Logits of n (≤ max_logit_rows) of the batch's `rows`, from the first on; they stay on the device until the next call
+ * of these. */
+qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
+/* Of the rows of the last qr_forward_head, n from the first on into host memory [n, V]. */
+qrun_status qr_forward_copy_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
+
+/* Draws n of the batch's `draws`, from the first on, from the rows of the last qr_forward_head. */
+qrun_status qr_forward_draw(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
+
+/* What the first n draws gave, in host memory; lent until the next begin. Waits. */
+qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled **sampled, qr_error *err);
+
+/* --- Decode steps: sequences of one token each, all of which want logits and one draw, no more than max_logit_rows.
+ * Where the backend can record them, sizes are raised to one of few, the step is padded to them (qr_batch_pad), and
+ * steps of equal sizes are replayed. --- */
+
+/* The sizes to begin a decode step of these with; false where the backend does not record, or they are too large: it is
+ * a step like any other then. */
+bool qr_forward_decode_sizes(const qr_forward *forward, qr_batch_sizes *sizes);
+
+/* run, head and draw in one, of a batch with such sizes. */
+qrun_status qr_forward_decode(qr_forward *forward, qr_error *err);
+
+const qr_replay_stats *qr_forward_replays(const qr_forward *forward);
+
+/* Logits of n (≤ max_logit_rows) tokens of the last run, from token `first` on, into host memory [n, V]. */
+qrun_status qr_forward_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
+
+/* The same, but only the negative log-likelihood of one target id per token: targets, nll [n]. */
+qrun_status qr_forward_nll(qr_forward *forward, int64_t first, const int32_t *targets, int64_t n, float *nll,
+                           qr_error *err);
+
+/* Bytes of a page: group_layers × one layer's part. */
+size_t qr_page_bytes(const qrun_model *model, qr_kv_format format);
+
+#endif

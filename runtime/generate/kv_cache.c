@@ -1,0 +1,560 @@
+#include "runtime/generate/kv_cache.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "base/sizes.h"
+
+enum { PAGE = QR_KV_PAGE_TOKENS, NONE = -1 };
+
+typedef struct kv_page {
+    int32_t n_refs;     /* sequences whose table names it */
+    int32_t node;       /* node that remembers it, or NONE */
+    int32_t group;      /* which of the node's pages it is */
+    int32_t prev, next; /* in the list of cached pages, least recently used first; `next` links free pages too */
+} kv_page;
+
+typedef struct kv_node {
+    int32_t parent; /* node or QR_KV_ROOT */
+    int32_t next;   /* in its bucket, or in the free list */
+    int32_t n_children;
+    int32_t n_tails; /* sequences that stand here */
+    int32_t n_known; /* groups whose page is remembered */
+    qr_kv_key key;   /* repeated in every node; decides under the root */
+    int32_t tokens[PAGE];
+} kv_node;
+
+struct qr_kv_cache {
+    qr_kv_cache_options options;
+    int32_t *windows; /* [n_groups] */
+    kv_page *pages;
+    int32_t free_page, n_free;
+    int32_t lru_first, lru_last, n_cached;
+    int32_t peak_used;
+    kv_node *nodes;
+    int32_t *node_pages; /* [n_nodes][n_groups] */
+    int32_t n_nodes, free_node;
+    int32_t *buckets;
+    uint32_t bucket_mask;
+};
+
+/* ---- Lists of pages ---------------------------------------------------------------------------------------------- */
+
+static void lru_remove(qr_kv_cache *cache, int32_t p) {
+    kv_page *page = &cache->pages[p];
+    *(page->prev == NONE ? &cache->lru_first : &cache->pages[page->prev].next) = page->next;
+    *(page->next == NONE ? &cache->lru_last : &cache->pages[page->next].prev) = page->prev;
+    page->prev = page->next = NONE;
+    cache->n_cached--;
+}
+
+static void lru_append(qr_kv_cache *cache, int32_t p) {
+    kv_page *page = &cache->pages[p];
+    page->prev = cache->lru_last;
+    page->next = NONE;
+    *(cache->lru_last == NONE ? &cache->lru_first : &cache->pages[cache->lru_last].next) = p;
+    cache->lru_last = p;
+    cache->n_cached++;
+}
+
+static void free_append(qr_kv_cache *cache, int32_t p) {
+    cache->pages[p].next = cache->free_page;
+    cache->free_page = p;
+    cache->n_free++;
+}
+
+static void note_peak(qr_kv_cache *cache) {
+    const int32_t used = cache->options.n_pages - cache->n_free - cache->n_cached;
+    if (used > cache->peak_used) { cache->peak_used = used; }
+}
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+
+static bool same_key(qr_kv_key a, qr_kv_key b) { return a.adapter == b.adapter && a.rope_class == b.rope_class; }
+
+static uint32_t bucket_of(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
+    uint64_t hash = qr_hash_bytes(QR_HASH_START, &parent, sizeof parent);
+    hash = qr_hash_bytes(hash, &key.adapter, sizeof key.adapter);
+    hash = qr_hash_bytes(hash, &key.rope_class, sizeof key.rope_class);
+    hash = qr_hash_bytes(hash, tokens, PAGE * sizeof *tokens);
+    return (uint32_t)qr_hash_mix(hash) & cache->bucket_mask;
+}
+
+static int32_t *node_page(const qr_kv_cache *cache, int32_t node, int32_t group) {
+    return &cache->node_pages[(int64_t)node * cache->options.n_groups + group];
+}
+
+static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
+    int32_t n = cache->buckets[bucket_of(cache, parent, key, tokens)];
+    for (; n != NONE; n = cache->nodes[n].next) {
+        const kv_node *node = &cache->nodes[n];
+        if (node->parent == parent && same_key(node->key, key) &&
+            memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
+            break;
+        }
+    }
+    return n;
+}
+
+/* NONE when every node is taken: the sequence then goes on unshared. */
+static int32_t make_child(qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
+    const int32_t n = cache->free_node;
+    if (n == NONE) { return NONE; }
+    kv_node *node = &cache->nodes[n];
+    cache->free_node = node->next;
+    int32_t *bucket = &cache->buckets[bucket_of(cache, parent, key, tokens)];
+    *node = (kv_node){.parent = parent, .next = *bucket, .key = key};
+    memcpy(node->tokens, tokens, sizeof node->tokens);
+    *bucket = n;
+    for (int32_t g = 0; g < cache->options.n_groups; g++) { *node_page(cache, n, g) = NONE; }
+    if (parent != QR_KV_ROOT) { cache->nodes[parent].n_children++; }
+    return n;
+}
+
+static void unlink_node(qr_kv_cache *cache, int32_t n) {
+    kv_node *node = &cache->nodes[n];
+    int32_t *link = &cache->buckets[bucket_of(cache, node->parent, node->key, node->tokens)];
+    while (*link != n) { link = &cache->nodes[*link].next; }
+    *link = node->next;
+    node->next = cache->free_node;
+    cache->free_node = n;
+}
+
+/* Frees nodes, from n upwards, that remember nothing and that nothing stands on. */
+static void drop_if_empty(qr_kv_cache *cache, int32_t n) {
+    while (n >= 0) {
+        const kv_node *node = &cache->nodes[n];
+        if (node->n_children > 0 || node->n_tails > 0 || node->n_known > 0) { return; }
+        const int32_t parent = node->parent;
+        unlink_node(cache, n);
+        if (parent >= 0) { cache->nodes[parent].n_children--; }
+        n = parent;
+    }
+}
+
+static void forget_page(qr_kv_cache *cache, int32_t p) {
+    kv_page *page = &cache->pages[p];
+    const int32_t n = page->node;
+    *node_page(cache, n, page->group) = NONE;
+    page->node = NONE;
+    cache->nodes[n].n_known--;
+    drop_if_empty(cache, n);
+}
+
+static void set_tail(qr_kv_cache *cache, qr_kv_sequence *sequence, int32_t tail) {
+    const int32_t old = sequence->tail;
+    sequence->tail = tail;
+    if (tail >= 0) { cache->nodes[tail].n_tails++; }
+    if (old >= 0) {
+        cache->nodes[old].n_tails--;
+        drop_if_empty(cache, old);
+    }
+}
+
+/* ---- Pages of sequences ------------------------------------------------------------------------------------------ */
+
+static int32_t *table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t block) {
+    return &sequence->tables[(int64_t)group * sequence->n_blocks + block];
+}
+
+int32_t qr_kv_table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t block) {
+    return *table_entry(sequence, group, block);
+}
+
+/* A page with one reference and no content of note. The caller made sure there is one. */
+static int32_t take_page(qr_kv_cache *cache) {
+    int32_t p = cache->free_page;
+    if (p != NONE) {
+        cache->free_page = cache->pages[p].next;
+        cache->pages[p].next = NONE;
+        cache->n_free--;
+    } else {
+        p = cache->lru_first;
+        assert(p != NONE);
+        lru_remove(cache, p);
+        forget_page(cache, p);
+    }
+    cache->pages[p].n_refs = 1;
+    note_peak(cache);
+    return p;
+}
+
+static void share_page(qr_kv_cache *cache, int32_t p) {
+    if (cache->pages[p].n_refs++ == 0) { lru_remove(cache, p); }
+    note_peak(cache);
+}
+
+static void release_page(qr_kv_cache *cache, int32_t p) {
+    kv_page *page = &cache->pages[p];
+    assert(page->n_refs > 0);
+    if (--page->n_refs > 0) { return; }
+    if (page->node != NONE) {
+        lru_append(cache, p);
+    } else {
+        free_append(cache, p);
+    }
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+static bool make_tables(qr_kv_cache *cache) {
+    const qr_kv_cache_options *options = &cache->options;
+    uint32_t n_buckets = 16;
+    while (n_buckets < (uint32_t)cache->n_nodes) { n_buckets *= 2; }
+    cache->bucket_mask = n_buckets - 1;
+    cache->pages = qr_alloc_array((size_t)options->n_pages, sizeof *cache->pages);
+    cache->nodes = qr_alloc_array((size_t)cache->n_nodes, sizeof *cache->nodes);
+    cache->node_pages = qr_alloc_array((size_t)cache->n_nodes * (size_t)options->n_groups, sizeof *cache->node_pages);
+    cache->buckets = qr_alloc_array(n_buckets, sizeof *cache->buckets);
+    cache->windows = qr_alloc_array((size_t)options->n_groups, sizeof *cache->windows);
+    return cache->pages != NULL && cache->nodes != NULL && cache->node_pages != NULL && cache->buckets != NULL &&
+           cache->windows != NULL;
+}
+
+static void fill_lists(qr_kv_cache *cache) {
+    cache->free_page = cache->lru_first = cache->lru_last = cache->free_node = NONE;
+    for (int32_t p = cache->options.n_pages - 1; p >= 0; p--) {
+        cache->pages[p] = (kv_page){.node = NONE, .prev = NONE};
+        free_append(cache, p);
+    }
+    for (int32_t n = cache->n_nodes - 1; n >= 0; n--) {
+        cache->nodes[n] = (kv_node){.next = cache->free_node};
+        cache->free_node = n;
+    }
+    for (uint32_t b = 0; b <= cache->bucket_mask; b++) { cache->buckets[b] = NONE; }
+}
+
+qrun_status qr_kv_cache_create(const qr_kv_cache_options *options, qr_kv_cache **cache, qr_error *err) {
+    *cache = NULL;
+    if (options->n_pages < 1 || options->n_groups < 1) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a K/V pool needs at least one page and one group");
+    }
+    qr_kv_cache *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(err, "the K/V page tables", sizeof *made); }
+    made->options = *options;
+    /* Nodes whose pages were all given back or taken stay while others hang below them, hence more nodes than pages. */
+    made->n_nodes = options->n_pages + options->n_pages / 2 + 64;
+    if (!make_tables(made)) {
+        qr_kv_cache_destroy(made);
+        return qr_fail_memory(err, "the K/V page tables", (unsigned long long)options->n_pages * sizeof(kv_node));
+    }
+    memcpy(made->windows, options->windows, (size_t)options->n_groups * sizeof *made->windows);
+    made->options.windows = made->windows;
+    fill_lists(made);
+    *cache = made;
+    return QRUN_OK;
+}
+
+void qr_kv_cache_destroy(qr_kv_cache *cache) {
+    if (cache == NULL) { return; }
+    qr_free(cache->pages);
+    qr_free(cache->nodes);
+    qr_free(cache->node_pages);
+    qr_free(cache->buckets);
+    qr_free(cache->windows);
+    qr_free(cache);
+}
+
+static void reset_tables(const qr_kv_cache *cache, qr_kv_sequence *sequence) {
+    for (int64_t i = 0; i < (int64_t)cache->options.n_groups * sequence->n_blocks; i++) { sequence->tables[i] = NONE; }
+    for (int32_t g = 0; g < cache->options.n_groups; g++) { sequence->first_block[g] = 0; }
+    sequence->n_tokens = 0;
+}
+
+qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, qr_kv_key key, qr_kv_sequence *sequence,
+                                  qr_error *err) {
+    const size_t n_groups = (size_t)cache->options.n_groups;
+    *sequence = (qr_kv_sequence){.n_blocks = (int32_t)qr_ceil_div(max_tokens, PAGE), .tail = QR_KV_ROOT, .key = key};
+    sequence->tables = qr_alloc_array(n_groups * (size_t)sequence->n_blocks, sizeof *sequence->tables);
+    sequence->first_block = qr_alloc_array(n_groups, sizeof *sequence->first_block);
+    if (sequence->tables == NULL || sequence->first_block == NULL) {
+        qr_free(sequence->tables);
+        qr_free(sequence->first_block);
+        *sequence = (qr_kv_sequence){0};
+        return qr_fail_memory(err, "a block table", n_groups * (size_t)qr_ceil_div(max_tokens, PAGE) * sizeof(int32_t));
+    }
+    reset_tables(cache, sequence);
+    return QRUN_OK;
+}
+
+void qr_kv_clear(qr_kv_cache *cache, qr_kv_sequence *sequence) {
+    /* The last pages first: of a prefix, the end is taken before the beginning, without which it would be useless. */
+    for (int64_t b = qr_ceil_div(sequence->n_tokens, PAGE) + 1; b-- > 0;) {
+        for (int32_t g = 0; g < cache->options.n_groups && b < sequence->n_blocks; g++) {
+            int32_t *entry = table_entry(sequence, g, b);
+            if (*entry != NONE) { release_page(cache, *entry); }
+        }
+    }
+    /* Blocks that were reserved but not written. */
+    for (int64_t b = qr_ceil_div(sequence->n_tokens, PAGE) + 1; b < sequence->n_blocks; b++) {
+        for (int32_t g = 0; g < cache->options.n_groups; g++) {
+            int32_t *entry = table_entry(sequence, g, b);
+            if (*entry != NONE) { release_page(cache, *entry); }
+        }
+    }
+    set_tail(cache, sequence, QR_KV_ROOT);
+    reset_tables(cache, sequence);
+}
+
+void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence) {
+    if (sequence->tables == NULL) { return; }
+    qr_kv_clear(cache, sequence);
+    qr_free(sequence->tables);
+    qr_free(sequence->first_block);
+    *sequence = (qr_kv_sequence){0};
+}
+
+/* ---- Prefix sharing ---------------------------------------------------------------------------------------------- */
+
+/* First block that a query at position n_tokens still sees in a group. */
+static int64_t first_visible_block(int32_t window, int64_t n_tokens) {
+    return window == 0 ? 0 : qr_max(n_tokens - window + 1, 0) / PAGE;
+}
+
+/* Walks the tree along tokens and writes the nodes into table 0, where the pages will stand; returns their number. */
+static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequence, const int32_t *tokens,
+                          int64_t max_blocks) {
+    int32_t node = QR_KV_ROOT;
+    int64_t n = 0;
+    for (; n < max_blocks; n++) {
+        node = find_child(cache, node, sequence->key, tokens + n * PAGE);
+        if (node == NONE) { break; }
+        *table_entry(sequence, 0, n) = node;
+    }
+    return n;
+}
+
+/* The most blocks, at most n_nodes, for which every group still has all that the next token would see: one walk, in
+ * which first_block [n_groups], not in use yet, holds how far each group's run of present pages reaches back. */
+static int64_t usable_blocks(const qr_kv_cache *cache, const qr_kv_sequence *nodes, int64_t n_nodes) {
+    int64_t usable = 0;
+    for (int64_t n = 1; n <= n_nodes; n++) {
+        const int32_t node = qr_kv_table_entry(nodes, 0, n - 1);
+        bool whole = true;
+        for (int32_t g = 0; g < cache->options.n_groups; g++) {
+            if (*node_page(cache, node, g) == NONE) { nodes->first_block[g] = (int32_t)n; }
+            whole = whole && nodes->first_block[g] <= first_visible_block(cache->windows[g], n * PAGE);
+        }
+        if (whole) { usable = n; }
+    }
+    for (int32_t g = 0; g < cache->options.n_groups; g++) { nodes->first_block[g] = 0; }
+    return usable;
+}
+
+int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n) {
+    assert(sequence->n_tokens == 0);
+    if (!cache->options.share_prefixes || n < 2) { return 0; }
+    const int64_t n_nodes = walk_nodes(cache, sequence, tokens, (n - 1) / PAGE);
+    const int64_t n_blocks = usable_blocks(cache, sequence, n_nodes);
+    const int32_t tail = n_blocks > 0 ? qr_kv_table_entry(sequence, 0, n_blocks - 1) : QR_KV_ROOT;
+    for (int64_t b = 0; b < n_nodes; b++) {
+        const int32_t node = qr_kv_table_entry(sequence, 0, b);
+        for (int32_t g = 0; g < cache->options.n_groups; g++) {
+            const int64_t first = first_visible_block(cache->windows[g], n_blocks * PAGE);
+            const int32_t page = b >= first && b < n_blocks ? *node_page(cache, node, g) : NONE;
+            *table_entry(sequence, g, b) = page;
+            if (page != NONE) { share_page(cache, page); }
+            sequence->first_block[g] = (int32_t)first;
+        }
+    }
+    set_tail(cache, sequence, tail);
+    sequence->n_tokens = n_blocks * PAGE;
+    return sequence->n_tokens;
+}
+
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
+
+static bool must_copy(const qr_kv_cache *cache, int32_t page) { return page != NONE && cache->pages[page].n_refs > 1; }
+
+static int64_t count_missing(const qr_kv_cache *cache, const qr_kv_sequence *sequence, int64_t first, int64_t last) {
+    int64_t n = 0;
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        for (int64_t b = first; b <= last; b++) {
+            const int32_t page = qr_kv_table_entry(sequence, g, b);
+            n += page == NONE || must_copy(cache, page);
+        }
+    }
+    return n;
+}
+
+bool qr_kv_reserve(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_new, qr_kv_copy *copies, int32_t *n_copies) {
+    const int64_t first = sequence->n_tokens / PAGE, last = (sequence->n_tokens + n_new - 1) / PAGE;
+    assert(n_new > 0 && last < sequence->n_blocks);
+    *n_copies = 0;
+    if (count_missing(cache, sequence, first, last) > cache->n_free + cache->n_cached) { return false; }
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        for (int64_t b = first; b <= last; b++) {
+            int32_t *entry = table_entry(sequence, g, b);
+            const int32_t old = *entry;
+            if (must_copy(cache, old)) {
+                *entry = take_page(cache);
+                copies[(*n_copies)++] = (qr_kv_copy){old, *entry};
+                release_page(cache, old);
+            } else if (old == NONE) {
+                *entry = take_page(cache);
+            } else if (cache->pages[old].node != NONE) {
+                forget_page(cache, old); /* about to be written: what the tree knew of it ends here */
+            }
+        }
+    }
+    return true;
+}
+
+/* Remembers block b, which has just become full, under the sequence's tail. */
+static void remember_block(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t b) {
+    if (sequence->tail == QR_KV_UNSHARED) { return; }
+    int32_t node = find_child(cache, sequence->tail, sequence->key, tokens + b * PAGE);
+    if (node == NONE) { node = make_child(cache, sequence->tail, sequence->key, tokens + b * PAGE); }
+    if (node == NONE) {
+        set_tail(cache, sequence, QR_KV_UNSHARED);
+        return;
+    }
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        const int32_t page = qr_kv_table_entry(sequence, g, b);
+        if (page == NONE || *node_page(cache, node, g) != NONE || cache->pages[page].node != NONE) { continue; }
+        *node_page(cache, node, g) = page;
+        cache->pages[page].node = node;
+        cache->pages[page].group = g;
+        cache->nodes[node].n_known++;
+    }
+    set_tail(cache, sequence, node);
+}
+
+static void give_back_behind_windows(qr_kv_cache *cache, qr_kv_sequence *sequence) {
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        const int64_t first = first_visible_block(cache->windows[g], sequence->n_tokens);
+        for (int64_t b = sequence->first_block[g]; b < first; b++) {
+            int32_t *entry = table_entry(sequence, g, b);
+            if (*entry != NONE) { release_page(cache, *entry); }
+            *entry = NONE;
+        }
+        if (first > sequence->first_block[g]) { sequence->first_block[g] = (int32_t)first; }
+    }
+}
+
+void qr_kv_commit(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n_new) {
+    const int64_t first = sequence->n_tokens / PAGE;
+    sequence->n_tokens += n_new;
+    if (cache->options.share_prefixes) {
+        for (int64_t b = first; (b + 1) * PAGE <= sequence->n_tokens; b++) {
+            remember_block(cache, sequence, tokens, b);
+        }
+    }
+    give_back_behind_windows(cache, sequence);
+}
+
+void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *dst) {
+    assert(dst->n_tokens == 0 && qr_ceil_div(src->n_tokens, PAGE) <= dst->n_blocks);
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        for (int64_t b = 0; b < qr_ceil_div(src->n_tokens, PAGE); b++) {
+            const int32_t page = qr_kv_table_entry(src, g, b);
+            *table_entry(dst, g, b) = page;
+            if (page != NONE) { share_page(cache, page); }
+        }
+        dst->first_block[g] = src->first_block[g];
+    }
+    dst->n_tokens = src->n_tokens;
+    set_tail(cache, dst, src->tail);
+}
+
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens) {
+    const int64_t all = qr_ceil_div(n_tokens, PAGE);
+    if (window == 0) { return all; }
+    /* A step's own tokens, the window before them, and a page at either end that is only partly inside. */
+    return qr_min(all, qr_ceil_div((int64_t)window + step_tokens, PAGE) + 2);
+}
+
+int64_t qr_kv_pages_needed(const qr_kv_cache *cache, int64_t n_tokens, int64_t step_tokens) {
+    int64_t total = 0;
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        total += qr_kv_group_pages(cache->windows[g], n_tokens, step_tokens);
+    }
+    return total;
+}
+
+void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats) {
+    *stats = (qr_kv_stats){.n_pages = cache->options.n_pages,
+                           .n_free = cache->n_free,
+                           .n_cached = cache->n_cached,
+                           .n_used = cache->options.n_pages - cache->n_free - cache->n_cached,
+                           .peak_used = cache->peak_used};
+}
+
+/* ---- Checking ---------------------------------------------------------------------------------------------------- */
+
+static int32_t count_references(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n,
+                                int32_t page) {
+    int32_t refs = 0;
+    for (int32_t s = 0; s < n; s++) {
+        for (int64_t i = 0; i < (int64_t)cache->options.n_groups * sequences[s]->n_blocks; i++) {
+            refs += sequences[s]->tables[i] == page;
+        }
+    }
+    return refs;
+}
+
+static bool check_page(const qr_kv_cache *cache, int32_t p, int32_t refs, qr_error *err) {
+    const kv_page *page = &cache->pages[p];
+    if (page->n_refs != refs) {
+        qr_fail(err, QRUN_ERROR_INTERNAL, "page %d counts %d references, tables hold %d", p, page->n_refs, refs);
+        return false;
+    }
+    if (page->node != NONE && *node_page(cache, page->node, page->group) != p) {
+        qr_fail(err, QRUN_ERROR_INTERNAL, "page %d is not what its node remembers", p);
+        return false;
+    }
+    return true;
+}
+
+static int32_t count_tails(const qr_kv_sequence *const *sequences, int32_t n, int32_t node) {
+    int32_t tails = 0;
+    for (int32_t s = 0; s < n; s++) { tails += sequences[s]->tail == node; }
+    return tails;
+}
+
+static bool check_nodes(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences,
+                        qr_error *err) {
+    int32_t n_linked = 0, n_free_nodes = 0, n_children = 0, n_parents = 0;
+    for (uint32_t b = 0; b <= cache->bucket_mask; b++) {
+        for (int32_t n = cache->buckets[b]; n != NONE; n = cache->nodes[n].next, n_linked++) {
+            int32_t known = 0;
+            for (int32_t g = 0; g < cache->options.n_groups; g++) { known += *node_page(cache, n, g) != NONE; }
+            const kv_node *node = &cache->nodes[n];
+            if (known != node->n_known || node->n_tails != count_tails(sequences, n_sequences, n) ||
+                known + node->n_tails + node->n_children == 0) {
+                qr_fail(err, QRUN_ERROR_INTERNAL, "node %d is miscounted or empty", n);
+                return false;
+            }
+            n_children += node->n_children;
+            n_parents += node->parent >= 0;
+        }
+    }
+    for (int32_t n = cache->free_node; n != NONE; n = cache->nodes[n].next) { n_free_nodes++; }
+    if (n_linked + n_free_nodes != cache->n_nodes || n_children != n_parents) {
+        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d; %d have a parent, parents count %d",
+                n_linked, n_free_nodes, cache->n_nodes, n_parents, n_children);
+        return false;
+    }
+    return true;
+}
+
+bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences, qr_error *err) {
+    int32_t n_free = 0, n_cached = 0, idle = 0;
+    for (int32_t p = cache->free_page; p != NONE; p = cache->pages[p].next) { n_free++; }
+    for (int32_t p = cache->lru_first; p != NONE; p = cache->pages[p].next) { n_cached++; }
+    for (int32_t p = 0; p < cache->options.n_pages; p++) {
+        const int32_t refs = count_references(cache, sequences, n_sequences, p);
+        idle += refs == 0;
+        if (!check_page(cache, p, refs, err)) { return false; }
+    }
+    if (n_free != cache->n_free || n_cached != cache->n_cached || n_free + n_cached != idle) {
+        qr_fail(err, QRUN_ERROR_INTERNAL, "%d free and %d cached pages listed, %d and %d counted, %d idle", n_free,
+                n_cached, cache->n_free, cache->n_cached, idle);
+        return false;
+    }
+    return check_nodes(cache, sequences, n_sequences, err);
+}

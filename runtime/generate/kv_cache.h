@@ -1,0 +1,97 @@
+/* Which page of the K/V pool holds what: block tables, reference counts, prefix sharing, copy-on-write, and windows
+ * that give pages back. Accounting only; the pages' memory is someone else's.
+ *
+ * A page holds QR_KV_PAGE_TOKENS tokens of one layer group. All groups take from one pool. A sequence has one block
+ * table per group; entry b of group g is the page of positions [16 b, 16 b + 16), or −1: not yet written, or fallen out
+ * of the group's window.
+ *
+ * Full pages become shareable: a tree of nodes, one per 16 tokens under their predecessors, remembers which page of
+ * each group holds them. Nodes are found by hash and compared by content (their own 16 tokens and the identity of their
+ * parent), so two different prefixes are never taken for each other. Pages that no sequence uses stay in the tree until
+ * they are needed, and are then taken in order of last use.
+ *
+ * Not thread-safe. After creation nothing is allocated. */
+#ifndef QR_RUNTIME_GENERATE_KV_CACHE_H
+#define QR_RUNTIME_GENERATE_KV_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/ops.h"
+
+typedef struct qr_kv_cache qr_kv_cache;
+
+typedef struct qr_kv_cache_options {
+    int32_t n_pages;
+    int32_t n_groups;
+    const int32_t *windows; /* [n_groups] tokens a position sees, itself included; 0: all */
+    bool share_prefixes;
+} qr_kv_cache_options;
+
+/* What besides the tokens decides K/V values: sequences share only under equal keys. */
+typedef struct qr_kv_key {
+    int64_t adapter;    /* identity of the adapter; 0: the base model */
+    int64_t rope_class; /* qr_rope_length_class */
+} qr_kv_key;
+
+/* The caller's; made by qr_kv_sequence_create, and empty (no pages) until matched or reserved. */
+typedef struct qr_kv_sequence {
+    int32_t *tables;      /* [n_groups][n_blocks] */
+    int32_t *first_block; /* [n_groups]: blocks before it were given back */
+    int32_t n_blocks;     /* capacity of a table */
+    int64_t n_tokens;     /* whose K/V are written */
+    int32_t tail;         /* node of the last full page; QR_KV_ROOT or QR_KV_UNSHARED */
+    qr_kv_key key;
+} qr_kv_sequence;
+
+enum { QR_KV_ROOT = -1, QR_KV_UNSHARED = -2 };
+
+/* A page to be copied (whole) before the next write: the sequence's own copy of a page it shared. */
+typedef struct qr_kv_copy {
+    int32_t src, dst;
+} qr_kv_copy;
+
+qrun_status qr_kv_cache_create(const qr_kv_cache_options *options, qr_kv_cache **cache, qr_error *err);
+void qr_kv_cache_destroy(qr_kv_cache *cache); /* NULL is fine; sequences are not touched */
+
+/* Tables for up to max_tokens. */
+qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, qr_kv_key key, qr_kv_sequence *sequence,
+                                  qr_error *err);
+/* Gives pages and tables back. Fine for a zeroed sequence. */
+void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence);
+
+/* For an empty sequence: takes the longest run of whole pages that holds tokens[0, n) from its beginning, always
+ * leaving at least one token to compute. Returns how many tokens are there; the sequence stands behind them. */
+int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n);
+
+/* Makes the pages for the next n_new tokens present and writable. False when the pool has too few: nothing has changed
+ * then. copies [n_groups] receives the pages to copy first, *n_copies of them. */
+bool qr_kv_reserve(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_new, qr_kv_copy *copies, int32_t *n_copies);
+
+/* The next n_new tokens are written. tokens [n_tokens + n_new] is the whole sequence: pages that became full can be
+ * shared from now on; pages behind a window are given back. */
+void qr_kv_commit(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n_new);
+
+/* dst (created, empty, of at least the capacity in use, same key) becomes a second owner of all of src's pages. */
+void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *dst);
+
+/* Forgets all tokens; keeps the tables' memory. */
+void qr_kv_clear(qr_kv_cache *cache, qr_kv_sequence *sequence);
+
+/* Pages a lone sequence holds at most on its way to n_tokens, written in steps of at most step_tokens. */
+int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens); /* of one group */
+int64_t qr_kv_pages_needed(const qr_kv_cache *cache, int64_t n_tokens, int64_t step_tokens);
+
+int32_t qr_kv_table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t block);
+
+typedef struct qr_kv_stats {
+    int32_t n_pages, n_free, n_cached, n_used; /* free + cached + used = pages */
+    int32_t peak_used;
+} qr_kv_stats;
+void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats);
+
+/* Tests: every count agrees with every list; `sequences` are all that exist. False with the reason in err. */
+bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences, qr_error *err);
+
+#endif

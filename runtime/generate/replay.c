@@ -1,0 +1,84 @@
+#include "runtime/generate/replay.h"
+
+#include <stdio.h>
+
+bool qr_replay_is_possible(const qr_replay *replay) {
+    return replay->backend->record_begin != NULL && replay->stats.reason[0] == '\0';
+}
+
+static qr_replay_entry *find(qr_replay *replay, const qr_replay_key *key) {
+    for (int i = 0; i < QR_REPLAY_MOST; i++) {
+        qr_replay_entry *entry = &replay->entries[i];
+        if (entry->recording != NULL && entry->key.n_rows == key->n_rows &&
+            entry->key.table_stride == key->table_stride && entry->key.adapters == key->adapters) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+static void drop(qr_replay *replay, qr_replay_entry *entry) {
+    if (entry->recording == NULL) { return; }
+    replay->backend->recording_destroy(replay->backend, entry->recording);
+    *entry = (qr_replay_entry){.recording = NULL};
+}
+
+void qr_replay_clear(qr_replay *replay) {
+    for (int i = 0; i < QR_REPLAY_MOST; i++) { drop(replay, &replay->entries[i]); }
+}
+
+/* A free entry, or the one not used for longest. */
+static qr_replay_entry *make_room(qr_replay *replay) {
+    qr_replay_entry *oldest = &replay->entries[0];
+    for (int i = 0; i < QR_REPLAY_MOST; i++) {
+        qr_replay_entry *entry = &replay->entries[i];
+        if (entry->recording == NULL) { return entry; }
+        if (entry->last_use < oldest->last_use) { oldest = entry; }
+    }
+    drop(replay, oldest);
+    replay->stats.n_dropped++;
+    return oldest;
+}
+
+/* From now on steps are issued. */
+static void give_up(qr_replay *replay, const qr_error *why) {
+    (void)snprintf(replay->stats.reason, sizeof replay->stats.reason, "%.*s", QR_REPLAY_REASON_BYTES - 1,
+                   why->message[0] != '\0' ? why->message : "recording failed");
+    qr_replay_clear(replay);
+}
+
+static void record(qr_replay *replay, const qr_replay_key *key, qr_replay_issue issue, void *arg) {
+    qr_error why = {0};
+    qr_recording *recording = NULL;
+    qrun_status status = replay->backend->record_begin(replay->backend, &why);
+    if (status == QRUN_OK) {
+        status = issue(arg, &why);
+        const qrun_status ended =
+            replay->backend->record_end(replay->backend, status == QRUN_OK ? &recording : NULL, &why);
+        if (status == QRUN_OK) { status = ended; }
+    }
+    if (status != QRUN_OK) {
+        give_up(replay, &why);
+        return;
+    }
+    *make_room(replay) = (qr_replay_entry){*key, recording, replay->clock};
+    replay->stats.n_recorded++;
+}
+
+qrun_status qr_replay_step(qr_replay *replay, const qr_replay_key *key, qr_replay_issue issue, void *arg,
+                           qr_error *err) {
+    replay->clock++;
+    qr_replay_entry *entry = find(replay, key);
+    if (entry != NULL) {
+        qr_error why = {0};
+        if (replay->backend->replay(replay->backend, entry->recording, &why) == QRUN_OK) {
+            entry->last_use = replay->clock;
+            replay->stats.n_replayed++;
+            return QRUN_OK;
+        }
+        give_up(replay, &why);
+    }
+    const qrun_status status = issue(arg, err);
+    if (status == QRUN_OK && qr_replay_is_possible(replay)) { record(replay, key, issue, arg); }
+    return status;
+}

@@ -1,0 +1,48 @@
+/* Steps of equal shape, recorded by the backend the first time one is met and replayed from then on: one call in place
+ * of a launch for every op. A backend that cannot record, or fails to, has its steps issued as ever. */
+#ifndef QR_RUNTIME_GENERATE_REPLAY_H
+#define QR_RUNTIME_GENERATE_REPLAY_H
+
+#include "kernels/backend.h"
+
+/* What decides which ops a step issues, and with which arguments. */
+typedef struct qr_replay_key {
+    int32_t n_rows, table_stride;
+    int32_t adapters; /* 0: none; else which kinds of rows there are */
+} qr_replay_key;
+
+enum { QR_REPLAY_MOST = 24, QR_REPLAY_REASON_BYTES = 128 };
+
+typedef struct qr_replay_stats {
+    int64_t n_recorded, n_replayed, n_dropped;
+    char reason[QR_REPLAY_REASON_BYTES]; /* why nothing is recorded any more; empty otherwise */
+} qr_replay_stats;
+
+typedef struct qr_replay_entry {
+    qr_replay_key key;
+    qr_recording *recording; /* NULL: free */
+    int64_t last_use;
+} qr_replay_entry;
+
+/* A fixed number of recordings; the one not used for longest makes room. Zeroed but for the backend to begin with. */
+typedef struct qr_replay {
+    qr_backend *backend;
+    qr_replay_entry entries[QR_REPLAY_MOST];
+    int64_t clock;
+    qr_replay_stats stats;
+} qr_replay;
+
+/* Issues a step: the same calls with the same arguments for equal keys. */
+typedef qrun_status (*qr_replay_issue)(void *arg, qr_error *err);
+
+bool qr_replay_is_possible(const qr_replay *replay);
+
+/* Computes a step. The first of its key is issued and then recorded while the device is at it, so a recording that
+ * fails costs nothing but its use. */
+qrun_status qr_replay_step(qr_replay *replay, const qr_replay_key *key, qr_replay_issue issue, void *arg,
+                           qr_error *err);
+
+/* Gives all recordings back. */
+void qr_replay_clear(qr_replay *replay);
+
+#endif

@@ -1,0 +1,259 @@
+/* Requests as JSON objects: one line of a JSONL file, or the body that a server received. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "loaders/files/json.h"
+#include "runtime/generate/session.h"
+#include "runtime/model/adapter.h"
+
+/* What the parameters point at while they are submitted. */
+typedef struct parsed_request {
+    const char *what;
+    qr_json *root;
+    qr_json *messages; /* made here for a prompt under chat; else NULL */
+    char *messages_json, *tools_json, *template_json;
+    int32_t *token_ids;
+    const char **stops;
+} parsed_request;
+
+static void free_parsed(parsed_request *parsed) {
+    qr_json_free(parsed->root);
+    cJSON_free(parsed->messages_json);
+    cJSON_free(parsed->tools_json);
+    cJSON_free(parsed->template_json);
+    cJSON_Delete(parsed->messages);
+    qr_free(parsed->token_ids);
+    qr_free(parsed->stops);
+}
+
+static const char *const known_keys[] = {"prompt",
+                                         "token_ids",
+                                         "messages",
+                                         "tools",
+                                         "template_args",
+                                         "adapter",
+                                         "temperature",
+                                         "top_k",
+                                         "top_p",
+                                         "min_p",
+                                         "repetition_penalty",
+                                         "presence_penalty",
+                                         "frequency_penalty",
+                                         "seed",
+                                         "stop",
+                                         "max_tokens",
+                                         "n",
+                                         "logprobs",
+                                         "ignore_eos"};
+
+static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
+    if (!cJSON_IsObject(parsed->root)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", parsed->what);
+    }
+    for (const qr_json *item = qr_json_first(parsed->root); item != NULL; item = item->next) {
+        size_t i = 0;
+        while (i < QR_COUNT_OF(known_keys) && strcmp(item->string, known_keys[i]) != 0) { i++; }
+        if (i == QR_COUNT_OF(known_keys)) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not an option of a request; see `qrun help generate`",
+                           parsed->what, item->string);
+        }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status wrong_type(const parsed_request *parsed, const char *key, const char *wanted, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" must be %s", parsed->what, key, wanted);
+}
+
+/* ---- Numbers and switches ---------------------------------------------------------------------------------------- */
+
+static qrun_status read_float(const parsed_request *parsed, const char *key, float *value, qr_error *err) {
+    double number = (double)*value;
+    const qrun_status status = qr_json_get_double(parsed->root, key, -1e30, 1e30, &number, parsed->what, err);
+    *value = (float)number;
+    return status;
+}
+
+static qrun_status read_int(const parsed_request *parsed, const char *key, int32_t *value, qr_error *err) {
+    int64_t number = *value;
+    const qrun_status status = qr_json_get_int(parsed->root, key, INT32_MIN, INT32_MAX, &number, parsed->what, err);
+    *value = (int32_t)number;
+    return status;
+}
+
+static qrun_status read_sampling(const parsed_request *parsed, qrun_request_params *params, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    QR_TRY(read_float(parsed, "temperature", &params->temperature, err));
+    QR_TRY(read_float(parsed, "top_p", &params->top_p, err));
+    QR_TRY(read_float(parsed, "min_p", &params->min_p, err));
+    QR_TRY(read_float(parsed, "repetition_penalty", &params->repetition_penalty, err));
+    QR_TRY(read_float(parsed, "presence_penalty", &params->presence_penalty, err));
+    QR_TRY(read_float(parsed, "frequency_penalty", &params->frequency_penalty, err));
+    QR_TRY(read_int(parsed, "top_k", &params->top_k, err));
+    QR_TRY(read_int(parsed, "max_tokens", &params->max_tokens, err));
+    QR_TRY(read_int(parsed, "n", &params->n, err));
+    QR_TRY(read_int(parsed, "logprobs", &params->logprobs, err));
+    QR_TRY(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
+    int64_t seed = -1;
+    QR_TRY(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
+    if (seed >= 0) { params->has_seed = true, params->seed = (uint64_t)seed; }
+out:
+    return status;
+}
+
+static qrun_status read_stops(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
+    const qr_json *stop = qr_json_get(parsed->root, "stop");
+    if (qr_json_is_null(stop)) { return QRUN_OK; }
+    const int n = cJSON_IsArray(stop) ? cJSON_GetArraySize(stop) : 1;
+    parsed->stops = qr_alloc_array((size_t)n, sizeof *parsed->stops);
+    if (parsed->stops == NULL) { return qr_fail_memory(err, parsed->what, (unsigned)n * sizeof(char *)); }
+    const qr_json *item = cJSON_IsArray(stop) ? qr_json_first(stop) : stop;
+    for (int i = 0; i < n; i++, item = item->next) {
+        if (!cJSON_IsString(item)) { return wrong_type(parsed, "stop", "a text or an array of texts", err); }
+        parsed->stops[i] = item->valuestring;
+    }
+    params->stop = parsed->stops;
+    params->n_stop = n;
+    return QRUN_OK;
+}
+
+static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model, qrun_request_params *params,
+                                qr_error *err) {
+    const char *name = NULL;
+    const qrun_status status = qr_json_get_string(parsed->root, "adapter", &name, parsed->what, err);
+    if (status != QRUN_OK || name == NULL) { return status; }
+    params->adapter = name[0] == '\0' ? NULL : qr_adapter_named(model, name);
+    if (params->adapter == NULL && name[0] != '\0') {
+        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; give it with --adapter",
+                       parsed->what, name);
+    }
+    return QRUN_OK;
+}
+
+/* ---- The prompt -------------------------------------------------------------------------------------------------- */
+
+static qrun_status print_json(const parsed_request *parsed, const qr_json *value, char **text, qr_error *err) {
+    *text = cJSON_PrintUnformatted(value);
+    return *text != NULL ? QRUN_OK : qr_fail_memory(err, parsed->what, 0);
+}
+
+static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, qrun_request_params *params,
+                                  qr_error *err) {
+    if (!cJSON_IsArray(array)) { return wrong_type(parsed, "token_ids", "an array of integers", err); }
+    const int n = cJSON_GetArraySize(array);
+    parsed->token_ids = qr_alloc_array((size_t)n, sizeof *parsed->token_ids);
+    if (parsed->token_ids == NULL) { return qr_fail_memory(err, parsed->what, (unsigned)n * sizeof(int32_t)); }
+    const qr_json *item = qr_json_first(array);
+    for (int i = 0; i < n; i++, item = item->next) {
+        const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(value >= 0 && value <= INT32_MAX) || value != (double)(int32_t)value) {
+            return wrong_type(parsed, "token_ids", "an array of token ids", err);
+        }
+        parsed->token_ids[i] = (int32_t)value;
+    }
+    params->token_ids = parsed->token_ids;
+    params->n_token_ids = n;
+    return QRUN_OK;
+}
+
+static bool add_message(qr_json *messages, const char *role, const char *content) {
+    qr_json *message = cJSON_CreateObject();
+    return message != NULL && cJSON_AddItemToArray(messages, message) &&
+           cJSON_AddStringToObject(message, "role", role) != NULL &&
+           cJSON_AddStringToObject(message, "content", content) != NULL;
+}
+
+static qrun_status wrap_prompt(parsed_request *parsed, const char *prompt, const char *system_prompt, qr_error *err) {
+    parsed->messages = cJSON_CreateArray();
+    const bool made = parsed->messages != NULL &&
+                      (system_prompt == NULL || add_message(parsed->messages, "system", system_prompt)) &&
+                      add_message(parsed->messages, "user", prompt);
+    if (!made) { return qr_fail_memory(err, parsed->what, strlen(prompt)); }
+    return print_json(parsed, parsed->messages, &parsed->messages_json, err);
+}
+
+static qrun_status read_messages(parsed_request *parsed, const qr_json *messages, qrun_request_params *params,
+                                 qr_error *err) {
+    if (!cJSON_IsArray(messages)) { return wrong_type(parsed, "messages", "an array of {\"role\", \"content\"}", err); }
+    const qrun_status status = print_json(parsed, messages, &parsed->messages_json, err);
+    params->messages_json = parsed->messages_json;
+    return status;
+}
+
+static qrun_status read_template_arguments(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
+    const qr_json *tools = qr_json_get(parsed->root, "tools"), *arguments = qr_json_get(parsed->root, "template_args");
+    qrun_status status = QRUN_OK;
+    if (!qr_json_is_null(tools)) {
+        status = print_json(parsed, tools, &parsed->tools_json, err);
+        params->tools_json = parsed->tools_json;
+    }
+    if (status == QRUN_OK && !qr_json_is_null(arguments)) {
+        status = print_json(parsed, arguments, &parsed->template_json, err);
+        params->template_json = parsed->template_json;
+    }
+    return status;
+}
+
+static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *system_prompt,
+                               qrun_request_params *params, qr_error *err) {
+    const qr_json *prompt = qr_json_get(parsed->root, "prompt"), *ids = qr_json_get(parsed->root, "token_ids");
+    const qr_json *messages = qr_json_get(parsed->root, "messages");
+    if (!qr_json_is_null(prompt) + !qr_json_is_null(ids) + !qr_json_is_null(messages) != 1) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: needs one of \"prompt\", \"messages\" and \"token_ids\", and one alone", parsed->what);
+    }
+    params->prompt = NULL, params->prompt_bytes = 0;
+    params->token_ids = NULL, params->messages_json = NULL;
+    if (!qr_json_is_null(ids)) { return read_token_ids(parsed, ids, params, err); }
+    if (!qr_json_is_null(messages)) { return read_messages(parsed, messages, params, err); }
+    if (!cJSON_IsString(prompt)) { return wrong_type(parsed, "prompt", "a text", err); }
+    params->prompt = prompt->valuestring;
+    if (!chat) { return QRUN_OK; }
+    const qrun_status status = wrap_prompt(parsed, prompt->valuestring, system_prompt, err);
+    params->prompt = NULL;
+    params->messages_json = parsed->messages_json;
+    return status;
+}
+
+qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
+                                     const qrun_request_params *defaults, bool chat, const char *system_prompt,
+                                     uint64_t *request, qrun_error *error) {
+    parsed_request parsed = {.what = what != NULL ? what : "request"};
+    qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
+    if (defaults != NULL) { params = *defaults; }
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_json_parse_line(json, n_bytes, parsed.what, &parsed.root, error));
+    QR_TRY(check_keys(&parsed, error));
+    QR_TRY(read_sampling(&parsed, &params, error));
+    QR_TRY(read_stops(&parsed, &params, error));
+    QR_TRY(read_adapter(&parsed, session->model, &params, error));
+    QR_TRY(read_template_arguments(&parsed, &params, error));
+    QR_TRY(read_prompt(&parsed, chat, system_prompt, &params, error));
+    status = qrun_session_submit(session, &params, request, error);
+    if (status != QRUN_OK && strstr(error != NULL ? error->message : parsed.what, parsed.what) == NULL) {
+        qr_error_prefix(error, parsed.what);
+    }
+out:
+    free_parsed(&parsed);
+    return status;
+}
+
+qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params, qrun_error *error) {
+    if (params->struct_size != sizeof *params) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_request_params has an unknown size; begin with QRUN_REQUEST_PARAMS_INIT");
+    }
+    const qr_generation_config *config = &model->generation;
+    params->repetition_penalty = (float)config->repetition_penalty;
+    if (!config->do_sample) {
+        params->temperature = 0.0F;
+        return QRUN_OK;
+    }
+    params->temperature = (float)config->temperature;
+    params->top_k = (int32_t)config->top_k;
+    params->top_p = (float)config->top_p;
+    params->min_p = (float)config->min_p;
+    return QRUN_OK;
+}

@@ -1,0 +1,61 @@
+#include "runtime/generate/window.h"
+
+#include "base/sizes.h"
+#include "runtime/model/adapter.h"
+#include "runtime/model/rope.h"
+
+qrun_status qr_window_begin(qrun_session *session, qr_error *err) {
+    if (atomic_exchange(&session->stepping, true)) {
+        return qr_fail(err, QRUN_ERROR_BUSY, "another thread is stepping this session");
+    }
+    pthread_mutex_lock(&session->lock);
+    const bool is_idle = session->live == NULL && session->inbox == NULL;
+    pthread_mutex_unlock(&session->lock);
+    if (!is_idle) {
+        atomic_store(&session->stepping, false);
+        return qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first");
+    }
+    pthread_mutex_lock(&session->model->context->compute_lock);
+    return QRUN_OK;
+}
+
+void qr_window_end(qrun_session *session) {
+    pthread_mutex_unlock(&session->model->context->compute_lock);
+    atomic_store(&session->stepping, false);
+}
+
+/* One pass over the next n tokens of the window. */
+static qrun_status run_pass(qrun_session *session, qr_kv_sequence *kv, int32_t adapter, const int32_t *ids, int64_t n,
+                            qr_error *err) {
+    int32_t n_copies;
+    if (!qr_kv_reserve(session->cache, kv, n, session->step.copies, &n_copies)) {
+        return qr_fail(err, QRUN_ERROR_MEMORY,
+                       "the K/V pool is too small for a window; use a smaller --window or more --memory");
+    }
+    const qr_batch_sizes sizes = {.n_tokens = n, .n_sequences = 1, .table_stride = kv->n_blocks};
+    qr_batch *batch;
+    qrun_status status = qr_forward_begin(session->forward, &sizes, &batch, err);
+    if (status != QRUN_OK) { return status; }
+    qr_batch_add(batch, kv, ids, n, 0, adapter, false);
+    status = qr_forward_run(session->forward, err);
+    if (status == QRUN_OK) { qr_kv_commit(session->cache, kv, ids, n); }
+    return status;
+}
+
+qrun_status qr_window_run(qrun_session *session, const struct qrun_adapter *adapter, const int32_t *ids, int64_t n_run,
+                          int64_t n_window, qr_window_visit visit, void *arg, qr_error *err) {
+    qr_kv_sequence kv;
+    const qr_kv_key key = {(int64_t)(intptr_t)adapter, qr_rope_length_class(&session->model->config, n_window)};
+    qrun_status status = qr_kv_sequence_create(session->cache, n_window, key, &kv, err);
+    if (status != QRUN_OK) { return status; }
+    QR_TRY(qr_forward_set_rope(session->forward, 0, n_window, err));
+    for (int64_t first = 0; first < n_run;) {
+        const int64_t n = qr_min(session->sizes.forward.max_tokens, n_run - first);
+        QR_TRY(run_pass(session, &kv, qr_adapter_index(adapter), ids, n, err));
+        QR_TRY(visit(arg, session, first, n, err));
+        first += n;
+    }
+out:
+    qr_kv_sequence_destroy(session->cache, &kv);
+    return status;
+}

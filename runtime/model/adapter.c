@@ -1,0 +1,314 @@
+#include "runtime/model/adapter.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/sizes.h"
+#include "runtime/model/adapter_modules.h"
+
+static size_t table_bytes(const qrun_model *model) {
+    return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
+}
+
+/* ---- Which module is which layer --------------------------------------------------------------------------------- */
+
+typedef struct match_state {
+    qrun_adapter *made;
+    const qr_adapter *adapter;
+    size_t offset; /* bytes laid out so far */
+    size_t n_matched;
+    bool place;      /* second pass: memory exists, copy into it */
+    float *staging;  /* F32 of one factor on its way */
+    void *workspace; /* device, of dora_norm */
+    size_t workspace_bytes;
+} match_state;
+
+/* PEFT writes the path inside the model object, which may carry a prefix that the checkpoint lacks, or lack one. */
+static const qr_adapter_module *find_module(const match_state *state, int64_t layer, qr_tensor_role role) {
+    const qr_family *family = state->made->model->family;
+    char name[QR_STORED_NAME_BYTES];
+    qr_family_module_name(family, "", role, layer, name, sizeof name);
+    const qr_adapter_module *found = qr_adapter_find(state->adapter, name);
+    for (size_t i = 0; found == NULL && i < QR_COUNT_OF(family->prefixes) && family->prefixes[i] != NULL; i++) {
+        qr_family_module_name(family, family->prefixes[i], role, layer, name, sizeof name);
+        found = qr_adapter_find(state->adapter, name);
+    }
+    return found;
+}
+
+static qrun_status check_module(const qr_adapter_module *module, const qr_linear_layer *linear, qr_error *err) {
+    const qr_weight_desc *desc = &linear->weight.desc;
+    if (module->in_features != desc->cols || module->out_features != desc->rows) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
+                       (long long)module->out_features, (long long)module->in_features, (long long)desc->rows,
+                       (long long)desc->cols);
+    }
+    if (module->rank > QR_MAX_LORA_RANK) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
+                       (long long)module->rank, QR_MAX_LORA_RANK);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status put_factor(match_state *state, const qr_safetensors_tensor *tensor, int64_t n, const float **device,
+                              qr_error *err) {
+    qr_backend *backend = state->made->model->context->backend;
+    unsigned char *address = (unsigned char *)state->made->memory + state->offset;
+    state->offset += ((size_t)n * sizeof(float) + 63) / 64 * 64;
+    if (!state->place) { return QRUN_OK; }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, state->staging);
+    *device = (const float *)(const void *)address;
+    return backend->copy_in(backend, address, state->staging, (size_t)n * sizeof(float), err);
+}
+
+/* DoRA: the magnitudes, which become the ratios that outputs are scaled by: the base model does not change. */
+static qrun_status put_ratio(match_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
+                             qr_lora_factor *factor, qr_error *err) {
+    qr_backend *backend = state->made->model->context->backend;
+    float *ratio = (float *)(void *)((unsigned char *)state->made->memory + state->offset);
+    const qrun_status status = put_factor(state, module->magnitude, module->out_features, &factor->ratio, err);
+    const qr_dora_norm_args args = {.weight = &linear->weight,
+                                    .a = factor->a,
+                                    .b = factor->b,
+                                    .rank = factor->rank,
+                                    .scale = factor->scale,
+                                    .magnitude = factor->ratio,
+                                    .ratio = ratio};
+    if (status == QRUN_OK && state->place) { return qr_dora_norm(backend, &args, state->workspace, err); }
+    const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
+    state->workspace_bytes = n_bytes > state->workspace_bytes ? n_bytes : state->workspace_bytes;
+    return status;
+}
+
+static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    match_state *state = arg;
+    const qr_adapter_module *module = find_module(state, layer, role);
+    if (module == NULL) { return QRUN_OK; }
+    qrun_status status = check_module(module, linear, err);
+    state->n_matched++;
+    qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
+    if (status == QRUN_OK) {
+        status = put_factor(state, module->a, module->rank * module->in_features, &factor.a, err);
+    }
+    if (status == QRUN_OK) {
+        status = put_factor(state, module->b, module->rank * module->out_features, &factor.b, err);
+    }
+    if (status == QRUN_OK && module->magnitude != NULL) { status = put_ratio(state, module, linear, &factor, err); }
+    if (status != QRUN_OK || !state->place) { return status; }
+    const qrun_model *model = state->made->model;
+    qr_lora_factor *entry = model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + state->made->index;
+    return model->context->backend->copy_in(model->context->backend, entry, &factor, sizeof factor, err);
+}
+
+/* Nothing of an adapter may be left out in silence. */
+static qrun_status refuse_unmatched(const match_state *state, const char *path, qr_error *err) {
+    const qr_adapter *adapter = state->adapter;
+    if (state->n_matched == adapter->n_modules) { return QRUN_OK; }
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        match_state probe = *state;
+        bool known = false;
+        for (int64_t l = 0; l < state->made->model->shape.n_layers && !known; l++) {
+            for (int role = QR_ROLE_Q; role < QR_ROLE_COUNT && !known; role++) {
+                if (state->made->model->family->modules[role] == NULL) { continue; }
+                known = find_module(&probe, l, (qr_tensor_role)role) == &adapter->modules[i];
+            }
+        }
+        if (!known) {
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
+                           "adapter made for another model?",
+                           path, adapter->modules[i].name, state->made->model->family->name);
+        }
+    }
+    return QRUN_OK;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static int64_t largest_factor(const qr_adapter *adapter) {
+    int64_t most = 1;
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        const qr_adapter_module *module = &adapter->modules[i];
+        most = qr_max(most, module->rank * qr_max(module->in_features, module->out_features));
+    }
+    return most;
+}
+
+static qrun_status make_table(qrun_model *model, qr_error *err) {
+    if (model->lora_table != NULL) { return QRUN_OK; }
+    void *table;
+    qr_backend *backend = model->context->backend;
+    const qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, table_bytes(model), &table, err);
+    if (status == QRUN_OK) { model->lora_table = table; }
+    return status;
+}
+
+static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {
+    qrun_model *model = made->model;
+    qr_backend *backend = model->context->backend;
+    match_state state = {.made = made, .adapter = adapter};
+    void *workspace = NULL;
+    size_t workspace_bytes = 0;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    QR_TRY(refuse_unmatched(&state, path, err));
+    QR_TRY(make_table(model, err));
+    const size_t n_bytes = state.offset;
+    workspace_bytes = state.workspace_bytes;
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
+    made->memory_bytes = n_bytes;
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, workspace_bytes, &workspace, err));
+    state = (match_state){.made = made, .adapter = adapter, .place = true, .workspace = workspace};
+    state.staging = qr_alloc_array((size_t)largest_factor(adapter), sizeof(float));
+    if (state.staging == NULL) { QR_TRY(qr_fail_memory(err, path, (unsigned long long)largest_factor(adapter) * 4)); }
+    QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
+    if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
+out:
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
+    qr_free(state.staging);
+    return status;
+}
+
+static qrun_status clear_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    (void)layer, (void)role;
+    const qrun_adapter *adapter = arg;
+    qr_backend *backend = adapter->model->context->backend;
+    return backend->fill_zero(backend,
+                              adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index,
+                              sizeof(qr_lora_factor), err);
+}
+
+static void release(qrun_adapter *adapter) {
+    qrun_model *model = adapter->model;
+    qr_backend *backend = model->context->backend;
+    if (model->lora_table != NULL && adapter->index >= 0) {
+        (void)qr_model_each_linear(model, clear_linear, adapter, NULL);
+        atomic_fetch_and(&model->dora_adapters, ~(UINT64_C(1) << adapter->index));
+    }
+    qr_adapter_modules_release(adapter);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->memory, adapter->memory_bytes);
+    if (adapter->index >= 0 && model->adapters[adapter->index] == adapter) { model->adapters[adapter->index] = NULL; }
+    qr_free(adapter->name);
+    qr_free(adapter);
+}
+
+/* ---- Names and places -------------------------------------------------------------------------------------------- */
+
+const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name) {
+    const qrun_adapter *found = NULL;
+    pthread_mutex_lock(&model->lock);
+    for (int i = 0; i < QR_MAX_ADAPTERS && found == NULL; i++) {
+        const qrun_adapter *adapter = model->adapters[i];
+        if (adapter != NULL && strcmp(adapter->name, name) == 0) { found = adapter; }
+    }
+    pthread_mutex_unlock(&model->lock);
+    return found;
+}
+
+/* The last component of a path, trailing slashes aside. */
+static char *name_of_path(const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') { end--; }
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/') { start--; }
+    return qr_strndup(path + start, end - start);
+}
+
+static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error *err) {
+    for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
+        if (model->adapters[i] == NULL) {
+            adapter->index = i;
+            return QRUN_OK;
+        }
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can hold %d adapters at once; close one first", QR_MAX_ADAPTERS);
+}
+
+static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
+    qr_adapter *adapter;
+    qrun_status status = qr_adapter_open(path, &adapter, err);
+    if (status != QRUN_OK) { return status; }
+    pthread_mutex_lock(&made->model->context->compute_lock);
+    status = load(made, adapter, path, err);
+    pthread_mutex_unlock(&made->model->context->compute_lock);
+    const bool told = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
+    if (status != QRUN_OK && !told) { qr_error_prefix(err, path); }
+    qr_adapter_close(adapter);
+    return status;
+}
+
+qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
+                              qrun_error *error) {
+    *adapter = NULL;
+    qrun_adapter *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(error, "an adapter", sizeof *made); }
+    made->model = model;
+    made->index = -1;
+    qrun_status status = QRUN_OK;
+    QR_TRY(take_index(model, made, error));
+    made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
+    if (made->name == NULL) { QR_TRY(qr_fail_memory(error, "an adapter's name", strlen(path))); }
+    if (qr_adapter_named(model, made->name) != NULL) {
+        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is open already; give it another name",
+                       made->name));
+    }
+    QR_TRY(open_folder(made, path, error));
+    pthread_mutex_lock(&model->lock);
+    model->adapters[made->index] = made;
+    pthread_mutex_unlock(&model->lock);
+    *adapter = made;
+    return QRUN_OK;
+out:
+    release(made);
+    return status;
+}
+
+qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
+    if (adapter == NULL) { return QRUN_OK; }
+    pthread_mutex_lock(&adapter->model->lock);
+    const bool busy = adapter->model->n_sessions > 0;
+    pthread_mutex_unlock(&adapter->model->lock);
+    if (busy) {
+        return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a session of its model still exists", adapter->name);
+    }
+    release(adapter);
+    return QRUN_OK;
+}
+
+const char *qrun_adapter_name(const qrun_adapter *adapter) { return adapter->name; }
+
+qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err) {
+    if (adapter != NULL && adapter->model != model) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "adapter %s belongs to another model", adapter->name);
+    }
+    if (model->replaced_by == NULL || model->replaced_by == adapter) { return QRUN_OK; }
+    return qr_fail(
+        err, QRUN_ERROR_ARGUMENT,
+        "the adapter %s replaces whole modules of the model, so every request has to use it while it is open",
+        model->replaced_by->name);
+}
+
+int64_t qr_adapters_bytes(qrun_model *model) {
+    int64_t total = model->lora_table != NULL ? (int64_t)((table_bytes(model) + 63) / 64 * 64) : 0;
+    pthread_mutex_lock(&model->lock);
+    for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
+        if (model->adapters[i] != NULL) {
+            total += (int64_t)(model->adapters[i]->memory_bytes + model->adapters[i]->module_bytes);
+        }
+    }
+    pthread_mutex_unlock(&model->lock);
+    return total;
+}
+
+void qr_adapters_release(qrun_model *model) {
+    for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
+        if (model->adapters[i] != NULL) { release(model->adapters[i]); }
+    }
+    qr_backend *backend = model->context->backend;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->lora_table, table_bytes(model));
+    model->lora_table = NULL;
+}

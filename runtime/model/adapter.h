@@ -1,0 +1,37 @@
+/* Adapters in a backend's memory: LoRA factors of every linear layer, unmerged, chosen row by row. */
+#ifndef QR_RUNTIME_MODEL_ADAPTER_H
+#define QR_RUNTIME_MODEL_ADAPTER_H
+
+#include "runtime/model/modules.h"
+
+struct qrun_adapter {
+    qrun_model *model;
+    char *name;
+    int32_t index; /* in model->adapters and in the rows of the factor table */
+    void *memory;  /* device: every A [rank, in] and B [out, rank], and DoRA's ratios [out], F32 */
+    size_t memory_bytes;
+    void *module_memory; /* device: whole modules (adapter_modules.h) */
+    size_t module_bytes;
+    qr_stand_ins stand_ins;
+    int64_t own_vocab; /* the model's, while the adapter's tables have more rows; 0: they have not */
+};
+
+/* −1 for NULL, the base model. */
+static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) {
+    return adapter != NULL ? adapter->index : -1;
+}
+
+/* QRUN_ERROR_ARGUMENT for an adapter of another model, and for any but the one that replaces whole modules, where there
+ * is one. NULL is fine. */
+qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err);
+
+/* The open adapter of that name, or NULL. */
+const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name);
+
+/* Device memory of the open adapters and their table. */
+int64_t qr_adapters_bytes(qrun_model *model);
+
+/* Frees all of a model's adapters and the table. */
+void qr_adapters_release(qrun_model *model);
+
+#endif

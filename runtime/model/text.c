@@ -1,0 +1,157 @@
+/* Tokenizer and chat template, as the public interface gives them. */
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "loaders/files/json.h"
+#include "loaders/files/model_folder.h"
+#include "loaders/template/chat_template.h"
+#include "runtime/model/model.h"
+#include "runtime/model/model_open.h"
+
+qrun_status qr_text_tools_open(const char *folder, qrun_tokenizer **tools, qr_error *err) {
+    *tools = NULL;
+    qrun_tokenizer *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_tokenizer_open(folder, &made->tokenizer, err));
+    QR_TRY(qr_chat_template_open(folder, &made->chat_template, err));
+out:
+    if (status == QRUN_OK) {
+        *tools = made;
+    } else {
+        qrun_tokenizer_destroy(made);
+    }
+    return status;
+}
+
+/* A folder with a tokenizer and nothing else is enough here. *found is false for any other path. */
+static qrun_status find_bare_tokenizer(const char *path, bool *found, qr_error *err) {
+    char *file = qr_path_join(path, "tokenizer.json");
+    if (file == NULL) { return qr_fail_memory(err, path, strlen(path)); }
+    *found = qr_file_is_folder(path) && qr_file_exists(file);
+    qr_free(file);
+    return QRUN_OK;
+}
+
+qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
+                                qrun_error *error) {
+    (void)context;
+    char *folder = NULL;
+    bool is_bare = false;
+    *tokenizer = NULL;
+    qrun_status status = find_bare_tokenizer(path, &is_bare, error);
+    if (status == QRUN_OK && !is_bare) { status = qr_model_folder_resolve(path, &folder, error); }
+    if (status == QRUN_OK) { status = qr_text_tools_open(is_bare ? path : folder, tokenizer, error); }
+    qr_free(folder);
+    return status;
+}
+
+void qrun_tokenizer_destroy(qrun_tokenizer *tokenizer) {
+    if (tokenizer == NULL) { return; }
+    qr_tokenizer_destroy(tokenizer->tokenizer);
+    qr_chat_template_free(tokenizer->chat_template);
+    qr_free(tokenizer);
+}
+
+qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *text, size_t n_bytes, bool add_special,
+                          bool parse_special, int32_t **ids, int64_t *n_ids, qrun_error *error) {
+    const qr_encode_options options = {add_special, parse_special};
+    qr_tokens tokens = {0};
+    *ids = NULL;
+    *n_ids = 0;
+    const qrun_status status = qr_tokenizer_encode(tokenizer->tokenizer, text, n_bytes, &options, &tokens, error);
+    if (status != QRUN_OK) {
+        qr_tokens_free(&tokens);
+        return status;
+    }
+    *ids = tokens.ids; /* the caller's from here on */
+    *n_ids = (int64_t)tokens.n;
+    return QRUN_OK;
+}
+
+qrun_status qrun_detokenize(const qrun_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                            char **text, size_t *n_bytes, qrun_error *error) {
+    qr_buffer buffer = {0};
+    *text = NULL;
+    *n_bytes = 0;
+    const qrun_status status =
+        qr_tokenizer_decode(tokenizer->tokenizer, ids, (size_t)n_ids, skip_special, &buffer, error);
+    if (status != QRUN_OK) {
+        qr_buffer_free(&buffer);
+        return status;
+    }
+    *n_bytes = buffer.size;
+    *text = qr_buffer_take(&buffer);
+    return *text != NULL ? QRUN_OK : qr_fail_memory(error, "the text", *n_bytes);
+}
+
+const char *qrun_token_text(const qrun_tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
+    return qr_tokenizer_token(tokenizer->tokenizer, id, n_bytes);
+}
+
+int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer) {
+    return qr_tokenizer_vocab_size(tokenizer->tokenizer);
+}
+
+int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role) {
+    const qr_tokenizer *t = tokenizer->tokenizer;
+    return strcmp(role, "bos") == 0   ? qr_tokenizer_bos_id(t)
+           : strcmp(role, "eos") == 0 ? qr_tokenizer_eos_id(t)
+           : strcmp(role, "pad") == 0 ? qr_tokenizer_pad_id(t)
+           : strcmp(role, "unk") == 0 ? qr_tokenizer_unk_id(t)
+                                      : -1;
+}
+
+bool qrun_tokenizer_has_chat_template(const qrun_tokenizer *tokenizer) { return tokenizer->chat_template != NULL; }
+
+/* NULL stays NULL. */
+static qrun_status parse_optional(const char *text, const char *what, qr_json **json, qr_error *err) {
+    *json = NULL;
+    return text == NULL ? QRUN_OK : qr_json_parse_line(text, strlen(text), what, json, err);
+}
+
+/* Before a template says it in its own words, or says nothing. */
+static qrun_status check_messages(const qr_json *messages, qr_error *err) {
+    if (!cJSON_IsArray(messages) || messages->child == NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "\"messages\" must be an array of at least one {\"role\", \"content\"}");
+    }
+    int n = 0;
+    for (const qr_json *message = messages->child; message != NULL; message = message->next) {
+        n++;
+        if (cJSON_IsString(qr_json_get(message, "role"))) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT, "message %d has no \"role\" that is a text", n);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json, const char *tools_json,
+                             const char *arguments_json, bool add_generation_prompt, char **text, size_t *n_bytes,
+                             qrun_error *error) {
+    qr_json *messages = NULL, *tools = NULL, *arguments = NULL;
+    qr_buffer buffer = {0};
+    qrun_status status = QRUN_OK;
+    *text = NULL;
+    *n_bytes = 0;
+    if (tokenizer->chat_template == NULL) {
+        QR_TRY(qr_fail(
+            error, QRUN_ERROR_UNSUPPORTED,
+            "this model has no chat template (tokenizer_config.json, chat_template.jinja); use a plain prompt"));
+    }
+    QR_TRY(parse_optional(messages_json, "messages", &messages, error));
+    QR_TRY(check_messages(messages, error));
+    QR_TRY(parse_optional(tools_json, "tools", &tools, error));
+    QR_TRY(parse_optional(arguments_json, "template arguments", &arguments, error));
+    QR_TRY(qr_chat_template_render(tokenizer->chat_template, messages, tools, arguments, add_generation_prompt,
+                                   (int64_t)time(NULL), &buffer, error));
+    *n_bytes = buffer.size;
+    *text = qr_buffer_take(&buffer);
+    if (*text == NULL) { status = qr_fail_memory(error, "the rendered conversation", *n_bytes); }
+out:
+    qr_buffer_free(&buffer);
+    qr_json_free(messages);
+    qr_json_free(tools);
+    qr_json_free(arguments);
+    return status;
+}

@@ -1,0 +1,40 @@
+/* Brings one matrix into a backend's memory, chunk by chunk in parallel: each chunk of rows is taken from a source,
+ * converted or quantised, and put. Holds no copy of the matrix beyond the chunks in flight and its scales. */
+#ifndef QR_RUNTIME_MODEL_WEIGHT_WRITER_H
+#define QR_RUNTIME_MODEL_WEIGHT_WRITER_H
+
+#include "kernels/backend.h"
+#include "loaders/files/stored_weight.h"
+
+/* Where rows come from: host memory of a plain type, [rows, cols], or [cols, rows] when transposed. With period_rows,
+ * row r is row r mod period_rows of src, which then holds only that many. */
+typedef struct qr_row_source {
+    const unsigned char *src; /* any alignment */
+    qr_dtype dtype;           /* F32, F16, BF16 */
+    bool transposed;
+    int64_t period_rows; /* 0: src holds every row */
+} qr_row_source;
+
+/* Quantises or converts `source` into `weight` (its desc and data are set). */
+qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row_source *source, const char *name,
+                            qr_error *err);
+
+/* Puts a matrix that is stored in the weight's own format. */
+qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+                                   qr_error *err);
+
+/* Quantises `source` into canonical host memory instead: codes of qr_weight_code_bytes, and scales. What a quantised
+ * folder is written from. Zero-initialise; qr_host_weight_free gives the memory back. */
+typedef struct qr_host_weight {
+    qr_weight_desc desc;
+    void *codes;
+    float *row_absmax, *absmax;
+    uint8_t *absmax_codes;
+    float *nested_absmax;
+    float nested_offset;
+} qr_host_weight;
+qrun_status qr_weight_quantize_host(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
+                                    const char *name, qr_host_weight *host, qr_error *err);
+void qr_host_weight_free(qr_host_weight *host);
+
+#endif

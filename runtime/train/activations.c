@@ -1,0 +1,214 @@
+#include "runtime/train/activations.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/engine/layout.h"
+
+/* ---- Policies ---------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_checkpoint_policy *policy,
+                                       qr_error *err) {
+    static const struct {
+        const char *name;
+        qr_checkpoint_kind kind;
+    } names[] = {{"none", QR_CHECKPOINT_NONE},
+                 {"full", QR_CHECKPOINT_FULL},
+                 {"attn", QR_CHECKPOINT_ATTN},
+                 {"mlp", QR_CHECKPOINT_MLP},
+                 {"auto", QR_CHECKPOINT_AUTO}};
+    *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_NONE};
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(text, names[i].name) == 0) {
+            policy->kind = names[i].kind;
+            return QRUN_OK;
+        }
+    }
+    if (strncmp(text, "every:", 6) == 0) {
+        char *end;
+        const long n = strtol(text + 6, &end, 10);
+        if (*end == '\0' && end != text + 6 && n >= 1 && n <= n_layers) {
+            *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_EVERY, .n = n};
+            return QRUN_OK;
+        }
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "checkpointing \"%s\" is none of none, full, attn, mlp, auto and every:N with N from 1 to %lld",
+                   text, (long long)n_layers);
+}
+
+bool qr_checkpoint_policy_has_inputs(const qr_checkpoint_policy *policy) {
+    return policy->kind == QR_CHECKPOINT_FULL || policy->kind == QR_CHECKPOINT_EVERY ||
+           policy->kind == QR_CHECKPOINT_AUTO;
+}
+
+static int64_t segment_layers(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
+    switch (policy->kind) {
+        case QR_CHECKPOINT_FULL: return 1;
+        case QR_CHECKPOINT_EVERY: return qr_min(policy->n, n_layers - layer);
+        case QR_CHECKPOINT_AUTO: return layer < n_layers - policy->n ? 1 : n_layers - layer;
+        default: return n_layers - layer;
+    }
+}
+
+/* AUTO keeps the last layers: the backward pass frees them first. */
+static bool segment_is_kept(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
+    return policy->kind == QR_CHECKPOINT_NONE || policy->kind == QR_CHECKPOINT_ATTN ||
+           policy->kind == QR_CHECKPOINT_MLP || (policy->kind == QR_CHECKPOINT_AUTO && layer >= n_layers - policy->n);
+}
+
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
+
+static void lay_attention(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    layer->buffers.attn_normed = qr_layout_take(layout, t * s->hidden, act);
+    layer->buffers.qkv = qr_layout_take(layout, t * qr_qkv_columns(s), sizeof(float));
+    layer->buffers.attended = qr_layout_take(layout, t * s->n_heads * s->head_dim, act);
+    layer->lse = qr_layout_take(layout, t * s->n_heads, sizeof(float));
+    if (model->family->modules[QR_ROLE_Q_NORM] != NULL) {
+        layer->buffers.qk_raw = qr_layout_take(layout, t * (s->n_heads + s->n_kv_heads) * s->head_dim, sizeof(float));
+    }
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.attn_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
+}
+
+static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    layer->buffers.mlp_normed = qr_layout_take(layout, t * s->hidden, act);
+    layer->buffers.mlp = qr_layout_take(layout, t * qr_mlp_columns(model), sizeof(float));
+    layer->buffers.gated = qr_layout_take(layout, t * s->mlp, act);
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
+}
+
+static void share_attention(const qr_kept_layer *shared, qr_kept_layer *layer) {
+    layer->buffers.attn_normed = shared->buffers.attn_normed;
+    layer->buffers.qkv = shared->buffers.qkv;
+    layer->buffers.attended = shared->buffers.attended;
+    layer->buffers.attn_branch = shared->buffers.attn_branch;
+    layer->lse = shared->lse;
+    layer->buffers.qk_raw = shared->buffers.qk_raw;
+}
+
+static void share_mlp(const qr_kept_layer *shared, qr_kept_layer *layer) {
+    layer->buffers.mlp_normed = shared->buffers.mlp_normed;
+    layer->buffers.mlp = shared->buffers.mlp;
+    layer->buffers.gated = shared->buffers.gated;
+    layer->buffers.mlp_branch = shared->buffers.mlp_branch;
+}
+
+/* Of the segments that are computed again, all but the last two send their inputs away. */
+enum { N_STAGES = 2 };
+
+/* The places of inputs of segments: each its own, or the stages in turn. */
+typedef struct input_places {
+    qr_layout layout, host;
+    float *stages[N_STAGES];
+    int64_t n, n_done; /* of segments that are computed again */
+    bool offload;
+} input_places;
+
+static float *place_input(input_places *places, int64_t elements, qr_segment *segment) {
+    const int64_t number = places->n_done++;
+    if (!places->offload) { return qr_layout_take(&places->layout, elements, sizeof(float)); }
+    segment->stage = (int)(number % N_STAGES);
+    if (number < N_STAGES) { places->stages[number] = qr_layout_take(&places->layout, elements, sizeof(float)); }
+    if (number < places->n - N_STAGES) { segment->x_host = qr_layout_take(&places->host, elements, sizeof(float)); }
+    return places->stages[segment->stage];
+}
+
+/* Layers of a segment that is computed again take the sets of buffers in turn: the i-th layer of every segment the i-th
+ * set. */
+static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, qr_segment *segment,
+                           qr_kept_layer *layers, qr_kept_layer *sets, int64_t *n_sets) {
+    qr_layout *layout = &places->layout;
+    for (int64_t i = 0; i < segment->n; i++) {
+        qr_kept_layer *layer = &layers[segment->first + i];
+        if (i == *n_sets) {
+            lay_attention(layout, model, t, &sets[i]);
+            lay_mlp(layout, model, t, &sets[i]);
+            sets[i].x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+            if (i > 0) { sets[i].x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float)); }
+            ++*n_sets;
+        }
+        share_attention(&sets[i], layer);
+        share_mlp(&sets[i], layer);
+        layer->x_mid = sets[i].x_mid;
+        layer->x_in = i == 0 ? place_input(places, t * model->shape.hidden, segment) : sets[i].x_in;
+    }
+}
+
+static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_checkpoint_policy *policy,
+                     const qr_segment *segment, qr_kept_layer *layers, qr_kept_layer *set) {
+    for (int64_t i = 0; i < segment->n; i++) {
+        qr_kept_layer *layer = &layers[segment->first + i];
+        layer->attn_kept = policy->kind != QR_CHECKPOINT_ATTN;
+        layer->mlp_kept = policy->kind != QR_CHECKPOINT_MLP;
+        layer->x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+        layer->x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+        if (layer->attn_kept || i == 0) { lay_attention(layout, model, t, layer->attn_kept ? layer : set); }
+        if (layer->mlp_kept || i == 0) { lay_mlp(layout, model, t, layer->mlp_kept ? layer : set); }
+        if (!layer->attn_kept) { share_attention(set, layer); }
+        if (!layer->mlp_kept) { share_mlp(set, layer); }
+    }
+}
+
+static int64_t divide(const qr_checkpoint_policy *policy, int64_t n_layers, qr_activations *activations) {
+    int64_t n_recomputed = 0;
+    for (int64_t layer = 0; layer < n_layers;) {
+        qr_segment *segment = &activations->segments[activations->n_segments++];
+        *segment = (qr_segment){.first = layer,
+                                .n = segment_layers(policy, layer, n_layers),
+                                .kept = segment_is_kept(policy, layer, n_layers),
+                                .stage = -1};
+        n_recomputed += !segment->kept;
+        layer += segment->n;
+    }
+    return n_recomputed;
+}
+
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_policy *policy, int64_t n_tokens,
+                                   void *memory, void *host, qr_activations *activations, qr_error *err) {
+    const int64_t n_layers = model->shape.n_layers;
+    *activations = (qr_activations){0};
+    activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
+    activations->segments = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->segments);
+    qr_kept_layer *sets = qr_alloc_array_zeroed((size_t)n_layers, sizeof *sets);
+    if (activations->layers == NULL || activations->segments == NULL || sets == NULL) {
+        qr_free(sets);
+        qr_activations_free(activations);
+        return qr_fail_memory(err, "the table of activations", (unsigned long long)n_layers * sizeof *sets);
+    }
+    input_places places = {.layout = {memory, 0}, .host = {host, 0}, .offload = policy->offload};
+    int64_t n_sets = 0;
+    places.n = divide(policy, n_layers, activations);
+    for (int64_t s = 0; s < activations->n_segments; s++) {
+        qr_segment *segment = &activations->segments[s];
+        if (segment->kept) {
+            qr_kept_layer set = {0};
+            lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers, &set);
+        } else {
+            lay_recomputed(&places, model, n_tokens, segment, activations->layers, sets, &n_sets);
+        }
+    }
+    float *branch_normed = qr_model_has_post_norms(model)
+                               ? qr_layout_take(&places.layout, n_tokens * model->shape.hidden, sizeof(float))
+                               : NULL;
+    for (int64_t l = 0; l < n_layers; l++) { activations->layers[l].buffers.branch_normed = branch_normed; }
+    activations->bytes = places.layout.offset;
+    activations->host_bytes = places.host.offset;
+    qr_free(sets);
+    return QRUN_OK;
+}
+
+void qr_activations_free(qr_activations *activations) {
+    qr_free(activations->layers);
+    qr_free(activations->segments);
+    *activations = (qr_activations){0};
+}

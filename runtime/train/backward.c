@@ -1,0 +1,235 @@
+/* The way back through a training pass: from the gradient of the last layer's output to those of the parameters. */
+#include "runtime/train/pass_state.h"
+
+#include "runtime/train/adapter_backward.h"
+#include "runtime/train/whole_parameters.h"
+
+qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
+                                  int64_t n_rows, bool accumulate, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    if (norm->bias != NULL) {
+        const qr_layer_norm_backward_args args = {.x = x,
+                                                  .weight = norm->weight,
+                                                  .dy = dy,
+                                                  .dx = dx,
+                                                  .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                                  .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
+                                                  .n_rows = n_rows,
+                                                  .dim = norm->dim,
+                                                  .eps = s->norm_eps,
+                                                  .accumulate = accumulate};
+        return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
+    }
+    const qr_rms_norm_backward_args args = {.x = x,
+                                            .weight = norm->weight,
+                                            .dy = dy,
+                                            .dx = dx,
+                                            .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                            .n_rows = n_rows,
+                                            .n_groups = 1,
+                                            .dim = norm->dim,
+                                            .x_stride = norm->dim,
+                                            .dy_stride = norm->dim,
+                                            .dx_stride = norm->dim,
+                                            .eps = s->norm_eps,
+                                            .weight_offset = s->norm_offset,
+                                            .accumulate = accumulate};
+    return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
+                                   const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err) {
+    float *dw = qr_whole_gradient(pass->parameters, weight);
+    if (dw == NULL) { return QRUN_OK; }
+    const qr_weight_backward_args args = qr_pass_weight_backward_args(
+        pass->model, weight, x, dy, dy_stride, dw, qr_parameters_gradient(pass->parameters, bias), n_rows);
+    return qr_weight_backward(pass->backend, &args, pass->workspace, err);
+}
+
+qr_embedding_backward_args qr_pass_embedding_backward_args(const qr_train_pass *pass, const qr_weight *table,
+                                                           const int32_t *ids, float *dtable, float scale) {
+    return (qr_embedding_backward_args){.ids = ids,
+                                        .dy = pass->b.dx,
+                                        .dtable = dtable,
+                                        .n_tokens = pass->n_tokens,
+                                        .dim = table->desc.cols,
+                                        .vocab = table->desc.rows,
+                                        .scale = scale};
+}
+
+/* dx (+)= dy through a matrix and its adapter; their gradients grow. x is what the forward pass fed it. */
+static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
+                                   int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
+    const qr_adapter_backward backward = {
+        .pass = qr_pass_layer(pass), .parameters = pass->parameters, .dy = pass->b.dy, .ddropped = pass->b.ddropped};
+    const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
+    const qrun_status status =
+        qr_pass_whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err);
+    if (status != QRUN_OK) { return status; }
+    return pair != NULL ? qr_adapter_dx(&backward, linear, pair, x, dy, dy_stride, dx, accumulate, err)
+                        : qr_linear_dx(&backward, linear, dy, dy_stride, dx, accumulate, err);
+}
+
+/* The gradient into a block's last matrix: dx itself, or what comes back through the block's post-norm. */
+static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
+                                   const float **dbranch, qr_error *err) {
+    *dbranch = pass->b.dx;
+    if (post_norm->weight == NULL) { return QRUN_OK; }
+    *dbranch = pass->b.dbranch;
+    return qr_pass_norm_backward(pass, post_norm, branch, pass->b.dx, pass->b.dbranch, pass->n_tokens, false, err);
+}
+
+/* The gradient of the MLP's activations takes their place: nothing reads them any more. */
+static qrun_status activation_backward(qr_train_pass *pass, const qr_kept_layer *kept, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const int64_t m = model->shape.mlp, columns = qr_mlp_columns(model);
+    float *g = kept->buffers.mlp, *u = kept->buffers.mlp + m;
+    if (qr_model_is_gated(model)) {
+        const qr_gate_backward_args args = {model->shape.activation, g, u,       pass->b.dgated, g, u,
+                                            pass->n_tokens,          m, columns, columns};
+        return qr_gate_backward(pass->backend, &args, pass->workspace, err);
+    }
+    const qr_activation_backward_args args = {
+        model->shape.activation, g, pass->b.dgated, g, pass->n_tokens, m, columns, m, columns};
+    return qr_activation_backward(pass->backend, &args, pass->workspace, err);
+}
+
+static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_kept_layer *kept = pass->current;
+    const float *dbranch;
+    qrun_status status = QRUN_OK;
+    QR_TRY(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    QR_TRY(linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden, pass->b.dgated,
+                           false, err));
+    QR_TRY(activation_backward(pass, kept, err));
+    for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
+        const qr_linear_layer *linear = &layer->mlp_in[i];
+        QR_TRY(linear_backward(pass, linear, kept->buffers.mlp_normed, kept->buffers.mlp + linear->out_offset,
+                               qr_mlp_columns(model), pass->b.dnormed, i > 0, err));
+    }
+    QR_TRY(qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err));
+out:
+    return status;
+}
+
+static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, const qr_norm *norm, int64_t first_column,
+                                  int64_t n_heads, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t stride = qr_qkv_columns(s), raw_stride = (s->n_heads + s->n_kv_heads) * s->head_dim;
+    float *dheads = pass->b.dqkv + first_column;
+    qrun_status status = QRUN_OK;
+    if (s->rope_half > 0) {
+        const qr_rope_backward_args rope = {dheads,
+                                            pass->b.cos_table[layer->rope_kind],
+                                            pass->b.sin_table[layer->rope_kind],
+                                            pass->n_tokens,
+                                            n_heads,
+                                            s->head_dim,
+                                            s->rope_half,
+                                            stride};
+        QR_TRY(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
+    }
+    if (norm->weight != NULL) {
+        const qr_rms_norm_backward_args args = {.x = pass->current->buffers.qk_raw + first_column,
+                                                .weight = norm->weight,
+                                                .dy = dheads,
+                                                .dx = dheads,
+                                                .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                                .n_rows = pass->n_tokens,
+                                                .n_groups = n_heads,
+                                                .dim = norm->dim,
+                                                .x_stride = raw_stride,
+                                                .dy_stride = stride,
+                                                .dx_stride = stride,
+                                                .eps = s->norm_eps,
+                                                .weight_offset = s->norm_offset};
+        QR_TRY(qr_rms_norm_backward(pass->backend, &args, pass->workspace, err));
+    }
+out:
+    return status;
+}
+
+static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_kept_layer *kept = pass->current;
+    const int64_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    const float *dbranch;
+    qrun_status status = QRUN_OK;
+    QR_TRY(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
+    QR_TRY(linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch, s->hidden, pass->b.dattended, false,
+                           err));
+    const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
+                                                    .dout = pass->b.dattended,
+                                                    .dq = pass->b.dqkv,
+                                                    .dk = pass->b.dqkv + q,
+                                                    .dv = pass->b.dqkv + q + kv,
+                                                    .dqkv_stride = qr_qkv_columns(s)};
+    QR_TRY(qr_attention_packed_backward(pass->backend, &args, pass->workspace, err));
+    QR_TRY(heads_backward(pass, layer, &layer->q_norm, 0, s->n_heads, err));
+    QR_TRY(heads_backward(pass, layer, &layer->k_norm, q, s->n_kv_heads, err));
+    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        const qr_linear_layer *linear = &layer->attn_in[i];
+        QR_TRY(linear_backward(pass, linear, kept->buffers.attn_normed, pass->b.dqkv + linear->out_offset,
+                               qr_qkv_columns(s), pass->b.dnormed, i > 0, err));
+    }
+    QR_TRY(qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err));
+out:
+    return status;
+}
+
+/* Both blocks of a layer, computing again what was not kept. */
+static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segment, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    qrun_status status = QRUN_OK;
+    pass->current = &pass->activations.layers[l];
+    qr_layer_pass blocks = qr_pass_layer(pass);
+    blocks.buffers_only = true;
+    QR_TRY(qr_pass_check_cancelled(pass, err));
+    if (kept_segment && !pass->current->mlp_kept) {
+        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
+        QR_TRY(qr_layer_mlp(&blocks, layer, err));
+    }
+    QR_TRY(mlp_backward(pass, layer, err));
+    if (kept_segment && !pass->current->attn_kept) {
+        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
+        QR_TRY(qr_layer_attention(&blocks, layer, err));
+    }
+    QR_TRY(attention_backward(pass, layer, err));
+out:
+    return status;
+}
+
+qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    if (!segment->kept) {
+        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
+        for (int64_t i = 0; i < segment->n; i++) {
+            QR_TRY(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
+        }
+    }
+    for (int64_t i = segment->n; i-- > 0;) { QR_TRY(layer_backward(pass, segment->first + i, segment->kept, err)); }
+out:
+    return status;
+}
+
+qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
+    const qrun_model *model = pass->model;
+    float *dtable = qr_whole_gradient(pass->parameters, &model->embedding);
+    float *dpositions = qr_whole_gradient(pass->parameters, &model->position_embedding);
+    qrun_status status = QRUN_OK;
+    if (dtable != NULL) {
+        const qr_embedding_backward_args args =
+            qr_pass_embedding_backward_args(pass, &model->embedding, pass->b.ids, dtable, model->shape.embedding_scale);
+        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+    }
+    if (dpositions != NULL) {
+        const qr_embedding_backward_args args =
+            qr_pass_embedding_backward_args(pass, &model->position_embedding, pass->b.position, dpositions, 1.0F);
+        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+    }
+out:
+    return status;
+}

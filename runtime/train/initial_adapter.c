@@ -1,0 +1,152 @@
+#include "runtime/train/initial_adapter.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "base/sizes.h"
+
+/* ---- Its shape --------------------------------------------------------------------------------------------------- */
+
+static const char *last_component(const char *module) {
+    const char *dot = strrchr(module, '.');
+    return dot != NULL ? dot + 1 : module;
+}
+
+static qrun_status check_uniform(const qr_adapter *adapter, const char *folder, qr_error *err) {
+    if (adapter->n_parameters > 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: brings %s whole; training cannot go on from that", folder,
+                       adapter->parameters[0].name);
+    }
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        const qr_adapter_module *module = &adapter->modules[i];
+        if (module->rank == adapter->modules[0].rank && module->scale == adapter->modules[0].scale &&
+            !module->is_embedding) {
+            continue;
+        }
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s: %s has a rank or scale of its own or is an embedding; training goes on from adapters of one "
+            "rank on linear layers only",
+            folder, module->name);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status check_given(const qr_adapter *adapter, const char *folder, const qr_lora_options *given,
+                               qr_error *err) {
+    const qr_adapter_module *module = &adapter->modules[0];
+    if (given->rank != 0 && given->rank != module->rank) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: has rank %lld, not %d; leave the rank out to go on with the adapter's", folder,
+                       (long long)module->rank, (int)given->rank);
+    }
+    if (given->alpha != 0 && fabs((double)given->alpha - module->alpha) > 1e-6 * module->alpha) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has alpha %g, not %g; leave alpha out to go on with the adapter's",
+                       folder, module->alpha, (double)given->alpha);
+    }
+    if ((given->rslora && !adapter->config.use_rslora) || (given->dora && !adapter->config.use_dora)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is no %s adapter, and cannot become one on the way", folder,
+                       given->rslora && !adapter->config.use_rslora ? "rsLoRA" : "DoRA");
+    }
+    return QRUN_OK;
+}
+
+/* The names of its layers, each once, with commas. */
+static char *list_targets(const qr_adapter *adapter) {
+    qr_buffer text = {0};
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        const char *name = last_component(adapter->modules[i].name);
+        bool seen = false;
+        for (size_t j = 0; j < i && !seen; j++) { seen = strcmp(last_component(adapter->modules[j].name), name) == 0; }
+        if (!seen) { qr_buffer_append_format(&text, "%s%s", i > 0 ? "," : "", name); }
+    }
+    return qr_buffer_take(&text);
+}
+
+qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *given, qr_adapter **adapter,
+                                    qr_lora_options *options, char **targets, qr_error *err) {
+    qrun_status status = qr_adapter_open(folder, adapter, err);
+    if (status != QRUN_OK) { return status; }
+    if ((*adapter)->n_modules == 0) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: adapts no layer", folder)); }
+    QR_TRY(check_uniform(*adapter, folder, err));
+    QR_TRY(check_given(*adapter, folder, given, err));
+    options->rank = (int32_t)(*adapter)->modules[0].rank;
+    options->alpha = (float)(*adapter)->modules[0].alpha;
+    options->rslora = (*adapter)->config.use_rslora;
+    options->dora = (*adapter)->config.use_dora;
+    if (*targets == NULL) {
+        *targets = list_targets(*adapter);
+        if (*targets == NULL) { QR_TRY(qr_fail_memory(err, folder, 256)); }
+    }
+out:
+    if (status != QRUN_OK) {
+        qr_adapter_close(*adapter);
+        *adapter = NULL;
+    }
+    return status;
+}
+
+/* ---- Its values -------------------------------------------------------------------------------------------------- */
+
+static qrun_status put(qr_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
+                       qr_error *err) {
+    float *values = qr_alloc_array((size_t)n, sizeof *values);
+    if (values == NULL) { return qr_fail_memory(err, "an adapter", (unsigned long long)n * sizeof *values); }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
+    qr_backend *backend = p->model->context->backend;
+    const qrun_status status = backend->copy_in(backend, p->values + offset, values, (size_t)n * sizeof *values, err);
+    qr_free(values);
+    return status;
+}
+
+static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
+    char name[256];
+    qrun_status status = QRUN_OK;
+    qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
+    const qr_adapter_module *module = qr_adapter_find(adapter, name);
+    if (module == NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "the adapter to begin from has nothing for %s, which is to be trained; was it made for another "
+                       "model, or for other --lora-targets?",
+                       name);
+    }
+    if (module->in_features != pair->in || module->out_features != pair->out) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "the adapter to begin from is made for [%lld, %lld] at %s and the model's layer is [%lld, %lld]",
+                       (long long)module->out_features, (long long)module->in_features, name, (long long)pair->out,
+                       (long long)pair->in);
+    }
+    QR_TRY(put(p, pair->a_offset, module->a, module->rank * pair->in, err));
+    QR_TRY(put(p, pair->b_offset, module->b, module->rank * pair->out, err));
+    if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
+out:
+    return status;
+}
+
+qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p, qr_error *err) {
+    for (int64_t i = 0; i < p->lora.n_pairs; i++) {
+        const qrun_status status = load_pair(adapter, p, &p->lora.pairs[i], err);
+        if (status != QRUN_OK) { return status; }
+    }
+    if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "
+                   "another model, or for other --lora-targets?",
+                   (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs);
+}
+
+uint64_t qr_initial_adapter_hash(const qr_adapter *adapter) {
+    uint64_t hash = QR_HASH_START;
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        const qr_safetensors_tensor *const tensors[] = {adapter->modules[i].a, adapter->modules[i].b,
+                                                        adapter->modules[i].magnitude};
+        for (size_t t = 0; t < QR_COUNT_OF(tensors); t++) {
+            if (tensors[t] != NULL) { hash = qr_hash_bytes(hash, tensors[t]->data, tensors[t]->n_bytes); }
+        }
+    }
+    return qr_hash_mix(hash);
+}

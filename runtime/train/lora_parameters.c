@@ -1,0 +1,204 @@
+#include "runtime/train/lora_parameters.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "base/sizes.h"
+#include "loaders/files/stored_weight.h"
+#include "runtime/model/adapter.h"
+
+enum { OUTPUT_ALIGNMENT = 16 };
+#include "runtime/train/whole_parameters.h"
+
+/* ---- Which layers ------------------------------------------------------------------------------------------------ */
+
+static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT; }
+
+/* "q_proj" of "model.layers.%d.self_attn.q_proj". */
+static const char *last_component(const char *module) {
+    const char *dot = strrchr(module, '.');
+    return dot != NULL ? dot + 1 : module;
+}
+
+static bool is_listed(const char *targets, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = targets; *at != '\0';) {
+        const char *comma = strchr(at, ',');
+        const size_t n = comma != NULL ? (size_t)(comma - at) : strlen(at);
+        if (n == length && memcmp(at, name, n) == 0) { return true; }
+        at += n + (comma != NULL);
+    }
+    return false;
+}
+
+static bool is_target(const qrun_model *model, const char *targets, qr_tensor_role role) {
+    if (strcmp(targets, "all") == 0) { return true; }
+    if (strcmp(targets, "attn") == 0) { return is_attention(role); }
+    if (strcmp(targets, "mlp") == 0) { return !is_attention(role); }
+    return is_listed(targets, last_component(model->family->modules[role]));
+}
+
+typedef struct choose_state {
+    qr_parameters *parameters;
+    const qr_lora_options *options;
+} choose_state;
+
+static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
+                                 qr_error *err) {
+    choose_state *state = arg;
+    qr_lora_layers *lora = &state->parameters->lora;
+    lora->pair_of_slot[linear->slot] = -1;
+    if (!is_target(state->parameters->model, state->options->targets, role)) { return QRUN_OK; }
+    if (qr_whole_is_trained(state->parameters, &linear->weight)) { return QRUN_OK; }
+    qr_lora_pair pair = {.linear = linear,
+                         .layer = layer,
+                         .role = role,
+                         .in = linear->weight.desc.cols,
+                         .out = linear->weight.desc.rows};
+    qr_parameter factor = {
+        .kind = QR_PARAMETER_LORA_A, .role = role, .layer = layer, .rows = lora->rank, .cols = pair.in};
+    qrun_status status = qr_parameters_add(state->parameters, factor, &pair.a_offset, err);
+    if (status != QRUN_OK) { return status; }
+    factor.kind = QR_PARAMETER_LORA_B;
+    factor.rows = pair.out;
+    factor.cols = lora->rank;
+    status = qr_parameters_add(state->parameters, factor, &pair.b_offset, err);
+    if (status != QRUN_OK) { return status; }
+    if (lora->dora) {
+        factor = (qr_parameter){
+            .kind = QR_PARAMETER_LORA_MAGNITUDE, .role = role, .layer = layer, .rows = 1, .cols = pair.out};
+        status = qr_parameters_add(state->parameters, factor, &pair.magnitude_offset, err);
+        pair.output_offset = lora->n_outputs;
+        lora->n_outputs += qr_round_up(pair.out, OUTPUT_ALIGNMENT);
+    }
+    lora->pair_of_slot[linear->slot] = lora->n_pairs;
+    lora->pairs[lora->n_pairs++] = pair;
+    return status;
+}
+
+qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options *options, qr_error *err) {
+    if (options->rank < 1 || options->rank > QR_MAX_LORA_RANK) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "rank must be 1 to %d, not %d", QR_MAX_LORA_RANK, options->rank);
+    }
+    const qrun_model *model = p->model;
+    qr_lora_layers *lora = &p->lora;
+    lora->rank = options->rank;
+    lora->dropout = (float)options->dropout;
+    lora->dora = options->dora;
+    lora->scale = options->alpha / (options->rslora ? sqrtf((float)options->rank) : (float)options->rank);
+    lora->pairs = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pairs);
+    lora->pair_of_slot = qr_alloc_array((size_t)model->n_slots, sizeof *lora->pair_of_slot);
+    if (lora->pairs == NULL || lora->pair_of_slot == NULL) {
+        return qr_fail_memory(err, "the table of adapted layers", (unsigned)model->n_slots * sizeof(qr_lora_pair));
+    }
+    choose_state state = {p, options};
+    const qrun_status status = qr_model_each_linear(p->model, choose_linear, &state, err);
+    if (status != QRUN_OK) { return status; }
+    lora->table_bytes = (size_t)model->n_slots * sizeof(qr_lora_factor);
+    if (lora->n_pairs > 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "no linear layer of this %s model is called \"%s\"; use all, attn, mlp, or names such as %s",
+                   model->family->name, options->targets, last_component(model->family->modules[QR_ROLE_ATTN_OUT]));
+}
+
+const qr_lora_pair *qr_lora_pair_of(const qr_parameters *p, const qr_linear_layer *linear) {
+    const int64_t pair = p->lora.pair_of_slot != NULL ? p->lora.pair_of_slot[linear->slot] : -1;
+    return pair >= 0 ? &p->lora.pairs[pair] : NULL;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint64_t seed, float *staging,
+                               qr_error *err) {
+    /* kaiming_uniform with a = √5: uniform in ±√(6 / ((1 + 5) · fan_in)) = ±1/√in. */
+    qr_backend *backend = p->model->context->backend;
+    const double bound = 1.0 / sqrt((double)pair->in);
+    for (int64_t i = 0; i < p->lora.rank * pair->in; i++) {
+        staging[i] = (float)((2.0 * qr_random_uniform(seed, (uint64_t)pair->linear->slot, (uint64_t)i) - 1.0) * bound);
+    }
+    const qr_lora_factor factor = {.a = p->values + pair->a_offset,
+                                   .b = p->values + pair->b_offset,
+                                   .rank = p->lora.rank,
+                                   .scale = p->lora.scale,
+                                   .ratio = p->lora.dora ? p->lora.ratios + pair->output_offset : NULL};
+    qrun_status status = backend->copy_in(backend, p->values + pair->a_offset, staging,
+                                          (size_t)(p->lora.rank * pair->in) * sizeof(float), err);
+    if (status != QRUN_OK) { return status; }
+    return backend->copy_in(backend, p->lora.table + pair->linear->slot, &factor, sizeof factor, err);
+}
+
+static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *pair, bool wants_ratio) {
+    const qr_lora_layers *lora = &p->lora;
+    const bool placed = p->values != NULL;
+    return (qr_dora_norm_args){.weight = &pair->linear->weight,
+                               .a = placed ? p->values + pair->a_offset : NULL,
+                               .b = placed ? p->values + pair->b_offset : NULL,
+                               .rank = lora->rank,
+                               .scale = lora->scale,
+                               .magnitude = placed && wants_ratio ? p->values + pair->magnitude_offset : NULL,
+                               .norm = placed ? lora->norms + pair->output_offset : NULL,
+                               .ratio = placed && wants_ratio ? lora->ratios + pair->output_offset : NULL};
+}
+
+size_t qr_lora_parameters_workspace(const qr_parameters *p) {
+    size_t most = 0;
+    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs; i++) {
+        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], false);
+        const size_t n_bytes = qr_dora_norm_workspace(p->model->context->backend, &args);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    return most;
+}
+
+qrun_status qr_lora_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs && status == QRUN_OK; i++) {
+        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], true);
+        status = qr_dora_norm(p->model->context->backend, &args, workspace, err);
+    }
+    return status;
+}
+
+/* B is zero as yet, so the norms are those of the frozen matrices. */
+static qrun_status put_magnitudes(qr_parameters *p, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    const size_t n_bytes = qr_lora_parameters_workspace(p);
+    void *workspace = NULL;
+    qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, err);
+    for (int64_t i = 0; i < p->lora.n_pairs && status == QRUN_OK; i++) {
+        const qr_lora_pair *pair = &p->lora.pairs[i];
+        const qr_dora_norm_args args = norm_args(p, pair, false);
+        status = qr_dora_norm(backend, &args, workspace, err);
+        if (status != QRUN_OK) { break; }
+        status = backend->copy_within(backend, p->values + pair->magnitude_offset, args.norm,
+                                      (size_t)pair->out * sizeof(float), err);
+    }
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    return status;
+}
+
+qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    qr_lora_layers *lora = &p->lora;
+    void *memory;
+    float *staging = NULL;
+    int64_t most = 0;
+    qrun_status status = QRUN_OK;
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
+    lora->table = memory;
+    if (lora->dora) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_lora_norms_bytes(p), &memory, err));
+        lora->norms = memory;
+        lora->ratios = lora->norms + lora->n_outputs;
+    }
+    for (int64_t i = 0; i < lora->n_pairs; i++) { most = qr_max(most, lora->pairs[i].in); }
+    staging = qr_alloc_array((size_t)(most * lora->rank), sizeof *staging);
+    if (staging == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (unsigned long long)(most * lora->rank) * 4)); }
+    for (int64_t i = 0; i < lora->n_pairs; i++) { QR_TRY(put_initial(p, &lora->pairs[i], seed, staging, err)); }
+    if (lora->dora) { QR_TRY(put_magnitudes(p, err)); }
+out:
+    qr_free(staging);
+    return status;
+}

@@ -1,0 +1,33 @@
+/* The LoRA factors of a model as trainable tensors, and the table that the lora op reads them by. */
+#ifndef QR_RUNTIME_TRAIN_LORA_PARAMETERS_H
+#define QR_RUNTIME_TRAIN_LORA_PARAMETERS_H
+
+#include "runtime/model/parameters.h"
+
+typedef struct qr_lora_options {
+    const char *targets; /* "all", "attn", "mlp", or module names ("q_proj,v_proj") */
+    int32_t rank;
+    float alpha;
+    bool rslora;    /* scale α / √r instead of α / r */
+    bool dora;      /* outputs scaled by trained magnitudes over the norms of W + scale · B A */
+    double dropout; /* of the adapters' input while training; 0: none */
+    uint64_t seed;
+} qr_lora_options;
+
+/* Chooses the layers and adds their factors to the parameters (whose model is set); no device memory yet.
+ * QRUN_ERROR_ARGUMENT when nothing is chosen. What is half done is given back by qr_parameters_destroy. */
+qrun_status qr_lora_parameters_describe(qr_parameters *parameters, const qr_lora_options *options, qr_error *err);
+
+/* Makes the table and initialises the factors, whose arenas exist, as PEFT does: A kaiming-uniform(√5), B zero,
+ * magnitudes the norms of the frozen matrices' rows. */
+qrun_status qr_lora_parameters_create(qr_parameters *parameters, uint64_t seed, qr_error *err);
+
+/* DoRA: norms and ratios from the parameters as they are. workspace: qr_lora_parameters_workspace bytes. Does nothing
+ * for plain LoRA. */
+qrun_status qr_lora_parameters_refresh(qr_parameters *parameters, void *workspace, qr_error *err);
+size_t qr_lora_parameters_workspace(const qr_parameters *parameters);
+
+/* The pair of a linear layer; NULL: not adapted. */
+const qr_lora_pair *qr_lora_pair_of(const qr_parameters *parameters, const qr_linear_layer *linear);
+
+#endif

@@ -1,0 +1,377 @@
+#include "runtime/train/optimizer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/train/optimizer_states.h"
+
+enum { N_STAGES = 2 };
+
+static const int64_t DEFAULT_STAGE_ELEMENTS = INT64_C(1) << 20;
+
+/* The defaults of torch.optim and of the HF Trainer. */
+static const float BETA1 = 0.9F, BETA2 = 0.999F, ADAM_EPS = 1e-8F, SGD_MOMENTUM = 0.9F;
+static const float ADAFACTOR_EPS = 1e-30F, ADAFACTOR_CLIP = 1.0F, ADAFACTOR_DECAY = -0.8F;
+
+struct qr_optimizer {
+    qr_parameters *parameters;
+    qr_optimizer_options options;
+    qr_tensor_states *tensors; /* [parameters->n] */
+    void *states;              /* device memory, or host memory with offload */
+    size_t states_bytes;
+    void *device; /* the rest: stages and scratch */
+    size_t device_bytes;
+    void *stages[N_STAGES]; /* offload */
+    float *update;          /* Adafactor's scratch, the largest tensor */
+};
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* Fills tensors [p->n] with places in memory (NULL: only counts). */
+static size_t place_states(const qr_parameters *p, qrun_optimizer kind, void *memory, qr_tensor_states *tensors) {
+    qr_layout layout = {memory, 0};
+    for (int64_t i = 0; i < p->n; i++) {
+        qr_tensor_states states = qr_tensor_states_make(kind, &p->list[i]);
+        qr_tensor_states_place(kind, &states, &layout);
+        if (tensors != NULL) { tensors[i] = states; }
+    }
+    return layout.offset;
+}
+
+static int64_t stage_elements(const qr_optimizer_options *options) {
+    return options->stage_elements > 0 ? options->stage_elements : DEFAULT_STAGE_ELEMENTS;
+}
+
+/* Bytes that the largest piece of any tensor takes. */
+static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *options) {
+    size_t most = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_tensor_states whole = qr_tensor_states_make(options->kind, &p->list[i]);
+        qr_tensor_states piece = qr_tensor_states_piece(options->kind, &whole, 0, stage_elements(options));
+        qr_layout layout = {NULL, 0};
+        qr_tensor_states_place(options->kind, &piece, &layout);
+        most = layout.offset > most ? layout.offset : most;
+    }
+    return most;
+}
+
+/* Stages and scratch. */
+static size_t place_device(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
+                           qr_optimizer *optimizer) {
+    qr_layout layout = {memory, 0};
+    const size_t n_bytes = options->offload ? stage_bytes(p, options) : 0;
+    int64_t largest = 0;
+    for (int64_t i = 0; i < p->n; i++) { largest = qr_max(largest, p->list[i].rows * p->list[i].cols); }
+    const int64_t scratch = options->kind == QRUN_OPTIMIZER_ADAFACTOR ? largest : 0;
+    for (int i = 0; i < N_STAGES; i++) {
+        void *stage = qr_layout_take(&layout, (int64_t)n_bytes, 1);
+        if (optimizer != NULL) { optimizer->stages[i] = stage; }
+    }
+    float *update = qr_layout_take(&layout, scratch, sizeof(float));
+    if (optimizer != NULL) { optimizer->update = update; }
+    return layout.offset;
+}
+
+size_t qr_optimizer_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
+    const size_t states = options->offload ? 0 : place_states(parameters, options->kind, NULL, NULL);
+    return states + place_device(parameters, options, NULL, NULL);
+}
+
+size_t qr_optimizer_host_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
+    return options->offload ? place_states(parameters, options->kind, NULL, NULL) : 0;
+}
+
+static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
+    return options->offload ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
+}
+
+static qrun_status make_memory(qr_optimizer *o, qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    const size_t states_bytes = place_states(o->parameters, o->options.kind, NULL, NULL);
+    const size_t device_bytes = place_device(o->parameters, &o->options, NULL, NULL);
+    qrun_status status;
+    QR_TRY(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
+    o->states_bytes = states_bytes;
+    if (device_bytes > 0) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &o->device, err));
+        o->device_bytes = device_bytes;
+    }
+    (void)place_states(o->parameters, o->options.kind, o->states, o->tensors);
+    (void)place_device(o->parameters, &o->options, o->device, o);
+out:
+    return status;
+}
+
+qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_options *options,
+                                qr_optimizer **optimizer, qr_error *err) {
+    *optimizer = NULL;
+    qr_optimizer *made = qr_alloc_zeroed(sizeof *made);
+    qrun_status status;
+    if (made == NULL) { return qr_fail_memory(err, "the optimiser", sizeof *made); }
+    made->parameters = parameters;
+    made->options = *options;
+    made->tensors = qr_alloc_array((size_t)parameters->n, sizeof *made->tensors);
+    if (made->tensors == NULL) {
+        QR_TRY(qr_fail_memory(err, "the optimiser", (size_t)parameters->n * sizeof *made->tensors));
+    }
+    QR_TRY(make_memory(made, err));
+    *optimizer = made;
+    made = NULL;
+out:
+    qr_optimizer_destroy(made);
+    return status;
+}
+
+void qr_optimizer_destroy(qr_optimizer *optimizer) {
+    if (optimizer == NULL) { return; }
+    qr_backend *backend = optimizer->parameters->model->context->backend;
+    backend->memory_destroy(backend, memory_kind(&optimizer->options), optimizer->states, optimizer->states_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, optimizer->device, optimizer->device_bytes);
+    qr_free(optimizer->tensors);
+    qr_free(optimizer);
+}
+
+size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer) { return optimizer->states_bytes; }
+
+qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
+                                     qr_error *err) {
+    qr_backend *backend = optimizer->parameters->model->context->backend;
+    const unsigned char *from = (const unsigned char *)optimizer->states + offset;
+    if (!optimizer->options.offload) { return backend->copy_out(backend, host, from, n_bytes, err); }
+    const qrun_status status = backend->sync(backend, err); /* the last pieces may be on their way back */
+    if (status == QRUN_OK) { memcpy(host, from, n_bytes); }
+    return status;
+}
+
+qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
+                                      qr_error *err) {
+    qr_backend *backend = optimizer->parameters->model->context->backend;
+    unsigned char *to = (unsigned char *)optimizer->states + offset;
+    if (!optimizer->options.offload) { return backend->copy_in(backend, to, host, n_bytes, err); }
+    const qrun_status status = backend->sync(backend, err);
+    if (status == QRUN_OK) { memcpy(to, host, n_bytes); }
+    return status;
+}
+
+/* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
+
+/* What every op is told: where in the arenas, and this step's numbers. p NULL: sizes only. */
+typedef struct step_numbers {
+    int64_t step;
+    float lr, grad_scale, weight_decay;
+    float *p;
+    const float *g;
+} step_numbers;
+
+static qr_adamw_args adamw_args(const qr_tensor_states *f, const step_numbers *s, bool of_8bit) {
+    return (qr_adamw_args){.p = s->p,
+                           .g = s->g,
+                           .m = f->arrays[QR_STATE_M],
+                           .v = f->arrays[QR_STATE_V],
+                           .n = f->rows * f->cols,
+                           .step = s->step,
+                           .grad_scale = s->grad_scale,
+                           .lr = s->lr,
+                           .beta1 = BETA1,
+                           .beta2 = BETA2,
+                           .eps = ADAM_EPS,
+                           .weight_decay = s->weight_decay,
+                           .of_8bit = of_8bit};
+}
+
+static qr_adamw8bit_args adamw8bit_args(const qr_tensor_states *f, const step_numbers *s) {
+    return (qr_adamw8bit_args){.p = s->p,
+                               .g = s->g,
+                               .m = f->arrays[QR_STATE_M_CODES],
+                               .v = f->arrays[QR_STATE_V_CODES],
+                               .m_absmax = f->arrays[QR_STATE_M_ABSMAX],
+                               .v_absmax = f->arrays[QR_STATE_V_ABSMAX],
+                               .n = f->rows * f->cols,
+                               .step = s->step,
+                               .grad_scale = s->grad_scale,
+                               .lr = s->lr,
+                               .beta1 = BETA1,
+                               .beta2 = BETA2,
+                               .eps = ADAM_EPS,
+                               .weight_decay = s->weight_decay};
+}
+
+static qr_adafactor_args adafactor_args(const qr_tensor_states *f, const step_numbers *s, float *update) {
+    return (qr_adafactor_args){.p = s->p,
+                               .g = s->g,
+                               .row_moment = f->arrays[QR_STATE_M],
+                               .col_moment = f->arrays[QR_STATE_V],
+                               .update = update,
+                               .rows = f->rows,
+                               .cols = f->cols,
+                               .step = s->step,
+                               .grad_scale = s->grad_scale,
+                               .lr = s->lr,
+                               .eps1 = ADAFACTOR_EPS,
+                               .clip_threshold = ADAFACTOR_CLIP,
+                               .decay_rate = ADAFACTOR_DECAY,
+                               .weight_decay = s->weight_decay};
+}
+
+static qr_sgd_args sgd_args(const qr_tensor_states *f, const step_numbers *s) {
+    return (qr_sgd_args){.p = s->p,
+                         .g = s->g,
+                         .m = f->arrays[QR_STATE_M],
+                         .n = f->rows * f->cols,
+                         .step = s->step,
+                         .grad_scale = s->grad_scale,
+                         .lr = s->lr,
+                         .momentum = SGD_MOMENTUM,
+                         .weight_decay = s->weight_decay};
+}
+
+static size_t tensor_workspace(const qr_backend *backend, qrun_optimizer kind, const qr_tensor_states *f) {
+    const step_numbers sizes = {.step = 1};
+    if (f->in_8bit) {
+        const qr_adamw8bit_args args = adamw8bit_args(f, &sizes);
+        return qr_adamw8bit_workspace(backend, &args);
+    }
+    if (kind == QRUN_OPTIMIZER_ADAFACTOR) {
+        const qr_adafactor_args args = adafactor_args(f, &sizes, NULL);
+        return qr_adafactor_workspace(backend, &args);
+    }
+    if (kind == QRUN_OPTIMIZER_SGD) {
+        const qr_sgd_args args = sgd_args(f, &sizes);
+        return qr_sgd_workspace(backend, &args);
+    }
+    const qr_adamw_args args = adamw_args(f, &sizes, kind == QRUN_OPTIMIZER_ADAMW8BIT);
+    return qr_adamw_workspace(backend, &args);
+}
+
+size_t qr_optimizer_workspace(const qr_parameters *p, const qr_optimizer_options *options) {
+    size_t most = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        qr_tensor_states states = qr_tensor_states_make(options->kind, &p->list[i]);
+        if (options->offload) { states = qr_tensor_states_piece(options->kind, &states, 0, stage_elements(options)); }
+        const size_t n_bytes = tensor_workspace(p->model->context->backend, options->kind, &states);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    return most;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
+
+/* What decays: as in the Hugging Face Trainer, everything but biases and the weights of norms. */
+static float decay_of(const qr_optimizer_options *options, const qr_parameter *parameter) {
+    const bool exempt = parameter->kind == QR_PARAMETER_NORM || parameter->kind == QR_PARAMETER_BIAS;
+    const bool decays = options->decay_all || !exempt;
+    return decays ? options->weight_decay : 0.0F;
+}
+
+static float rate_of(const qr_optimizer_options *options, const qr_parameter *parameter, float learning_rate) {
+    const bool plus = options->lr_ratio_b > 0 && parameter->kind == QR_PARAMETER_LORA_B;
+    return plus ? learning_rate * options->lr_ratio_b : learning_rate;
+}
+
+static qrun_status run_op(qr_optimizer *o, const qr_tensor_states *f, const step_numbers *s, void *workspace,
+                          qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    if (f->in_8bit) {
+        const qr_adamw8bit_args args = adamw8bit_args(f, s);
+        return qr_adamw8bit(backend, &args, workspace, err);
+    }
+    if (o->options.kind == QRUN_OPTIMIZER_ADAFACTOR) {
+        const qr_adafactor_args args = adafactor_args(f, s, o->update);
+        return qr_adafactor(backend, &args, workspace, err);
+    }
+    if (o->options.kind == QRUN_OPTIMIZER_SGD) {
+        const qr_sgd_args args = sgd_args(f, s);
+        return qr_sgd(backend, &args, workspace, err);
+    }
+    const qr_adamw_args args = adamw_args(f, s, o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT);
+    return qr_adamw(backend, &args, workspace, err);
+}
+
+/* Tells an op where its piece is, with its states where they are now. */
+static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, const step_numbers *common,
+                              void *workspace, qr_error *err) {
+    const qr_parameter *parameter = piece->parameter;
+    step_numbers numbers = *common;
+    numbers.lr = rate_of(&o->options, parameter, common->lr);
+    numbers.weight_decay = decay_of(&o->options, parameter);
+    numbers.p = o->parameters->values + parameter->offset + piece->first;
+    numbers.g = o->parameters->gradients + parameter->offset + piece->first;
+    return run_op(o, piece, &numbers, workspace, err);
+}
+
+/* The piece behind `last` (NULL: the first of all), in host memory; false where there is none. */
+static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_tensor_states *next) {
+    int64_t i = last != NULL ? last->parameter - o->parameters->list : 0;
+    int64_t first = last != NULL ? last->first + qr_tensor_states_elements(last) : 0;
+    if (i < o->parameters->n && first == qr_tensor_states_elements(&o->tensors[i])) { i++, first = 0; }
+    if (i == o->parameters->n) { return false; }
+    *next = qr_tensor_states_piece(o->options.kind, &o->tensors[i], first, stage_elements(&o->options));
+    return true;
+}
+
+/* Begins to bring a piece to a stage; *ticket is the end of that. */
+static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void *stage, qr_tensor_states *staged,
+                            uint64_t *ticket, qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    qr_layout layout = {stage, 0};
+    qrun_status status = QRUN_OK;
+    *staged = *held;
+    qr_tensor_states_place(o->options.kind, staged, &layout);
+    for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
+        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
+        if (n_bytes > 0) {
+            status = backend->transfer_in(backend, staged->arrays[a], held->arrays[a], n_bytes, ticket, err);
+        }
+    }
+    return status;
+}
+
+/* Begins to bring it back. */
+static qrun_status stage_out(qr_optimizer *o, const qr_tensor_states *staged, const qr_tensor_states *held,
+                             qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    uint64_t ticket;
+    qrun_status status = QRUN_OK;
+    for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
+        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
+        if (n_bytes > 0) {
+            status = backend->transfer_out(backend, held->arrays[a], staged->arrays[a], n_bytes, &ticket, err);
+        }
+    }
+    return status;
+}
+
+/* The next piece is on its way while one is updated. It goes to the stage of the one before, which goes back first:
+ * transfers keep their order. */
+static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, void *workspace, qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    qr_tensor_states held[N_STAGES], staged[N_STAGES];
+    uint64_t arrival[N_STAGES] = {0};
+    int at = 0;
+    bool has_next = next_piece(o, NULL, &held[0]);
+    qrun_status status = QRUN_OK;
+    if (has_next) { QR_TRY(stage_in(o, &held[0], o->stages[0], &staged[0], &arrival[0], err)); }
+    while (has_next) {
+        const int next = (at + 1) % N_STAGES;
+        has_next = next_piece(o, &held[at], &held[next]);
+        if (has_next) { QR_TRY(stage_in(o, &held[next], o->stages[next], &staged[next], &arrival[next], err)); }
+        QR_TRY(backend->transfer_wait(backend, arrival[at], err));
+        QR_TRY(step_piece(o, &staged[at], numbers, workspace, err));
+        QR_TRY(stage_out(o, &staged[at], &held[at], err));
+        at = next;
+    }
+out:
+    return status;
+}
+
+qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale, void *workspace,
+                              qr_error *err) {
+    const step_numbers numbers = {.step = step, .lr = learning_rate, .grad_scale = grad_scale};
+    if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; i < o->parameters->n && status == QRUN_OK; i++) {
+        status = step_piece(o, &o->tensors[i], &numbers, workspace, err);
+    }
+    return status;
+}

@@ -1,0 +1,42 @@
+/* Optimisers over the trained tensors: their states in one block of device or host memory, and a step. */
+#ifndef QR_RUNTIME_TRAIN_OPTIMIZER_H
+#define QR_RUNTIME_TRAIN_OPTIMIZER_H
+
+#include "runtime/model/parameters.h"
+
+/* Zeroed fields are the defaults. */
+typedef struct qr_optimizer_options {
+    qrun_optimizer kind;
+    float weight_decay;
+    bool decay_all;         /* norms and biases too, which otherwise never decay, as in the Hugging Face Trainer */
+    float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): B learns at so many times the rate of the rest; 0: 1 */
+    bool offload;           /* states in host memory: a step streams them through two stages on the device */
+    int64_t stage_elements; /* offload: of a tensor at a time, a multiple of 256; 0: 2^20 */
+} qr_optimizer_options;
+
+typedef struct qr_optimizer qr_optimizer;
+
+/* Device memory: the states or, with offload, the stages; and Adafactor's scratch. */
+size_t qr_optimizer_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
+/* Host memory: the states, with offload; else 0. */
+size_t qr_optimizer_host_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
+
+qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_options *options,
+                                qr_optimizer **optimizer, qr_error *err);
+void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
+
+/* The most workspace that its ops ask for. */
+size_t qr_optimizer_workspace(const qr_parameters *parameters, const qr_optimizer_options *options);
+
+/* Updates the parameters from grad_scale × their gradients; step counts from 1. The bits do not depend on offload. */
+qrun_status qr_optimizer_step(qr_optimizer *optimizer, int64_t step, float learning_rate, float grad_scale,
+                              void *workspace, qr_error *err);
+
+/* The states as bytes, for a checkpoint; the same wherever they are held. */
+size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer);
+qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
+                                     qr_error *err);
+qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
+                                      qr_error *err);
+
+#endif

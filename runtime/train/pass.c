@@ -1,0 +1,186 @@
+/* The way forward of a training pass, and the pass as a whole. */
+#include "runtime/train/pass_state.h"
+
+#include "base/sizes.h"
+#include "runtime/train/lora_parameters.h"
+
+qr_layer_adapters qr_pass_adapters(const qr_train_pass *pass) {
+    return (qr_layer_adapters){.table = pass->parameters->lora.table,
+                               .n_adapters = 1,
+                               .max_rank = pass->parameters->lora.rank,
+                               .row_adapter = pass->b.row_adapter,
+                               .row_dora = pass->parameters->lora.dora ? pass->b.row_adapter : NULL,
+                               .pair_of_slot = pass->parameters->lora.pair_of_slot};
+}
+
+qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_kept_layer *kept = pass->current;
+    float *qkv = kept != NULL ? kept->buffers.qkv : NULL;
+    return (qr_attention_packed_args){
+        .q = qkv,
+        .k = qkv != NULL ? qkv + s->n_heads * s->head_dim : NULL,
+        .v = qkv != NULL ? qkv + (s->n_heads + s->n_kv_heads) * s->head_dim : NULL,
+        .dst = kept != NULL ? kept->buffers.attended : NULL,
+        .dst_dtype = pass->model->act_dtype,
+        .lse = kept != NULL ? kept->lse : NULL,
+        .seq_start = pass->b.seq_start,
+        .n_tokens = pass->n_tokens,
+        .qkv_stride = qr_qkv_columns(s),
+        .n_heads = (int32_t)s->n_heads,
+        .n_kv_heads = (int32_t)s->n_kv_heads,
+        .head_dim = (int32_t)s->head_dim,
+        .n_seqs = (int32_t)pass->n_sequences,
+        .max_seq_tokens = pass->longest,
+        .scale = s->attn_scale,
+        .softcap = s->attn_softcap,
+        .window = layer->window,
+        .round_kv = pass->model->act_dtype != QR_DTYPE_F32,
+        /* In F16, where the scaled loss is to lose nothing below, attention is the more exact. */
+        .bf16_products = pass->model->act_dtype == QR_DTYPE_BF16,
+    };
+}
+
+qr_weight_backward_args qr_pass_weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
+                                                     const float *dy, int64_t dy_stride, float *dw, float *dbias,
+                                                     int64_t n_rows) {
+    return (qr_weight_backward_args){.x = x,
+                                     .x_dtype = model->act_dtype,
+                                     .dy = dy,
+                                     .dw = dw,
+                                     .dbias = dbias,
+                                     .n_rows = n_rows,
+                                     .in = weight->desc.cols,
+                                     .out = weight->desc.rows,
+                                     .x_stride = weight->desc.cols,
+                                     .dy_stride = dy_stride};
+}
+
+static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                 void *dst, qr_error *err) {
+    (void)q, (void)k, (void)v, (void)dst; /* the views that attention_args names */
+    qr_train_pass *pass = arg;
+    const qr_attention_packed_args args = qr_pass_attention_args(pass, layer);
+    return qr_attention_packed(pass->backend, &args, pass->workspace, err);
+}
+
+qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
+    const qr_pass_buffers *b = &pass->b;
+    qr_layer_buffers buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0};
+    buffers.dora = b->dora;
+    return (qr_layer_pass){.model = pass->model,
+                           .workspace = pass->workspace,
+                           .n_tokens = pass->n_tokens,
+                           .any_order = true,
+                           .x = b->x,
+                           .cos_table = {b->cos_table[0], b->cos_table[1]},
+                           .sin_table = {b->sin_table[0], b->sin_table[1]},
+                           .buffers = buffers,
+                           .adapters = qr_pass_adapters(pass),
+                           .dropout = pass->dropout,
+                           .attend = attend_packed,
+                           .attend_arg = pass};
+}
+
+qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err) {
+    const size_t n_bytes = (size_t)(pass->n_tokens * pass->model->shape.hidden) * sizeof(float);
+    return pass->backend->copy_within(pass->backend, dst, src, n_bytes, err);
+}
+
+void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag) { pass->cancelled = flag; }
+
+qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
+    if (pass->cancelled == NULL || !atomic_load_explicit(pass->cancelled, memory_order_relaxed)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+}
+
+qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    qrun_status status = QRUN_OK;
+    pass->current = &pass->activations.layers[l];
+    qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_TRY(qr_pass_check_cancelled(pass, err));
+    QR_TRY(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_TRY(qr_layer_attention(&blocks, layer, err));
+    QR_TRY(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    blocks.buffers_only = buffers_only;
+    QR_TRY(qr_layer_mlp(&blocks, layer, err));
+out:
+    return status;
+}
+
+qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
+    return pass->backend->copy_in(pass->backend, device, host, (size_t)n * sizeof *host, err);
+}
+
+static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
+    const qrun_model *model = pass->model;
+    qrun_status status = QRUN_OK;
+    pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0,
+                                       .key = batch->dropout_key,
+                                       .row_key = pass->b.row_key,
+                                       .dropped = pass->b.dropped};
+    pass->n_tokens = batch->n_tokens;
+    pass->n_sequences = batch->n_sequences;
+    pass->longest = 0;
+    for (int64_t s = 0; s < batch->n_sequences; s++) {
+        pass->longest = (int32_t)qr_max(pass->longest, batch->seq_start[s + 1] - batch->seq_start[s]);
+    }
+    pass->current = NULL;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_TRY(qr_pass_copy_ints(pass, pass->b.ids, batch->ids, batch->n_tokens, err));
+    QR_TRY(qr_pass_copy_ints(pass, pass->b.position, batch->position, batch->n_tokens, err));
+    QR_TRY(qr_pass_copy_ints(pass, pass->b.seq_start, batch->seq_start, batch->n_sequences + 1, err));
+    if (pass->dropout.p > 0) {
+        const size_t n_bytes = (size_t)batch->n_tokens * sizeof *batch->row_key;
+        QR_TRY(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
+    }
+    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
+        const qr_rope_table_args args = {pass->b.inv_freq[k], pass->b.rope_factor[k], pass->b.slot,
+                                         pass->b.position,    pass->b.cos_table[k],   pass->b.sin_table[k],
+                                         batch->n_tokens,     model->shape.rope_half};
+        QR_TRY(qr_rope_table(pass->backend, &args, pass->workspace, err));
+    }
+    QR_TRY(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
+    QR_TRY(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
+out:
+    return status;
+}
+
+static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t s = 0; s < pass->activations.n_segments; s++) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        QR_TRY(qr_pass_await_input(pass, segment, err));
+        for (int64_t i = 0; i < segment->n; i++) { QR_TRY(qr_pass_run_layer(pass, segment->first + i, false, err)); }
+        if (backward) { QR_TRY(qr_pass_send_input(pass, segment, err)); }
+    }
+out:
+    return status;
+}
+
+/* The input of the segment before each is on its way while that one is led back through. */
+static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t s = pass->activations.n_segments; s-- > 0;) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        if (s > 0) { QR_TRY(qr_pass_fetch_input(pass, segment - 1, err)); }
+        QR_TRY(qr_pass_await_input(pass, segment, err));
+        QR_TRY(qr_pass_segment_backward(pass, segment, err));
+    }
+    QR_TRY(qr_pass_embed_backward(pass, err));
+out:
+    return status;
+}
+
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *loss_sum, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    QR_TRY(enter(pass, batch, backward, err));
+    QR_TRY(run_forward(pass, backward, err));
+    QR_TRY(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    if (backward) { QR_TRY(run_backward(pass, err)); }
+    QR_TRY(pass->backend->sync(pass->backend, err));
+out:
+    return status;
+}

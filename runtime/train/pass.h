@@ -1,0 +1,45 @@
+/* One micro-batch through the model and back: logits in chunks, loss, and the gradient of every trained tensor.
+ * Explicit backward, no tape. Batches are ragged: sequences side by side, each its own attention (packed rows and
+ * batches of rows are the same thing). */
+#ifndef QR_RUNTIME_TRAIN_PASS_H
+#define QR_RUNTIME_TRAIN_PASS_H
+
+#include <stdatomic.h>
+
+#include "runtime/model/parameters.h"
+#include "runtime/train/activations.h"
+
+/* Host arrays; T tokens. */
+typedef struct qr_train_batch {
+    int64_t n_tokens, n_sequences;
+    const int32_t *ids, *position; /* [T]; positions begin anew with every sequence */
+    const int32_t *target;         /* [T]: the id that follows, or −1 where the loss does not look */
+    const int32_t *seq_start;      /* [n_sequences + 1] */
+    const int64_t *row_key;        /* [T]: example and place in it, which dropout draws by; unread without dropout */
+    uint64_t dropout_key;          /* of the run and the step */
+} qr_train_batch;
+
+typedef struct qr_train_limits {
+    int64_t max_tokens, max_sequences;
+    qr_checkpoint_policy policy;
+} qr_train_limits;
+
+typedef struct qr_train_pass qr_train_pass;
+
+/* Adds what a pass takes to the plan: activations, workspace, tables, logits; and host memory, where the policy says.
+ */
+qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
+                               qr_plan *plan, qr_error *err);
+qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
+                                 qr_train_pass **pass, qr_error *err);
+void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
+
+/* A pass that runs ends with QRUN_ERROR_CANCELLED soon after *flag becomes true; lent, NULL: never. */
+void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag);
+
+/* Adds the gradient of loss_scale · sum over targets of −log p(target) to the parameters' gradients (nothing when
+ * backward is false), and gives that sum, unscaled, in *loss_sum. */
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *loss_sum, qr_error *err);
+
+#endif

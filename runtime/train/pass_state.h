@@ -1,0 +1,104 @@
+/* Inside a training pass: its buffers, and what its parts ask of one another. train/pass_memory.c plans and makes it,
+ * train/pass.c runs it, train/loss.c turns it round, train/backward.c leads back, train_offload.c moves what lies in
+ * host memory. Only these files include this. */
+#ifndef QR_RUNTIME_TRAIN_PASS_STATE_H
+#define QR_RUNTIME_TRAIN_PASS_STATE_H
+
+#include "runtime/train/pass.h"
+
+/* Device buffers beside the kept activations; R rows go through the output head at once. d… is the gradient with
+ * respect to …, F32. */
+typedef struct qr_pass_buffers {
+    float *x, *dx;                      /* [T, D] residual stream */
+    float *dbranch;                     /* [T, D] into a block's output, behind its post-norm */
+    float *dnormed;                     /* [T, D] of a block's normed input */
+    float *dattended;                   /* [T, H · HD] */
+    float *dqkv;                        /* [T, (H + 2 KV) · HD] */
+    float *dgated;                      /* [T, M]; where dattended and dqkv are while attention has its turn */
+    void *dy;                           /* [T, widest output] act: a gradient on its way into a product with weights */
+    float *cos_table[2], *sin_table[2]; /* [T, half] */
+    float *picked;                      /* [R, D] rows whose next token is a target */
+    void *picked_normed;                /* [R, D] act */
+    float *dpicked_normed;              /* [R, D] */
+    float *dpicked;                     /* [T, D] of all such rows, in order */
+    int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
+    int32_t *seq_start;                                           /* [S + 1] */
+    int64_t *row_key;                                             /* [T], with dropout */
+    void *dropped;                       /* [T, widest input] act: what dropout leaves of an adapter's input */
+    float *ddropped;                     /* [T, widest input] */
+    float *dora;                         /* [T, widest adapted output], with DoRA */
+    float *inv_freq[2], *rope_factor[2]; /* [half], [1] */
+    float *logits;                       /* [R, V], then their gradient */
+    void *dlogits;                       /* [R, V] act */
+    float *loss;                         /* [R] */
+} qr_pass_buffers;
+
+struct qr_train_pass {
+    qrun_model *model;
+    qr_backend *backend;
+    qr_parameters *parameters;
+    qr_train_limits limits;
+    qr_pass_buffers b;
+    qr_activations activations;
+    uint64_t stage_tickets[2]; /* of the last transfer from or to each of activations' stages */
+    size_t activation_offset;  /* of the kept activations in their category */
+    void *memory[QR_PLAN_COUNT];
+    size_t memory_bytes[QR_PLAN_COUNT];
+    void *workspace;
+    float *host_loss;                  /* [R] */
+    int32_t *host_rows, *host_targets; /* [T] */
+    float *host_rope;                  /* [half] */
+    /* the batch that runs */
+    int64_t n_tokens, n_sequences;
+    int32_t longest;
+    const qr_kept_layer *current; /* the layer whose blocks run */
+    const atomic_bool *cancelled; /* lent; NULL: never */
+    qr_layer_dropout dropout;
+};
+
+/* Rows whose logits are there at once. */
+int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits);
+
+/* The ops' arguments, for workspaces too. */
+qr_layer_adapters qr_pass_adapters(const qr_train_pass *pass);
+qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer);
+/* dw += dyᵀ x of a matrix that is trained, and the sums of its bias. */
+qr_weight_backward_args qr_pass_weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
+                                                     const float *dy, int64_t dy_stride, float *dw, float *dbias,
+                                                     int64_t n_rows);
+qr_embedding_backward_args qr_pass_embedding_backward_args(const qr_train_pass *pass, const qr_weight *table,
+                                                           const int32_t *ids, float *dtable, float scale);
+
+/* QRUN_ERROR_CANCELLED where the flag that the pass watches is up. */
+qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err);
+
+/* Forward. The layer pass is that of pass->current. */
+qr_layer_pass qr_pass_layer(qr_train_pass *pass);
+qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err);
+qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err);
+/* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
+ * stream behind it. */
+qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err);
+
+/* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
+qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                             double *sum, qr_error *err);
+
+/* Backward. dx [n_rows, dim] of a norm, overwritten or added to; the norm's own gradients grow where it is trained. */
+qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
+                                  int64_t n_rows, bool accumulate, qr_error *err);
+/* The gradient of a matrix from what it was fed, where it is trained. dy: [n_rows, out], F32. */
+qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
+                                   const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err);
+/* Inputs of segments in host memory; nothing is done for a segment whose input stays. await holds back the ops behind
+ * it until the stage is free, or what was fetched is there; send follows the ops that make the input. */
+qrun_status qr_pass_await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
+qrun_status qr_pass_send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
+qrun_status qr_pass_fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
+
+/* dx from a segment's output to its input, computing again what was not kept. */
+qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
+/* From the gradient of the first layer's input into the tables that it was looked up in. */
+qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err);
+
+#endif

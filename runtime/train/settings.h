@@ -1,0 +1,36 @@
+/* What of qrun_train_params decides a run. A field that decides it belongs into the run's fingerprint too
+ * (qr_trainer_make_fingerprint, in train/settings.c as well). */
+#ifndef QR_RUNTIME_TRAIN_SETTINGS_H
+#define QR_RUNTIME_TRAIN_SETTINGS_H
+
+#include "loaders/data/batch.h"
+#include "runtime/train/initial_adapter.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/whole_parameters.h"
+
+/* With defaults filled in. */
+typedef struct qr_train_settings {
+    char *out, *targets, *modules; /* modules: NULL: none */
+    qr_adapter *adapter;           /* to begin from; NULL: none */
+    qr_lora_options lora;          /* unless every weight is trained */
+    qr_whole_options whole;
+    qr_optimizer_options optimizer;
+    qrun_schedule schedule;
+    double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
+    int64_t seq_tokens, batch_size, grad_accum, max_steps;
+    qr_batch_mode batching;
+    int64_t batch_tokens; /* the most of a micro-batch, whatever the mode */
+    uint64_t seed;
+    int64_t eval_every, save_every, keep;
+    int64_t patience; /* evaluations without improvement; 0: no early stopping */
+    double threshold; /* that an improvement is larger than */
+    bool load_best;
+    int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
+} qr_train_settings;
+
+/* Checks params and fills the settings in; they are the caller's to free, also after an error. */
+qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params,
+                                   qr_train_settings *settings, qr_error *err);
+void qr_train_settings_free(qr_train_settings *settings); /* fine for a zeroed one */
+
+#endif

@@ -1,0 +1,151 @@
+/* Steps over windows of examples. */
+#include <math.h>
+
+#include "base/random.h"
+#include "base/sizes.h"
+#include "runtime/engine/machine.h"
+#include "runtime/train/schedule.h"
+#include "runtime/train/trainer.h"
+
+/* What is to be loaded while a micro-batch of the current step is computed. */
+static void prepare_next(qrun_trainer *trainer, const qr_batch_window *window, int64_t index) {
+    const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
+    const qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + 1};
+    if (next.index < window->first + window->n_micro_batches ||
+        (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
+        qr_train_loader_prepare(trainer->loader, &next);
+    } else if (more_steps) {
+        const qr_batch_options options = qr_trainer_batch_options(trainer, true);
+        qr_train_loader_prepare_epoch(trainer->loader, &trainer->view, &options, trainer->planned_epoch + 1);
+    }
+}
+
+static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
+    qr_backend *backend = trainer->model->context->backend;
+    const qr_parameters *p = &trainer->parameters;
+    const qr_loss_scale *scale = &trainer->state.loss_scale;
+    const float loss_factor = scale->factor / (float)window->n_targets; /* once, over all micro-batches of the step */
+    const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
+    qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
+    for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
+        const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, window->first + i};
+        qr_train_batch batch = *qr_train_loader_take(trainer->loader, &source);
+        double sum = 0;
+        prepare_next(trainer, window, source.index);
+        batch.dropout_key = key;
+        status = qr_train_pass_run(trainer->pass, &batch, loss_factor, true, &sum, err);
+        *loss += sum;
+    }
+    return status;
+}
+
+static void advance(qrun_trainer *trainer) {
+    qr_train_cursor *cursor = &trainer->state.cursor;
+    trainer->state.step++;
+    cursor->window++;
+    if (cursor->window == qr_batch_plan_windows(trainer->epoch_plan)) {
+        *cursor = (qr_train_cursor){cursor->epoch + 1, 0};
+    }
+}
+
+double qr_trainer_epoch(const qrun_trainer *trainer) {
+    const qr_train_cursor *cursor = &trainer->state.cursor;
+    if (cursor->window == 0) { return (double)cursor->epoch; }
+    return (double)cursor->epoch + (double)cursor->window / (double)qr_batch_plan_windows(trainer->epoch_plan);
+}
+
+qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err) {
+    if (!trainer->holds_best) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
+}
+
+/* One update from the gradients; *overflowed where the loss scale was too large for them. A loss that is no number has
+ * nothing to do with it. */
+static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_update_result *result, bool *overflowed,
+                          qr_error *err) {
+    qr_train_state *state = &trainer->state;
+    const qr_update_args args = {.step = state->updates + 1,
+                                 .learning_rate = rate,
+                                 .max_grad_norm = trainer->settings.max_grad_norm,
+                                 .loss_scale = state->loss_scale.factor};
+    qrun_status status = QRUN_OK;
+    *overflowed = false;
+    *result = (qr_update_result){.skipped = !isfinite(loss)};
+    if (result->skipped) { return QRUN_OK; }
+    QR_TRY(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
+    *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
+    state->updates += !result->skipped;
+out:
+    return status;
+}
+
+/* Names the first tensor whose gradient was no number, where there is one. */
+static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
+    int64_t index;
+    const qrun_status status = qr_update_find_nonfinite(&trainer->parameters, trainer->scratch, &index, err);
+    if (status != QRUN_OK || index < 0) { return status; }
+    qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,
+                      sizeof trainer->nonfinite_name);
+    *name = trainer->nonfinite_name;
+    return QRUN_OK;
+}
+
+static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const qr_loss_scale loss_scale = trainer->state.loss_scale;
+    const double start = qr_now_seconds();
+    qrun_status status = QRUN_OK;
+    qr_update_result result;
+    bool overflowed;
+    const char *nonfinite = NULL;
+    double loss = 0;
+    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
+    const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
+    QR_TRY(accumulate(trainer, &window, &loss, err));
+    const int64_t step = trainer->state.step + 1;
+    const double rate =
+        s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
+    QR_TRY(update(trainer, loss, rate, &result, &overflowed, err));
+    if (result.skipped && !overflowed) { QR_TRY(name_nonfinite(trainer, &nonfinite, err)); }
+    advance(trainer);
+    *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
+                                    .step = step,
+                                    .epoch = qr_trainer_epoch(trainer),
+                                    .loss = loss / (double)window.n_targets,
+                                    .learning_rate = rate,
+                                    .grad_norm = result.grad_norm,
+                                    .loss_scale = loss_scale.dynamic ? (double)loss_scale.factor : 0,
+                                    .skipped = result.skipped,
+                                    .nonfinite = nonfinite,
+                                    .overflowed = overflowed,
+                                    .n_tokens = window.n_tokens,
+                                    .n_target_tokens = window.n_targets,
+                                    .seconds = qr_now_seconds() - start};
+out:
+    return status;
+}
+
+static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_error *err) {
+    *done = trainer->state.step >= trainer->total_steps || qr_trainer_stopped_early(trainer);
+    if (!*done) { return qr_trainer_require_current(trainer, err); }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "all steps are done: the last was %lld", (long long)trainer->state.step);
+}
+
+qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error) {
+    if (metrics->struct_size != sizeof *metrics) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
+    }
+    qrun_status status = check_not_done(trainer, done, error);
+    if (status != QRUN_OK) { return status; }
+    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    status = run_step(trainer, metrics, error);
+    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* told, so it is served */
+    if (status != QRUN_OK) { return status; }
+    if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, metrics); }
+    *done = trainer->state.step >= trainer->total_steps;
+    const int64_t every = trainer->settings.save_every;
+    if (every > 0 && trainer->state.step % every == 0 && !*done) { status = qrun_trainer_save(trainer, error); }
+    return status;
+}

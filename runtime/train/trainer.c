@@ -1,0 +1,317 @@
+#include "runtime/train/trainer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/sizes.h"
+#include "runtime/folders/adapter_export.h"
+#include "runtime/folders/model_export.h"
+#include "runtime/model/model_open.h"
+#include "runtime/model/new_tokens.h"
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
+    pthread_mutex_lock(&trainer->model->lock);
+    const bool busy = trainer->model->n_sessions > 0;
+    if (!busy) { trainer->model->n_sessions++; }
+    pthread_mutex_unlock(&trainer->model->lock);
+    trainer->counted_session = !busy;
+    return busy ? qr_fail(err, QRUN_ERROR_BUSY, "the model has sessions or another trainer; end them first") : QRUN_OK;
+}
+
+/* The weights trained whole: with rows for all of the tokenizer's tokens where the examples have one without. */
+static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    qrun_model *model = trainer->model;
+    int64_t line = 0;
+    int32_t id = -1;
+    const char *path = params->data;
+    bool has_new = qr_new_token_find(model, trainer->dataset, &id, &line);
+    if (!has_new && qr_new_token_find(model, trainer->eval_dataset, &id, &line)) {
+        has_new = true;
+        path = params->eval_data;
+    }
+    if (has_new) { trainer->settings.whole.n_token_rows = qr_model_tokenizer_ids(model); }
+    const qrun_status status = qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err);
+    if (status != QRUN_OK || id < model->shape.vocab) { return status; }
+    return qr_new_token_refuse(model, path, line, id, err);
+}
+
+static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    trainer->parameters.model = trainer->model;
+    if (trainer->settings.whole.full) {
+        const qrun_status status = qr_model_export_check(trainer->model, trainer->settings.out, err);
+        if (status != QRUN_OK) { return status; }
+    }
+    const qrun_status status = describe_whole(trainer, params, err);
+    if (status != QRUN_OK || trainer->settings.whole.full) { return status; }
+    return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
+}
+
+static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
+    qr_backend *backend = trainer->model->context->backend;
+    const qr_train_limits limits = qr_trainer_limits(trainer, &trainer->policy);
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_parameters_create(&trainer->parameters, err));
+    QR_TRY(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
+    if (!trainer->settings.whole.full) {
+        QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
+        if (trainer->settings.adapter != NULL) {
+            QR_TRY(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
+        }
+    }
+    QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
+    const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, &trainer->settings.optimizer);
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
+    trainer->scratch_bytes = scratch_bytes;
+    QR_TRY(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
+    QR_TRY(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
+    qr_train_pass_watch(trainer->pass, &trainer->cancelled);
+out:
+    return status;
+}
+
+qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
+                                qrun_error *error) {
+    *trainer = NULL;
+    qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
+    made->model = model;
+    made->state.loss_scale = qr_loss_scale_initial(model->act_dtype);
+    made->out_lock = -1;
+    made->progress = params->progress;
+    made->progress_user = params->progress_user;
+    made->on_metrics = params->on_metrics;
+    made->metrics_user = params->metrics_user;
+    const bool goes_on = !params->restart && !params->random_tokens;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
+    QR_TRY(claim_model(made, error));
+    if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
+    if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
+    QR_TRY(qr_trainer_open_data(made, params, error));
+    QR_TRY(describe_parameters(made, params, error));
+    QR_TRY(qr_trainer_plan_memory(made, params, error));
+    QR_TRY(qr_trainer_count_flops(made, error));
+    QR_TRY(qr_trainer_make_fingerprint(made, params, error));
+    QR_TRY(make_memory(made, error));
+    made->begins_anew = params->restart;
+    if (goes_on) { QR_TRY(qr_trainer_resume(made, error)); }
+    QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
+    made->first_step = made->state.step + 1;
+out:
+    if (status == QRUN_OK) {
+        *trainer = made;
+    } else {
+        qr_trainer_leave_folder(made);
+        qrun_trainer_destroy(made);
+    }
+    return status;
+}
+
+void qrun_trainer_destroy(qrun_trainer *trainer) {
+    if (trainer == NULL) { return; }
+    qr_backend *backend = trainer->model->context->backend;
+    qr_train_pass_destroy(trainer->pass);
+    qr_optimizer_destroy(trainer->optimizer);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch, trainer->scratch_bytes);
+    qr_parameters_destroy(&trainer->parameters);
+    qr_train_loader_destroy(trainer->loader);
+    qr_batch_plan_destroy(trainer->epoch_plan);
+    qr_dataset_close(trainer->dataset);
+    qr_dataset_close(trainer->eval_dataset);
+    if (trainer->counted_session) {
+        pthread_mutex_lock(&trainer->model->lock);
+        trainer->model->n_sessions--;
+        pthread_mutex_unlock(&trainer->model->lock);
+    }
+    qr_folder_unlock(&trainer->out_lock);
+    qr_train_settings_free(&trainer->settings);
+    qr_free(trainer->fingerprint);
+    qr_free(trainer);
+}
+
+/* ---- A plan alone ------------------------------------------------------------------------------------------------ */
+
+static qrun_status copy_plan(const qrun_trainer *trainer, qrun_plan_entry **entries, int32_t *n_entries,
+                             char **checkpointing, qr_error *err) {
+    *entries = qr_alloc(sizeof trainer->plan.entries);
+    char *name = qr_strdup(trainer->policy_name);
+    if (*entries == NULL || name == NULL) {
+        qr_free(*entries);
+        qr_free(name);
+        *entries = NULL;
+        return qr_fail_memory(err, "the plan", sizeof trainer->plan.entries);
+    }
+    memcpy(*entries, trainer->plan.entries, sizeof trainer->plan.entries);
+    *n_entries = QR_PLAN_COUNT;
+    if (checkpointing != NULL) {
+        *checkpointing = name;
+    } else {
+        qr_free(name);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
+                               const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
+                               char **checkpointing, qrun_error *error) {
+    *entries = NULL;
+    *n_entries = 0;
+    if (checkpointing != NULL) { *checkpointing = NULL; }
+    qrun_model model;
+    qr_safetensors *source = NULL;
+    qrun_train_params wanted = *params;
+    wanted.random_tokens = true; /* no data, nothing to save */
+    qrun_trainer *trainer = qr_alloc_zeroed(sizeof *trainer);
+    if (trainer == NULL) { return qr_fail_memory(error, "the plan", sizeof *trainer); }
+    trainer->model = &model;
+    trainer->out_lock = -1;
+    trainer->weights_to_come = true;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
+    QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
+    QR_TRY(describe_parameters(trainer, &wanted, error));
+    QR_TRY(qr_trainer_plan_memory(trainer, &wanted, error));
+    QR_TRY(copy_plan(trainer, entries, n_entries, checkpointing, error));
+out:
+    qrun_trainer_destroy(trainer);
+    qr_safetensors_close(source);
+    model.weight_bytes = 0; /* nothing was made */
+    qr_model_release(&model);
+    return status;
+}
+
+/* ---- What it is -------------------------------------------------------------------------------------------------- */
+
+typedef struct epoch_tokens {
+    int64_t n_tokens, n_targets;
+} epoch_tokens;
+
+/* Of the examples that are trained on, those set aside for evaluation left out. */
+static epoch_tokens count_epoch(const qr_dataset_view *view) {
+    const qr_dataset_info *all = qr_dataset_get_info(view->dataset);
+    if (view->n == all->n_examples) { return (epoch_tokens){all->n_tokens, all->n_targets}; }
+    epoch_tokens epoch = {0};
+    for (int64_t k = 0; k < view->n; k++) {
+        const qr_example example = qr_dataset_get(view->dataset, qr_dataset_view_index(view, k));
+        epoch.n_tokens += example.n_tokens;
+        epoch.n_targets += example.n_targets;
+    }
+    return epoch;
+}
+
+qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error) {
+    if (info->struct_size != sizeof *info) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "qrun_train_info has an unknown size; begin with QRUN_TRAIN_INFO_INIT");
+    }
+    const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
+    const qr_backend *backend = trainer->model->context->backend;
+    const epoch_tokens epoch = count_epoch(&trainer->view);
+    *info = (qrun_train_info){
+        .struct_size = sizeof *info,
+        .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
+        .n_examples = trainer->view.n,
+        .n_eval_examples = trainer->eval_view.n,
+        .n_dropped = data->n_without_target,
+        .n_truncated = data->n_truncated,
+        .n_bad_lines = data->n_bad,
+        .first_bad = data->first_bad,
+        .n_tokens = epoch.n_tokens,
+        .n_target_tokens = epoch.n_targets,
+        .n_trainable = qr_parameters_count(&trainer->parameters),
+        .best_step = trainer->state.best_step,
+        .best_loss = trainer->state.best_loss,
+        .n_not_better = (int32_t)trainer->state.n_not_better,
+        .stopped_early = qr_trainer_stopped_early(trainer),
+        .total_steps = trainer->total_steps,
+        .first_step = trainer->first_step,
+        .checkpointing = trainer->policy_name,
+        .planned_bytes = qr_plan_total(&trainer->plan),
+        .peak_bytes = qr_device_memory_peak(backend),
+        .planned_host_bytes = qr_plan_host_total(&trainer->plan),
+        .peak_host_bytes = qr_device_memory_host_peak(backend),
+        .flops_per_token = trainer->flops_per_token,
+    };
+    return QRUN_OK;
+}
+
+const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries) {
+    *n_entries = QR_PLAN_COUNT;
+    return trainer->plan.entries;
+}
+
+qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text, qrun_error *error) {
+    *text = NULL;
+    if (example < 0 || example >= qr_dataset_count(trainer->dataset)) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "there are %lld examples, so none is number %lld",
+                       (long long)qr_dataset_count(trainer->dataset), (long long)example);
+    }
+    qr_buffer out = {0};
+    const qrun_status status = qr_dataset_show(trainer->dataset, example, "\xC2\xAB", "\xC2\xBB", &out, error);
+    if (status == QRUN_OK) { *text = qr_buffer_take(&out); }
+    qr_buffer_free(&out);
+    return status != QRUN_OK || *text != NULL ? status : qr_fail_memory(error, "an example", 0);
+}
+
+/* ---- The result -------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, qr_error *err) {
+    if (trainer->settings.whole.full) { return qr_model_export(&trainer->parameters, folder, err); }
+    const qr_lora_options *lora = &trainer->settings.lora;
+    const qr_adapter_export_options options = {
+        .alpha = (double)lora->alpha, .dropout = lora->dropout, .rslora = lora->rslora};
+    return qr_adapter_export(&trainer->parameters, &options, folder, err);
+}
+
+qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error) {
+    qrun_status status = qr_trainer_require_out(trainer, error);
+    if (status == QRUN_OK) { status = qr_folder_create(trainer->settings.out, error); }
+    return status == QRUN_OK ? qr_trainer_write_result(trainer, trainer->settings.out, error) : status;
+}
+
+/* ---- A whole run ------------------------------------------------------------------------------------------------- */
+
+void qrun_trainer_cancel(qrun_trainer *trainer) { atomic_store(&trainer->cancelled, true); }
+
+static qrun_status evaluate(qrun_trainer *trainer, qr_error *err) {
+    double loss;
+    const qrun_status status = qrun_trainer_evaluate(trainer, &loss, err);
+    const bool best = status == QRUN_OK && trainer->state.best_step == trainer->state.step;
+    return best ? qrun_trainer_save(trainer, err) : status;
+}
+
+static qrun_status finish(qrun_trainer *trainer, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    if (!trainer->holds_best) { QR_TRY(qrun_trainer_save(trainer, err)); }
+    if (trainer->settings.load_best && !trainer->holds_best) { QR_TRY(qrun_trainer_load_best(trainer, err)); }
+    QR_TRY(qrun_trainer_export(trainer, err));
+out:
+    return status;
+}
+
+/* The checkpoint that a cancelled run leaves; the status stays QRUN_ERROR_CANCELLED unless that fails. */
+static qrun_status leave(qrun_trainer *trainer, qr_error *err) {
+    const int64_t step = trainer->state.step;
+    if (step == 0) { return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled before the first step was done"); }
+    const qrun_status status = qrun_trainer_save(trainer, err);
+    if (status != QRUN_OK) { return status; }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled after step %lld of %lld, saved in %s/checkpoint-%lld",
+                   (long long)step, (long long)trainer->total_steps, trainer->settings.out, (long long)step);
+}
+
+qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error) {
+    for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;) {
+        qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+        qr_error step_error = {0};
+        bool done;
+        const qrun_status status = next == QRUN_TRAIN_EVALUATE
+                                       ? evaluate(trainer, &step_error)
+                                       : qrun_trainer_step(trainer, &metrics, &done, &step_error);
+        if (status == QRUN_ERROR_CANCELLED) { return leave(trainer, error); }
+        if (status != QRUN_OK) { return qr_fail(error, status, "%s", step_error.message); }
+    }
+    return finish(trainer, error);
+}

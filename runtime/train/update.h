@@ -1,0 +1,30 @@
+/* One update of the parameters from what their gradients have accumulated: norm, clipping, optimiser. */
+#ifndef QR_RUNTIME_TRAIN_UPDATE_H
+#define QR_RUNTIME_TRAIN_UPDATE_H
+
+#include "runtime/train/optimizer.h"
+
+typedef struct qr_update_args {
+    int64_t step; /* of the optimiser: updates before it, and 1 */
+    double learning_rate, max_grad_norm;
+    float loss_scale; /* what the gradients are divided by first: 1, or a power of two */
+} qr_update_args;
+
+typedef struct qr_update_result {
+    double grad_norm; /* L2 over all trained parameters, before clipping */
+    bool skipped;     /* a gradient was no number: nothing was changed */
+} qr_update_result;
+
+/* Device memory that an update needs beside parameters and states. */
+size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
+
+/* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
+ * qr_update_scratch_bytes. The gradients stay as they are. */
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
+                          qr_update_result *result, qr_error *err);
+
+/* The first tensor of the table with a gradient that is no number, −1 for none: to be asked after a step was skipped.
+ */
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scratch, int64_t *index, qr_error *err);
+
+#endif

@@ -1,0 +1,388 @@
+#include "runtime/train/whole_parameters.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "base/sizes.h"
+#include "runtime/engine/layout.h"
+#include "runtime/model/new_tokens.h"
+
+enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
+
+/* ---- Which modules ----------------------------------------------------------------------------------------------- */
+
+static bool is_named(const qr_family *family, const char *names, qr_tensor_role role) {
+    for (const char *at = names; at != NULL && *at != '\0';) {
+        const size_t n_bytes = strcspn(at, ",");
+        if (qr_module_is_called(family, role, at, n_bytes)) { return true; }
+        at += n_bytes + (at[n_bytes] == ',');
+    }
+    return false;
+}
+
+static qrun_status refuse_unknown(const qr_family *family, const char *names, qr_error *err) {
+    for (const char *at = names; at != NULL && *at != '\0';) {
+        const size_t n_bytes = strcspn(at, ",");
+        bool known = false;
+        for (int role = 0; role < QR_ROLE_COUNT && !known; role++) {
+            known = qr_module_is_called(family, (qr_tensor_role)role, at, n_bytes);
+        }
+        if (!known) {
+            return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                           "no module of a %s model is called \"%.*s\"; its tables are %s and %s, its last norm %s",
+                           family->name, (int)qr_min((int64_t)n_bytes, 60), at, family->modules[QR_ROLE_EMBEDDING],
+                           family->modules[QR_ROLE_HEAD], family->modules[QR_ROLE_FINAL_NORM]);
+        }
+        at += n_bytes + (at[n_bytes] == ',');
+    }
+    return QRUN_OK;
+}
+
+typedef struct describe_state {
+    qr_parameters *parameters;
+    const qr_whole_options *options;
+} describe_state;
+
+static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const qr_parameter *parameter,
+                              const float **vector, qr_error *err) {
+    qr_whole_modules *whole = &p->whole;
+    if (whole->n == whole->capacity) {
+        const int64_t capacity = qr_max(2 * whole->capacity, 64);
+        qr_whole_tensor *tensors = qr_alloc_array((size_t)capacity, sizeof *tensors);
+        if (tensors == NULL) { return qr_fail_memory(err, "the trained modules", (size_t)capacity * sizeof *tensors); }
+        if (whole->n > 0) { memcpy(tensors, whole->tensors, (size_t)whole->n * sizeof *tensors); }
+        qr_free(whole->tensors);
+        whole->tensors = tensors;
+        whole->capacity = capacity;
+    }
+    qr_whole_tensor tensor = {.parameter = p->n, .matrix = vector == NULL ? module->matrix : NULL, .vector = vector};
+    if (tensor.matrix != NULL) { tensor.held.desc = module->matrix->desc; }
+    if (tensor.matrix != NULL && !whole->full) {
+        tensor.held.desc.format = qr_model_compute_format(p->model);
+        tensor.held.desc.block = 0;
+    }
+    whole->tensors[whole->n++] = tensor;
+    int64_t offset;
+    return qr_parameters_add(p, *parameter, &offset, err);
+}
+
+static qrun_status refuse_untrainable(const qrun_model *model, const qr_module *module, qr_error *err) {
+    return qr_fail(
+        err, QRUN_ERROR_ARGUMENT,
+        "full fine-tuning changes every weight, and %s is held in %s; open the model as trainable, or train an "
+        "adapter on it",
+        model->family->modules[module->role], qr_weight_format_name(module->matrix->desc.format));
+}
+
+static qrun_status describe_module(void *arg, const qr_module *module, qr_error *err) {
+    const describe_state *state = arg;
+    qr_parameters *p = state->parameters;
+    const bool full = state->options->full;
+    if (full && module->role == QR_ROLE_HEAD && p->model->shape.tied_head) { return QRUN_OK; }
+    if (!full && !is_named(p->model->family, state->options->modules, module->role)) { return QRUN_OK; }
+    if (full && module->matrix != NULL && module->matrix->desc.format != qr_model_compute_format(p->model)) {
+        return refuse_untrainable(p->model, module, err);
+    }
+    qr_parameter parameter = {
+        .kind = QR_PARAMETER_NORM, .role = module->role, .layer = module->layer, .rows = 1, .cols = module->n};
+    if (module->matrix != NULL) {
+        parameter.kind = QR_PARAMETER_MATRIX;
+        parameter.rows = module->matrix->desc.rows;
+        parameter.cols = module->matrix->desc.cols;
+    }
+    qrun_status status = add_tensor(p, module, &parameter, module->weight, err);
+    if (status != QRUN_OK || module->bias == NULL) { return status; }
+    parameter = (qr_parameter){
+        .kind = QR_PARAMETER_BIAS, .role = module->role, .layer = module->layer, .rows = 1, .cols = module->n};
+    return add_tensor(p, module, &parameter, module->bias, err);
+}
+
+/* Gives both tables, where both are trained, the rows that are asked for: in what describes them, so that everything is
+ * planned for it. Nothing reads them before the new ones stand there. */
+static void grow_tables(qr_parameters *p, const qr_whole_options *options) {
+    qrun_model *model = p->model;
+    const bool both = options->full || (is_named(model->family, options->modules, QR_ROLE_EMBEDDING) &&
+                                        is_named(model->family, options->modules, QR_ROLE_HEAD));
+    if (!both || options->n_token_rows <= model->shape.vocab) { return; }
+    p->whole.own_vocab = model->shape.vocab;
+    model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = options->n_token_rows;
+}
+
+static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor) {
+    if (tensor->matrix == NULL) { return false; }
+    return !p->whole.full || (p->whole.own_vocab > 0 && qr_role_has_token_rows(p->list[tensor->parameter].role));
+}
+
+/* Places the matrices that stand beside the model's own (base NULL: only counts). */
+static size_t place_held(qr_parameters *p, void *base) {
+    const qr_backend *backend = p->model->context->backend;
+    qr_layout layout = {base, 0};
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
+        qr_weight *held = &p->whole.tensors[i].held;
+        held->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &held->desc));
+    }
+    return layout.offset;
+}
+
+qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_options *options, qr_error *err) {
+    describe_state state = {p, options};
+    p->whole.full = options->full;
+    if (!options->full && options->modules == NULL) { return QRUN_OK; }
+    qrun_status status = options->full ? QRUN_OK : refuse_unknown(p->model->family, options->modules, err);
+    if (status == QRUN_OK) { grow_tables(p, options); }
+    if (status == QRUN_OK) { status = qr_model_each_module(p->model, describe_module, &state, err); }
+    if (status == QRUN_OK) { p->whole.held_bytes = place_held(p, NULL); }
+    return status;
+}
+
+/* ---- Values from the model's files ------------------------------------------------------------------------------- */
+
+/* Rows [first, first + n) of a stored tensor, as the arena has them. */
+static void convert_rows(const qr_safetensors_tensor *tensor, const qr_parameter *parameter, bool transposed,
+                         int64_t first, int64_t n, float *dst) {
+    if (!transposed) {
+        qr_elements_to_f32(tensor->dtype, tensor->data, first * parameter->cols, n * parameter->cols, dst);
+        return;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < parameter->cols; c++) {
+            qr_elements_to_f32(tensor->dtype, tensor->data, c * parameter->rows + first + r, 1,
+                               dst + r * parameter->cols + c);
+        }
+    }
+}
+
+static qrun_status find_stored(const qrun_model *model, const qr_safetensors *source, const qr_parameter *parameter,
+                               bool is_vector, const qr_safetensors_tensor **tensor, qr_error *err) {
+    if (is_vector) {
+        const char *suffix = parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight";
+        return qr_module_find_vector(model, source, parameter->role, parameter->layer, suffix, parameter->cols, tensor,
+                                     err);
+    }
+    /* A head that is the embedding's matrix begins as a copy of it. */
+    const bool tied = parameter->role == QR_ROLE_HEAD && model->shape.tied_head;
+    const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
+    const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
+    qr_stored_weight stored;
+    const qrun_status status = qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role,
+                                                    parameter->layer, &desc, &stored, err);
+    if (status != QRUN_OK) { return status; }
+    *tensor = stored.codes;
+    if (stored.desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is stored as %s, so it cannot be trained whole; take the original model, or leave it out",
+                   stored.codes->name, qr_weight_format_name(stored.desc.format));
+}
+
+static int64_t chunk_rows(const qr_parameter *parameter) {
+    return qr_max(1, qr_min(CHUNK_ELEMENTS / parameter->cols, parameter->rows));
+}
+
+static qrun_status put_rows(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
+                            const float *values, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    return backend->copy_in(backend, p->values + parameter->offset + first * parameter->cols, values,
+                            (size_t)(n * parameter->cols) * sizeof *values, err);
+}
+
+static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
+                               float *staging, qr_error *err) {
+    const qr_parameter *parameter = &p->list[whole->parameter];
+    const bool transposed = qr_parameter_is_transposed(p->model, parameter);
+    const qr_safetensors_tensor *tensor = NULL;
+    void *grown = NULL;
+    qr_safetensors_tensor all_rows;
+    qrun_status status = find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err);
+    if (status == QRUN_OK) {
+        all_rows = *tensor;
+        const bool has_new = whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0];
+        if (has_new) { status = qr_new_token_rows(tensor, parameter->rows, &grown, err); }
+        if (has_new) { all_rows.data = grown; }
+    }
+    for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {
+        const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
+        convert_rows(&all_rows, parameter, transposed, first, n, staging);
+        status = put_rows(p, parameter, first, n, staging, err);
+    }
+    if (status == QRUN_OK) { qr_safetensors_drop(source, tensor); }
+    qr_free(grown);
+    return status;
+}
+
+static qrun_status load_values(const qr_parameters *p, float *staging, qr_error *err) {
+    qr_safetensors *source = NULL;
+    if (p->model->random_weights) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s was opened with random weights, so there is nothing to go on from; train from random ones "
+                       "(--full --init random)",
+                       p->model->folder);
+    }
+    qrun_status status = qr_safetensors_open(p->model->folder, &source, err);
+    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
+        status = load_tensor(p, source, &p->whole.tensors[i], staging, err);
+    }
+    qr_safetensors_close(source);
+    return status;
+}
+
+/* ---- Random values, as the families' models in transformers begin with ------------------------------------------- */
+
+typedef struct random_task {
+    uint64_t seed, stream;
+    double std;
+    int64_t first, n;
+    float *dst;
+} random_task;
+
+static void fill_normal(void *arg, int64_t index, int worker) {
+    (void)worker;
+    const random_task *task = arg;
+    const int64_t end = qr_min(task->n, (index + 1) * TASK_ELEMENTS);
+    for (int64_t i = index * TASK_ELEMENTS; i < end; i++) {
+        task->dst[i] = (float)(task->std * qr_random_normal(task->seed, task->stream, (uint64_t)(task->first + i)));
+    }
+}
+
+static double initial_std(const qrun_model *model, const qr_whole_options *options, qr_tensor_role role) {
+    const double range = model->config.initializer_range;
+    const bool is_table = role == QR_ROLE_EMBEDDING || role == QR_ROLE_POSITION_EMBEDDING;
+    if (is_table && options->embedding_std > 0) { return options->embedding_std; }
+    /* GPT-2 makes what is added to the residual stream smaller, by the number of additions. */
+    const bool is_branch = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT;
+    const bool is_gpt2 = model->family->family == QR_FAMILY_GPT2;
+    return is_branch && is_gpt2 ? range / sqrt(2.0 * (double)model->shape.n_layers) : range;
+}
+
+static qrun_status init_matrix(const qr_parameters *p, const qr_whole_options *options, const qr_whole_tensor *whole,
+                               float *staging, qr_error *err) {
+    const qr_parameter *parameter = &p->list[whole->parameter];
+    random_task task = {.seed = options->seed,
+                        .stream = (uint64_t)whole->parameter,
+                        .std = initial_std(p->model, options, parameter->role),
+                        .dst = staging};
+    qrun_status status = QRUN_OK;
+    for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {
+        const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
+        task.first = first * parameter->cols;
+        task.n = n * parameter->cols;
+        qr_threads_run(p->model->context->threads, qr_ceil_div(task.n, TASK_ELEMENTS), fill_normal, &task);
+        status = put_rows(p, parameter, first, n, staging, err);
+    }
+    return status;
+}
+
+/* Norms begin at 1, also where the family adds it; biases at 0. */
+static qrun_status init_vector(const qr_parameters *p, const qr_whole_tensor *whole, float *staging, qr_error *err) {
+    const qr_parameter *parameter = &p->list[whole->parameter];
+    const float value = parameter->kind == QR_PARAMETER_BIAS ? 0.0F : 1.0F - p->model->shape.norm_offset;
+    for (int64_t i = 0; i < parameter->cols; i++) { staging[i] = value; }
+    return put_rows(p, parameter, 0, 1, staging, err);
+}
+
+static qrun_status init_values(const qr_parameters *p, const qr_whole_options *options, float *staging, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
+        const qr_whole_tensor *whole = &p->whole.tensors[i];
+        status =
+            whole->matrix != NULL ? init_matrix(p, options, whole, staging, err) : init_vector(p, whole, staging, err);
+    }
+    return status;
+}
+
+/* ---- In the model's place ---------------------------------------------------------------------------------------- */
+
+static qrun_status stand_in(qr_parameters *p, qr_error *err) {
+    qr_whole_modules *whole = &p->whole;
+    const qrun_status status = qr_stand_ins_reserve(&whole->stand_ins, whole->n + 1, err);
+    if (status != QRUN_OK) { return status; }
+    for (int64_t i = 0; i < whole->n; i++) {
+        qr_whole_tensor *tensor = &whole->tensors[i];
+        if (tensor->matrix == NULL) {
+            tensor->own_vector = *tensor->vector;
+            qr_stand_in_vector(&whole->stand_ins, tensor->vector, p->values + p->list[tensor->parameter].offset);
+        } else if (stands_beside(p, tensor)) {
+            qr_stand_in_matrix(&whole->stand_ins, tensor->matrix, &tensor->held);
+            if (!whole->full || !p->model->shape.tied_head) { continue; }
+            qr_stand_in_matrix(&whole->stand_ins, &p->model->head, &tensor->held);
+        }
+    }
+    return QRUN_OK;
+}
+
+static int64_t staging_floats(const qr_parameters *p) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        const qr_parameter *parameter = &p->list[p->whole.tensors[i].parameter];
+        most = qr_max(most, chunk_rows(parameter) * parameter->cols);
+    }
+    return most;
+}
+
+qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options *options, qr_error *err) {
+    if (p->whole.n == 0) { return QRUN_OK; }
+    qr_backend *backend = p->model->context->backend;
+    const int64_t n_staging = staging_floats(p);
+    float *staging = qr_alloc_array((size_t)n_staging, sizeof *staging);
+    qrun_status status = QRUN_OK;
+    if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
+    if (p->whole.held_bytes > 0) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, p->whole.held_bytes, &p->whole.held, err));
+        (void)place_held(p, p->whole.held);
+    }
+    QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
+    QR_TRY(stand_in(p, err));
+out:
+    qr_free(staging);
+    return status;
+}
+
+/* ---- Afterwards -------------------------------------------------------------------------------------------------- */
+
+static qr_store_weight_args store_args(const qr_parameters *p, const qr_whole_tensor *tensor) {
+    return (qr_store_weight_args){.src = p->values != NULL ? p->values + p->list[tensor->parameter].offset : NULL,
+                                  .weight = tensor->matrix};
+}
+
+size_t qr_whole_parameters_workspace(const qr_parameters *p) {
+    size_t most = 0;
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        if (p->whole.tensors[i].matrix == NULL) { continue; }
+        const qr_weight held = {.desc = p->whole.tensors[i].held.desc};
+        const qr_store_weight_args args = {.weight = &held};
+        const size_t n_bytes = qr_store_weight_workspace(p->model->context->backend, &args);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    return most;
+}
+
+qrun_status qr_whole_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
+        if (p->whole.tensors[i].matrix == NULL) { continue; }
+        const qr_store_weight_args args = store_args(p, &p->whole.tensors[i]);
+        status = qr_store_weight(p->model->context->backend, &args, workspace, err);
+    }
+    p->whole.refreshed |= status == QRUN_OK;
+    return status;
+}
+
+static const qr_whole_tensor *find_tensor(const qr_parameters *p, const qr_weight *matrix) {
+    const qrun_model *model = p->model;
+    /* The embedding's matrix as head: one gradient of both. */
+    if (matrix == &model->head && model->head.data == model->embedding.data) { matrix = &model->embedding; }
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        if (p->whole.tensors[i].matrix == matrix) { return &p->whole.tensors[i]; }
+    }
+    return NULL;
+}
+
+bool qr_whole_is_trained(const qr_parameters *p, const qr_weight *matrix) { return find_tensor(p, matrix) != NULL; }
+
+float *qr_whole_gradient(const qr_parameters *p, const qr_weight *matrix) {
+    const qr_whole_tensor *tensor = find_tensor(p, matrix);
+    return tensor != NULL ? p->gradients + p->list[tensor->parameter].offset : NULL;
+}

@@ -1,0 +1,48 @@
+/* Weights that are trained whole: all of a model (full fine-tuning), or single modules beside LoRA (PEFT's
+ * modules_to_save).
+ *
+ * Their master values are F32, in the arena of the parameters. Norms and biases are used where they are: while the
+ * parameters live, the model points into the arena. Matrices are held in the model's own format or the compute type,
+ * and written anew from their masters after every update (qr_whole_parameters_refresh). Full fine-tuning writes them in
+ * the model's own memory; single modules stand in other memory beside the frozen ones.
+ *
+ * Tables that get rows for new tokens stand in other memory in either case, and the model's vocabulary is theirs.
+ *
+ * When the parameters end, a fully trained model keeps what it has learned; one with single modules is what it was. */
+#ifndef QR_RUNTIME_TRAIN_WHOLE_PARAMETERS_H
+#define QR_RUNTIME_TRAIN_WHOLE_PARAMETERS_H
+
+#include "runtime/model/parameters.h"
+
+typedef struct qr_whole_options {
+    bool full;           /* every weight; a head that is the embedding's matrix is trained with it */
+    const char *modules; /* else: names with commas ("lm_head,embed_tokens"); NULL: none. A head that is the embedding's
+                            matrix becomes one of its own, as in PEFT */
+    bool random;         /* full: begin from random weights instead of the model's */
+    int64_t n_token_rows; /* that embedding and head are to have, where both are trained; what they have, or less: as
+                             they are. New rows begin at the mean of the old ones, or as random as these */
+    double embedding_std; /* random: of the embeddings; 0: as of the other matrices, the config's initializer_range */
+    uint64_t seed;
+} qr_whole_options;
+
+/* Chooses the modules and adds their tensors to the parameters; no device memory yet. To be called before LoRA is
+ * described, which leaves out what is trained whole. QRUN_ERROR_ARGUMENT for a name that is no module of the model, and
+ * where a matrix is held quantised that would have to be trained. */
+qrun_status qr_whole_parameters_describe(qr_parameters *parameters, const qr_whole_options *options, qr_error *err);
+
+/* Fills the masters, whose arena exists, from the model's files or at random, and lets the model use them; to be
+ * followed by a refresh. */
+qrun_status qr_whole_parameters_create(qr_parameters *parameters, const qr_whole_options *options, qr_error *err);
+
+/* Writes the matrices from their masters: before the first step, and after every update. workspace:
+ * qr_whole_parameters_workspace bytes. */
+qrun_status qr_whole_parameters_refresh(qr_parameters *parameters, void *workspace, qr_error *err);
+size_t qr_whole_parameters_workspace(const qr_parameters *parameters);
+
+/* Whether a matrix of the model (by its address in it) is trained whole. */
+bool qr_whole_is_trained(const qr_parameters *parameters, const qr_weight *matrix);
+
+/* The gradient of a matrix [rows, cols] of the model; NULL: it is frozen. */
+float *qr_whole_gradient(const qr_parameters *parameters, const qr_weight *matrix);
+
+#endif

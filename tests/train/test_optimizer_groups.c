@@ -1,0 +1,208 @@
+/* Optimisers over tensors of every kind: states held in host memory give the bits of those on the device; what decays,
+ * and what learns faster. */
+#include "check.h"
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "runtime/model/model.h"
+#include "runtime/train/update.h"
+
+enum { N_STEPS = 3 };
+
+/* A model that is nothing but a backend to hold parameters on. */
+typedef struct fixture {
+    qrun_context context;
+    qrun_model model;
+    qr_parameters parameters;
+} fixture;
+
+/* DEVICE: that of tests/simt, where QRUN_CUDA_LIBRARY names its library. Its transfers come late. */
+typedef enum fixture_backend { CPU, REF, DEVICE, N_BACKENDS } fixture_backend;
+
+static qrun_status create_backend(fixture_backend backend, qr_backend **made, qr_error *err) {
+    return backend == REF      ? qr_backend_ref_create(NULL, made, err)
+           : backend == DEVICE ? qr_backend_cuda_create(NULL, made, err)
+                               : qr_backend_cpu_create(NULL, NULL, made, err);
+}
+
+static void fixture_create(fixture *f, fixture_backend backend) {
+    static const qr_parameter list[] = {
+        {.kind = QR_PARAMETER_LORA_A, .rows = 4, .cols = 63},
+        {.kind = QR_PARAMETER_LORA_B, .rows = 300, .cols = 4},
+        {.kind = QR_PARAMETER_NORM, .rows = 1, .cols = 5},
+        {.kind = QR_PARAMETER_BIAS, .rows = 1, .cols = 4097},
+        {.kind = QR_PARAMETER_MATRIX, .rows = 83, .cols = 61},
+        {.kind = QR_PARAMETER_LORA_MAGNITUDE, .rows = 1, .cols = 256},
+        {.kind = QR_PARAMETER_MATRIX, .rows = 64, .cols = 64},
+        {.kind = QR_PARAMETER_MATRIX, .rows = 2, .cols = 1},
+    };
+    qr_error err = {0};
+    *f = (fixture){0};
+    CHECK_MSG(create_backend(backend, &f->context.backend, &err) == QRUN_OK, "%s", err.message);
+    f->model.context = &f->context;
+    f->parameters.model = &f->model;
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        int64_t offset;
+        CHECK_MSG(qr_parameters_add(&f->parameters, list[i], &offset, &err) == QRUN_OK, "%s", err.message);
+    }
+    CHECK_MSG(qr_parameters_create(&f->parameters, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void fixture_destroy(fixture *f) {
+    size_t held, peak;
+    qr_parameters_destroy(&f->parameters);
+    f->context.backend->memory_held(f->context.backend, &held, &peak);
+    CHECK_INT(held, 0);
+    qr_backend_destroy(f->context.backend);
+}
+
+static void fill(float *values, int64_t n, uint64_t stream) {
+    for (int64_t i = 0; i < n; i++) {
+        values[i] = (float)(2 * qr_random_uniform(7, stream, (uint64_t)i) - 1) * (i % 3 == 0 ? 1e-3F : 1.0F);
+    }
+}
+
+/* Values after some steps of the same random gradients, on the host (qr_free), and the states; gradients 0: none. */
+static float *run(fixture *f, const qr_optimizer_options *options, float learning_rate, float gradients,
+                  unsigned char **states, size_t *n_states) {
+    qr_parameters *p = &f->parameters;
+    qr_optimizer *optimizer = NULL;
+    qr_error err = {0};
+    size_t before, held, peak;
+    void *workspace = NULL;
+    f->context.backend->memory_held(f->context.backend, &before, &peak);
+    CHECK_MSG(qr_optimizer_create(p, options, &optimizer, &err) == QRUN_OK, "%s", err.message);
+    f->context.backend->memory_held(f->context.backend, &held, &peak);
+    const bool is_apart = f->context.backend->memory_info != NULL;
+    CHECK_INT(held - before, qr_optimizer_bytes(p, options) + (is_apart ? 0 : qr_optimizer_host_bytes(p, options)));
+    const size_t n_workspace = qr_optimizer_workspace(p, options);
+    CHECK(n_workspace == 0 || f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, n_workspace,
+                                                                &workspace, &err) == QRUN_OK);
+    fill(p->values, p->n_floats, 0);
+    for (int64_t step = 1; step <= N_STEPS; step++) {
+        fill(p->gradients, p->n_floats, (uint64_t)step);
+        for (int64_t i = 0; i < p->n_floats; i++) { p->gradients[i] *= gradients; }
+        CHECK_MSG(qr_optimizer_step(optimizer, step, learning_rate, 0.5F, workspace, &err) == QRUN_OK, "%s",
+                  err.message);
+    }
+    float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);
+    memcpy(values, p->values, (size_t)p->n_floats * sizeof *values);
+    if (states != NULL) {
+        *n_states = qr_optimizer_states_bytes(optimizer);
+        *states = qr_alloc(*n_states);
+        CHECK(qr_optimizer_states_read(optimizer, 0, *n_states, *states, &err) == QRUN_OK);
+        memset(p->values, 0, 8); /* what is written is what is read */
+        CHECK(qr_optimizer_states_write(optimizer, 3, *n_states - 3, *states + 3, &err) == QRUN_OK);
+        unsigned char byte;
+        CHECK(qr_optimizer_states_read(optimizer, *n_states - 1, 1, &byte, &err) == QRUN_OK);
+        CHECK_INT(byte, (*states)[*n_states - 1]);
+    }
+    f->context.backend->memory_destroy(f->context.backend, QR_MEMORY_DEVICE, workspace, n_workspace);
+    qr_optimizer_destroy(optimizer);
+    return values;
+}
+
+static void check_offload(fixture_backend backend, qrun_optimizer kind, int64_t stage_elements) {
+    fixture f;
+    fixture_create(&f, backend);
+    const qr_optimizer_options resident = {.kind = kind, .weight_decay = 0.01F};
+    qr_optimizer_options offloaded = resident;
+    offloaded.offload = true;
+    offloaded.stage_elements = stage_elements;
+    CHECK_INT(qr_optimizer_host_bytes(&f.parameters, &resident), 0);
+    CHECK(qr_optimizer_host_bytes(&f.parameters, &offloaded) > 0);
+    if (stage_elements == 256 && kind != QRUN_OPTIMIZER_ADAFACTOR) { /* Adafactor's scratch is larger than its states */
+        CHECK(4 * qr_optimizer_bytes(&f.parameters, &offloaded) < qr_optimizer_bytes(&f.parameters, &resident));
+    }
+    unsigned char *a_states, *b_states;
+    size_t n_a, n_b;
+    float *a = run(&f, &resident, 0.01F, 1, &a_states, &n_a), *b = run(&f, &offloaded, 0.01F, 1, &b_states, &n_b);
+    CHECK_MSG(memcmp(a, b, (size_t)f.parameters.n_floats * sizeof *a) == 0, "values of optimiser %d differ", (int)kind);
+    CHECK_MSG(n_a == n_b && memcmp(a_states, b_states, n_a) == 0, "states of optimiser %d differ", (int)kind);
+    float *untouched = qr_alloc_array((size_t)f.parameters.n_floats, sizeof *untouched);
+    fill(untouched, f.parameters.n_floats, 0);
+    for (int64_t i = 0; i < f.parameters.n; i++) { /* every tensor to its end */
+        const qr_parameter *p = &f.parameters.list[i];
+        CHECK(a[p->offset] != untouched[p->offset]);
+        CHECK(a[p->offset + p->rows * p->cols - 1] != untouched[p->offset + p->rows * p->cols - 1]);
+    }
+    qr_free(untouched);
+    qr_free(a);
+    qr_free(b);
+    qr_free(a_states);
+    qr_free(b_states);
+    fixture_destroy(&f);
+}
+
+static void test_offloaded_states_give_the_same_bits(void) {
+    for (int kind = QRUN_OPTIMIZER_ADAMW; kind <= QRUN_OPTIMIZER_SGD; kind++) {
+        for (int b = CPU; b < N_BACKENDS; b++) {
+            if (b == DEVICE && getenv("QRUN_CUDA_LIBRARY") == NULL) { continue; }
+            check_offload((fixture_backend)b, (qrun_optimizer)kind, 256);
+            check_offload((fixture_backend)b, (qrun_optimizer)kind, 4096);
+            check_offload((fixture_backend)b, (qrun_optimizer)kind, 0);
+        }
+    }
+}
+
+/* With no gradient a step is the decay alone. */
+static void test_norms_and_biases_do_not_decay(void) {
+    for (int kind = QRUN_OPTIMIZER_ADAMW; kind <= QRUN_OPTIMIZER_SGD; kind++) {
+        for (int all = 0; all < 2; all++) {
+            fixture f;
+            fixture_create(&f, CPU);
+            const qr_optimizer_options options = {
+                .kind = (qrun_optimizer)kind, .weight_decay = 0.5F, .decay_all = all != 0, .offload = all != 0};
+            float *values = run(&f, &options, 0.1F, 0, NULL, NULL);
+            float *before = qr_alloc_array((size_t)f.parameters.n_floats, sizeof *before);
+            fill(before, f.parameters.n_floats, 0);
+            for (int64_t i = 0; i < f.parameters.n; i++) {
+                const qr_parameter *p = &f.parameters.list[i];
+                const bool decays = all || (i != 2 && i != 3); /* the norm and the bias */
+                /* SGD's decay goes through its momentum of 0.9, that of the others does not. */
+                double expected = 1, velocity = 0;
+                for (int s = 0; s < N_STEPS && decays; s++) {
+                    velocity = kind == QRUN_OPTIMIZER_SGD ? 0.9 * velocity + 0.5 * expected : 0.5 * expected;
+                    expected -= 0.1 * velocity;
+                }
+                for (int64_t k = p->offset; k < p->offset + p->rows * p->cols; k++) {
+                    const double error = fabs((double)values[k] - expected * (double)before[k]);
+                    CHECK_MSG(decays ? error <= 1e-6 * fabs((double)before[k]) : values[k] == before[k],
+                              "optimiser %d, tensor %d: %g of %g", kind, (int)i, (double)values[k], (double)before[k]);
+                }
+            }
+            qr_free(values);
+            qr_free(before);
+            fixture_destroy(&f);
+        }
+    }
+}
+
+/* LoRA+: B learns as at a higher rate, everything else as before. */
+static void test_the_rate_of_b(void) {
+    fixture f;
+    fixture_create(&f, CPU);
+    const qr_optimizer_options plain = {.kind = QRUN_OPTIMIZER_ADAMW, .weight_decay = 0.1F};
+    qr_optimizer_options plus = plain;
+    plus.lr_ratio_b = 16;
+    float *slow = run(&f, &plain, 1e-3F, 1, NULL, NULL), *high = run(&f, &plain, 16 * 1e-3F, 1, NULL, NULL);
+    float *both = run(&f, &plus, 1e-3F, 1, NULL, NULL);
+    for (int64_t i = 0; i < f.parameters.n; i++) {
+        const qr_parameter *p = &f.parameters.list[i];
+        const float *expected = p->kind == QR_PARAMETER_LORA_B ? high : slow;
+        CHECK(memcmp(both + p->offset, expected + p->offset, (size_t)(p->rows * p->cols) * sizeof *both) == 0);
+    }
+    CHECK(memcmp(slow, high, (size_t)f.parameters.n_floats * sizeof *slow) != 0);
+    qr_free(slow);
+    qr_free(high);
+    qr_free(both);
+    fixture_destroy(&f);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_offloaded_states_give_the_same_bits);
+    CHECK_RUN(test_norms_and_biases_do_not_decay);
+    CHECK_RUN(test_the_rate_of_b);
+    return check_end();
+}

@@ -1,0 +1,310 @@
+/* The training pass against PEFT: losses and first-step gradients of every golden; and its own promises: the same bits
+ * under every checkpointing policy, the same gradient however examples are put together. */
+#include "check.h"
+
+#include "../runtime/golden_index.h"
+#include "base/sizes.h"
+#include "loaders/files/safetensors.h"
+#include "runtime/train/schedule.h"
+#include "runtime/train/update.h"
+#include "training_case.h"
+
+static qr_json *golden_index;
+static qrun_context *context;
+
+static const qr_json *entry_named(const char *list, const char *name) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
+    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
+    return entry;
+}
+
+typedef training_fixture fixture;
+
+static void close_fixture(fixture *f) { training_fixture_close(f); }
+
+static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *policy, int64_t max_tokens, fixture *f) {
+    const training_options options = {.dtype = dtype, .policy = policy, .max_tokens = max_tokens};
+    return training_fixture_open(context, entry, &options, f);
+}
+
+/* Conv1D weights are stored [in, out]. */
+static void transpose_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
+    if (!qr_parameter_is_transposed(f->model, parameter)) { return; }
+    const int64_t rows = parameter->rows, cols = parameter->cols, n = rows * cols;
+    float *copy = malloc((size_t)n * sizeof *copy);
+    memcpy(copy, values, (size_t)n * sizeof *copy);
+    for (int64_t i = 0; i < n; i++) { values[i % cols * rows + i / cols] = copy[i]; }
+    free(copy);
+}
+
+/* The relative error of all gradients together against the golden file, each of them within `bound`. Of whole weights
+ * the file may hold some only, and beside them no LoRA factors; else factors that it leaves out must be zero. */
+static double gradient_error(const fixture *f, const qr_safetensors *golden, double bound) {
+    const bool full = f->parameters.whole.full;
+    double difference = 0, size = 0;
+    size_t n_found = 0;
+    qr_error err = {0};
+    for (int64_t i = 0; i < f->parameters.n; i++) {
+        const qr_parameter *parameter = &f->parameters.list[i];
+        char tensor[256], name[400];
+        qr_parameter_name(&f->parameters, parameter, tensor, sizeof tensor);
+        snprintf(name, sizeof name, "%s%s.grad", full ? "" : "base_model.model.", tensor);
+        const int64_t n = parameter->rows * parameter->cols;
+        const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
+        n_found += expected != NULL;
+        if (expected == NULL && f->parameters.whole.n > 0) { continue; }
+        float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
+        CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
+        transpose_as_stored(f, parameter, gradient);
+        const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
+        const double error = training_relative_error(gradient, reference, n);
+        CHECK_MSG(error <= bound, "%s: off by %.3g relative, allowed %.3g", name, error, bound);
+        for (int64_t j = 0; j < n; j++) {
+            difference += ((double)gradient[j] - (double)reference[j]) * ((double)gradient[j] - (double)reference[j]);
+            size += (double)reference[j] * (double)reference[j];
+        }
+        free(gradient), free(zeros);
+    }
+    CHECK_INT(n_found, qr_safetensors_count(golden));
+    return sqrt(difference / size);
+}
+
+/* The peers' run in the same type, with their errors relative to F32; NULL where there is none. Of full fine-tuning it
+ * is the one with master weights in F32. */
+static const qr_json *peers_run(const qr_json *entry, qrun_dtype dtype) {
+    const char *bf16 = training_is_full(entry) ? "bf16-autocast" : "bf16";
+    return qr_json_get(entry, dtype == QRUN_DTYPE_F16 ? "f16" : bf16);
+}
+
+/* Against PEFT's in F32: equal in F32, and in BF16 within twice what PEFT in BF16 errs by. */
+static void check_first_gradients(qrun_dtype dtype) {
+    static training_batch batch;
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    int n_checked = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
+         entry = entry->next) {
+        fixture f;
+        const qr_json *peers = peers_run(entry, QRUN_DTYPE_BF16);
+        const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "gradient_error");
+        const double tensor_bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "max_tensor_error");
+        if (!open_fixture(entry, dtype, "none", batch.batch.n_tokens, &f)) { continue; }
+        char path[512];
+        qr_error err = {0};
+        qr_safetensors *golden;
+        double sum;
+        snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "gradients"));
+        REQUIRE(qr_safetensors_open(path, &golden, &err) == QRUN_OK);
+        CHECK_INT(batch.n_targets, number_of(entry, "n_targets"));
+        CHECK_MSG(qr_train_pass_run(f.pass, &batch.batch, 1.0F / (float)batch.n_targets, true, &sum, &err) == QRUN_OK,
+                  "%s", err.message);
+        const double loss = sum / (double)batch.n_targets, expected = number_of(entry, "loss");
+        const double loss_bound = dtype == QRUN_DTYPE_F32 ? 1e-5 : 0x1p-8; /* a unit of BF16 */
+        CHECK_MSG(fabs(loss - expected) <= loss_bound * expected, "%s: loss %.7f, PEFT %.7f", text_of(entry, "name"),
+                  loss, expected);
+        const double error = gradient_error(&f, golden, tensor_bound);
+        CHECK_MSG(error <= bound, "%s: the gradient is off by %.4g relative, allowed %.4g", text_of(entry, "name"),
+                  error, bound);
+        n_checked++;
+        qr_safetensors_close(golden);
+        close_fixture(&f);
+    }
+    CHECK(n_checked >= 16);
+}
+
+static void test_first_gradients_equal_peft(void) { check_first_gradients(QRUN_DTYPE_F32); }
+static void test_first_gradients_in_bf16_stay_as_near_as_pefts(void) { check_first_gradients(QRUN_DTYPE_BF16); }
+
+static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch,
+                         int64_t *n, double *sum) {
+    fixture f;
+    qr_error err = {0};
+    if (!open_fixture(entry_named("gradients", name), dtype, policy, batch->batch.n_tokens, &f)) { return NULL; }
+    CHECK_MSG(qr_train_pass_run(f.pass, &batch->batch, 0.01F, true, sum, &err) == QRUN_OK, "%s", err.message);
+    *n = f.parameters.n_floats;
+    float *gradients = malloc((size_t)*n * sizeof *gradients);
+    CHECK(training_read(&f.parameters, f.parameters.gradients, *n, gradients, &err) == QRUN_OK);
+    close_fixture(&f);
+    return gradients;
+}
+
+static void test_policies_give_the_same_bits(void) {
+    static training_batch batch;
+    static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
+    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3", "llama-dora", "gemma3-full", "gpt2-full"};
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
+        for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
+            int64_t n;
+            double sum, sum_again;
+            float *kept = run_policy(models[m], (qrun_dtype)dtype, "none", &batch, &n, &sum);
+            REQUIRE(kept != NULL);
+            for (size_t p = 0; p < 4; p++) {
+                float *again = run_policy(models[m], (qrun_dtype)dtype, policies[p], &batch, &n, &sum_again);
+                REQUIRE(again != NULL);
+                CHECK_MSG(memcmp(kept, again, (size_t)n * sizeof *kept) == 0 && sum == sum_again, "%s, %s: other bits",
+                          models[m], policies[p]);
+                free(again);
+            }
+            free(kept);
+        }
+    }
+}
+
+static void test_examples_alone_and_together(void) {
+    static training_batch together, alone;
+    const qr_json *entry = entry_named("batches", "micro-batch");
+    training_batch_read(entry, 0, -1, &together);
+    fixture f;
+    qr_error err = {0};
+    double sum, total = 0;
+    int64_t n;
+    float *expected = run_policy("qwen3", QRUN_DTYPE_F32, "none", &together, &n, &sum);
+    REQUIRE(expected != NULL &&
+            open_fixture(entry_named("gradients", "qwen3"), QRUN_DTYPE_F32, "none", together.batch.n_tokens, &f));
+    for (int64_t i = 0; i < together.batch.n_sequences; i++) {
+        training_batch_read(entry, i, 1, &alone);
+        CHECK(qr_train_pass_run(f.pass, &alone.batch, 0.01F, true, &sum, &err) == QRUN_OK);
+        total += sum;
+    }
+    float *gradients = malloc((size_t)n * sizeof *gradients);
+    CHECK(training_read(&f.parameters, f.parameters.gradients, n, gradients, &err) == QRUN_OK);
+    const double error = training_relative_error(gradients, expected, n);
+    CHECK_MSG(error <= 1e-6, "off by %.3g", error);
+    free(gradients), free(expected);
+    close_fixture(&f);
+}
+
+/* ---- Loss curves ------------------------------------------------------------------------------------------------- */
+
+static qrun_optimizer optimizer_of(const qr_json *entry) {
+    const char *name = text_of(entry, "optimiser");
+    return strcmp(name, "adafactor") == 0 ? QRUN_OPTIMIZER_ADAFACTOR
+           : strcmp(name, "sgd") == 0     ? QRUN_OPTIMIZER_SGD
+                                          : QRUN_OPTIMIZER_ADAMW;
+}
+
+static qrun_schedule schedule_of(const qr_json *entry) {
+    const char *name = text_of(entry, "schedule");
+    return strcmp(name, "linear") == 0   ? QRUN_SCHEDULE_LINEAR
+           : strcmp(name, "cosine") == 0 ? QRUN_SCHEDULE_COSINE
+                                         : QRUN_SCHEDULE_CONSTANT;
+}
+
+enum { CURVE_STEPS = 20 };
+
+/* Twenty steps as the golden's, none of them skipped; loss and gradient norm of each. */
+static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale, double *losses, double *norms,
+                             qr_error *err) {
+    static training_batch batch;
+    const qrun_optimizer kind = optimizer_of(entry);
+    const qr_optimizer_options options = {.kind = kind, .weight_decay = kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
+    qr_backend *backend = context->backend;
+    qr_optimizer *optimizer = NULL;
+    void *scratch = NULL;
+    const size_t scratch_bytes = qr_update_scratch_bytes(&f->parameters, &options);
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_optimizer_create(&f->parameters, &options, &optimizer, err));
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &scratch, err));
+    for (int64_t step = 1; step <= CURVE_STEPS; step++) {
+        char name[32];
+        double sum;
+        qr_update_result result;
+        snprintf(name, sizeof name, "curve-%d", (int)((step - 1) % 3));
+        training_batch_read(entry_named("batches", name), 0, -1, &batch);
+        QR_TRY(backend->fill_zero(backend, f->parameters.gradients, qr_parameters_bytes(&f->parameters), err));
+        QR_TRY(qr_train_pass_run(f->pass, &batch.batch, loss_scale / (float)batch.n_targets, true, &sum, err));
+        const double lr =
+            number_of(entry, "base_lr") *
+            qr_schedule_factor(schedule_of(entry), step, (int64_t)number_of(entry, "n_warmup"), CURVE_STEPS);
+        const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
+        CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"),
+                  (int)step, lr, expected_lr);
+        const qr_update_args args = {step, lr, number_of(entry, "max_grad_norm"), loss_scale};
+        QR_TRY(qr_update_run(&f->parameters, optimizer, &args, scratch, &result, err));
+        CHECK_MSG(!result.skipped, "%s: step %d was skipped", text_of(entry, "name"), (int)step);
+        losses[step - 1] = sum / (double)batch.n_targets;
+        norms[step - 1] = result.grad_norm;
+    }
+out:
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, scratch, scratch_bytes);
+    qr_optimizer_destroy(optimizer);
+    return status;
+}
+
+static double worst_of(const qr_json *expected, const double *actual) {
+    double worst = 0;
+    for (int i = 0; i < CURVE_STEPS; i++) {
+        const double value = cJSON_GetNumberValue(cJSON_GetArrayItem(expected, i));
+        const double error = fabs(actual[i] - value) / fabs(value);
+        if (!(error <= worst)) { worst = error; }
+    }
+    return worst;
+}
+
+static void check_curves(qrun_dtype dtype, float loss_scale, int n_least) {
+    int n_checked = 0;
+    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "curves")); entry != NULL;
+         entry = entry->next) {
+        fixture f;
+        double losses[CURVE_STEPS], norms[CURVE_STEPS];
+        qr_error err = {0};
+        const qr_json *peers = peers_run(entry, dtype);
+        if (peers == NULL || !open_fixture(entry, dtype, "full", TRAINING_MAX_TOKENS, &f)) { continue; }
+        CHECK_MSG(run_curve(entry, &f, loss_scale, losses, norms, &err) == QRUN_OK, "%s", err.message);
+        const double worst = worst_of(qr_json_get(entry, "loss"), losses);
+        const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "max_loss_error");
+        CHECK_MSG(worst <= bound, "%s: loss is off by %.3g, allowed %.3g", text_of(entry, "name"), worst, bound);
+        if (dtype == QRUN_DTYPE_F32) {
+            const double norm_error = worst_of(qr_json_get(entry, "grad_norm"), norms);
+            CHECK_MSG(norm_error <= 1e-3, "%s: gradient norm is off by %.3g", text_of(entry, "name"), norm_error);
+        }
+        n_checked++;
+        close_fixture(&f);
+    }
+    CHECK(n_checked >= n_least);
+}
+
+static void test_curves_equal_peft_in_f32(void) { check_curves(QRUN_DTYPE_F32, 1.0F, 20); }
+static void test_curves_in_bf16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_BF16, 1.0F, 20); }
+static void test_curves_in_f16_stay_as_near_as_pefts(void) { check_curves(QRUN_DTYPE_F16, 65536.0F, 15); }
+
+static void test_schedules_equal_transformers(void) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, "schedules"));
+    int n_checked = 0;
+    for (; entry != NULL; entry = entry->next) {
+        const int64_t n_steps = (int64_t)number_of(entry, "n_steps"), n_warmup = (int64_t)number_of(entry, "n_warmup");
+        const char *name = text_of(entry, "schedule");
+        const qrun_schedule schedule = strcmp(name, "linear") == 0   ? QRUN_SCHEDULE_LINEAR
+                                       : strcmp(name, "cosine") == 0 ? QRUN_SCHEDULE_COSINE
+                                                                     : QRUN_SCHEDULE_CONSTANT;
+        int64_t step = 1;
+        for (const qr_json *v = qr_json_first(qr_json_get(entry, "factors")); v != NULL;
+             v = v->next, step++, n_checked++) {
+            const double factor = qr_schedule_factor(schedule, step, n_warmup, n_steps);
+            CHECK_MSG(fabs(factor - v->valuedouble) <= 1e-12, "%s: step %d: %.15g, expected %.15g", name, (int)step,
+                      factor, v->valuedouble);
+        }
+    }
+    CHECK(n_checked >= 100);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    qr_error err = {0};
+    if (qr_json_read(FIXTURES "training/index.json", 1 << 24, &golden_index, &err) != QRUN_OK ||
+        qrun_context_create(NULL, &context, &err) != QRUN_OK) {
+        printf("%s\n", err.message);
+        return 1;
+    }
+    CHECK_RUN(test_first_gradients_equal_peft);
+    CHECK_RUN(test_first_gradients_in_bf16_stay_as_near_as_pefts);
+    CHECK_RUN(test_policies_give_the_same_bits);
+    CHECK_RUN(test_examples_alone_and_together);
+    CHECK_RUN(test_curves_equal_peft_in_f32);
+    CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);
+    CHECK_RUN(test_curves_in_f16_stay_as_near_as_pefts);
+    CHECK_RUN(test_schedules_equal_transformers);
+    qrun_context_destroy(context);
+    qr_json_free(golden_index);
+    return check_end();
+}

@@ -1,0 +1,152 @@
+#include "training_case.h"
+
+#include "check.h"
+
+#include "../runtime/golden_index.h"
+#include "base/half.h"
+#include "loaders/adapter/adapter.h"
+
+static void add_example(const qr_json *example, int64_t number, training_batch *b) {
+    const int64_t first = b->batch.n_tokens;
+    int64_t n = 0;
+    for (const qr_json *id = qr_json_first(qr_json_get(example, "ids")); id != NULL; id = id->next, n++) {
+        b->ids[first + n] = (int32_t)id->valuedouble;
+        b->position[first + n] = (int32_t)n;
+        b->row_key[first + n] = (number << 20) + n;
+        b->target[first + n] = -1;
+    }
+    int64_t i = 0;
+    for (const qr_json *label = qr_json_first(qr_json_get(example, "labels")); label != NULL;
+         label = label->next, i++) {
+        if (i == 0 || label->valuedouble < 0) { continue; }
+        b->target[first + i - 1] = (int32_t)label->valuedouble;
+        b->n_targets++;
+    }
+    b->batch.n_tokens += n;
+    b->seq_start[++b->batch.n_sequences] = (int32_t)b->batch.n_tokens;
+}
+
+void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *b) {
+    *b = (training_batch){0};
+    b->batch = (qr_train_batch){.ids = b->ids,
+                                .position = b->position,
+                                .target = b->target,
+                                .seq_start = b->seq_start,
+                                .row_key = b->row_key,
+                                .dropout_key = 1};
+    int64_t i = 0;
+    for (const qr_json *example = qr_json_first(qr_json_get(entry, "examples")); example != NULL;
+         example = example->next) {
+        if (i >= first && (n < 0 || i < first + n)) { add_example(example, i, b); }
+        i++;
+    }
+}
+
+static qrun_status put(const qr_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
+                       qr_error *err) {
+    float *values = malloc((size_t)n * sizeof *values);
+    if (values == NULL) { return qr_fail_memory(err, "a factor", 0); }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
+    qr_backend *backend = p->model->context->backend;
+    const qrun_status status = backend->copy_in(backend, p->values + offset, values, (size_t)n * sizeof *values, err);
+    free(values);
+    return status;
+}
+
+/* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
+static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, qr_parameters *p,
+                                qr_error *err) {
+    const qr_whole_options whole = {.modules = modules};
+    qr_adapter *adapter = NULL;
+    qrun_status status = QRUN_OK;
+    *p = (qr_parameters){.model = model};
+    QR_TRY(qr_adapter_open(folder, &adapter, err));
+    QR_TRY(qr_whole_parameters_describe(p, &whole, err));
+    const qr_lora_options options = {.targets = "all",
+                                     .rank = (int32_t)adapter->modules[0].rank,
+                                     .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank),
+                                     .dora = adapter->config.use_dora};
+    QR_TRY(qr_lora_parameters_describe(p, &options, err));
+    QR_TRY(qr_parameters_create(p, err));
+    QR_TRY(qr_whole_parameters_create(p, &whole, err));
+    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
+    QR_TRY(qr_lora_parameters_create(p, 1, err));
+    for (int64_t i = 0; i < p->lora.n_pairs; i++) {
+        const qr_lora_pair *pair = &p->lora.pairs[i];
+        char name[256];
+        qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
+        const qr_adapter_module *module = qr_adapter_find(adapter, name);
+        if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
+        QR_TRY(put(p, pair->a_offset, module->a, p->lora.rank * pair->in, err));
+        QR_TRY(put(p, pair->b_offset, module->b, p->lora.rank * pair->out, err));
+        if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
+    }
+out:
+    qr_adapter_close(adapter);
+    return status;
+}
+
+static qrun_status open_full(qrun_model *model, qr_parameters *p, qr_error *err) {
+    const qr_whole_options options = {.full = true};
+    qrun_status status = QRUN_OK;
+    *p = (qr_parameters){.model = model};
+    QR_TRY(qr_whole_parameters_describe(p, &options, err));
+    QR_TRY(qr_parameters_create(p, err));
+    QR_TRY(qr_whole_parameters_create(p, &options, err));
+    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
+out:
+    return status;
+}
+
+qrun_status training_read(const qr_parameters *p, const float *device, int64_t n, float *host, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    return backend->copy_out(backend, host, device, (size_t)n * sizeof *host, err);
+}
+
+void training_fixture_close(training_fixture *f) {
+    qr_train_pass_destroy(f->pass);
+    qr_parameters_destroy(&f->parameters);
+    qrun_model_destroy(f->model);
+    *f = (training_fixture){0};
+}
+
+bool training_is_full(const qr_json *entry) { return text_of(entry, "adapter_folder")[0] == '\0'; }
+
+bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
+                           training_fixture *f) {
+    char path[512];
+    qr_error err = {0};
+    *f = (training_fixture){0};
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "base_folder"));
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    params.dtype = options->dtype;
+    const bool quantised = strstr(path, "nf4") != NULL;
+    params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    if (training_is_full(entry)) { params.trainable = true, params.quant = QRUN_QUANT_AUTO; }
+    qrun_status status = qrun_model_open(context, &params, &f->model, &err);
+    snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "adapter_folder"));
+    if (status == QRUN_OK) {
+        const char *modules = strstr(text_of(entry, "name"), "-head") != NULL ? "lm_head" : NULL;
+        status = training_is_full(entry) ? open_full(f->model, &f->parameters, &err)
+                                         : open_adapter(f->model, path, modules, &f->parameters, &err);
+    }
+    f->parameters.lora.dropout = options->dropout;
+    qr_train_limits limits = {.max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
+    if (status == QRUN_OK) {
+        status = qr_checkpoint_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
+    }
+    if (status == QRUN_OK) { status = qr_train_pass_create(f->model, &f->parameters, &limits, &f->pass, &err); }
+    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
+    if (status != QRUN_OK) { training_fixture_close(f); }
+    return status == QRUN_OK;
+}
+
+double training_relative_error(const float *a, const float *b, int64_t n) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return size > 0 ? sqrt(difference / size) : sqrt(difference);
+}

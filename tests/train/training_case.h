@@ -1,0 +1,51 @@
+/* Batches, adapters and gradients of tests/fixtures/training, as training tests use them (tests/golden/README.md). */
+#ifndef QR_TESTS_TRAINING_CASE_H
+#define QR_TESTS_TRAINING_CASE_H
+
+#include "loaders/files/json.h"
+#include "runtime/train/lora_parameters.h"
+#include "runtime/train/pass.h"
+#include "runtime/train/whole_parameters.h"
+
+enum { TRAINING_MAX_TOKENS = 1024, TRAINING_MAX_SEQUENCES = 64 };
+
+typedef struct training_batch {
+    qr_train_batch batch;
+    int64_t n_targets;
+    int32_t ids[TRAINING_MAX_TOKENS], position[TRAINING_MAX_TOKENS], target[TRAINING_MAX_TOKENS];
+    int32_t seq_start[TRAINING_MAX_SEQUENCES + 1];
+    int64_t row_key[TRAINING_MAX_TOKENS];
+} training_batch;
+
+/* The examples [first, first + n) of a batch of the index, side by side; n −1: all. */
+void training_batch_read(const qr_json *entry, int64_t first, int64_t n, training_batch *batch);
+
+/* A base model of the index, the parameters of a PEFT folder (and modules trained whole), and a pass over them. */
+typedef struct training_fixture {
+    qrun_model *model;
+    qr_parameters parameters;
+    qr_train_pass *pass;
+} training_fixture;
+
+typedef struct training_options {
+    qrun_dtype dtype;
+    const char *policy; /* of checkpointing */
+    int64_t max_tokens;
+    float dropout;
+} training_options;
+
+/* Whether an entry is of full fine-tuning: it has no adapter. */
+bool training_is_full(const qr_json *entry);
+
+/* Of an entry of the index. One named "…-head" trains lm_head too. False after a failed check. */
+bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
+                           training_fixture *fixture);
+void training_fixture_close(training_fixture *fixture); /* fine for a zeroed one */
+
+/* ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero. */
+double training_relative_error(const float *a, const float *b, int64_t n);
+
+/* Copies a factor's gradient (or value) to the host; n floats. */
+qrun_status training_read(const qr_parameters *parameters, const float *device, int64_t n, float *host, qr_error *err);
+
+#endif
