@@ -174,10 +174,7 @@ static qrun_status writer_flush(qr_file_writer *writer, qr_error *err) {
 qrun_status qr_file_writer_write(qr_file_writer *writer, const void *bytes, size_t n_bytes, qr_error *err) {
     if (writer->path == NULL) { return QRUN_OK; }
     writer->offset += (int64_t)n_bytes;
-    if (n_bytes > WRITER_BLOCK_BYTES - writer->block_used) {
-        const qrun_status status = writer_flush(writer, err);
-        if (status != QRUN_OK) { return status; }
-    }
+    if (n_bytes > WRITER_BLOCK_BYTES - writer->block_used) { QR_RETURN_IF_ERROR(writer_flush(writer, err)); }
     if (n_bytes > WRITER_BLOCK_BYTES) { return write_all(writer, bytes, n_bytes, err); }
     if (n_bytes > 0) { memcpy(writer->block + writer->block_used, bytes, n_bytes); }
     writer->block_used += n_bytes;

@@ -42,4 +42,11 @@ void qr_error_prefix(qr_error *err, const char *context);
         if (status != QRUN_OK) { goto out; } \
     } while (0)
 
+/* For functions that hold nothing to release: returns the status of expr when it fails. */
+#define QR_RETURN_IF_ERROR(expr)                                      \
+    do {                                                              \
+        const qrun_status qr_failed_status = (expr);                  \
+        if (qr_failed_status != QRUN_OK) { return qr_failed_status; } \
+    } while (0)
+
 #endif

@@ -99,10 +99,10 @@ static qrun_status multiply(side *s, const qr_weight_desc *desc, const canonical
     qr_weight weight = {.desc = *desc, .data = take(s, backend->weight_bytes(backend, desc))};
     const void *device_x;
     float *device_y = take(s, (size_t)(n_rows * OUT) * sizeof *y);
-    qrun_status status = QRUN_OK;
-    QR_TRY(put(s, x, (size_t)(n_rows * IN) * sizeof *x, &device_x, err)); /* fails where what is above did not fit */
-    QR_TRY(backend->weight_put_rows(backend, &weight, 0, OUT, w->codes, err));
-    QR_TRY(backend->weight_put_scales(backend, &weight, &w->scales, err));
+    QR_RETURN_IF_ERROR(
+        put(s, x, (size_t)(n_rows * IN) * sizeof *x, &device_x, err)); /* fails where what is above did not fit */
+    QR_RETURN_IF_ERROR(backend->weight_put_rows(backend, &weight, 0, OUT, w->codes, err));
+    QR_RETURN_IF_ERROR(backend->weight_put_scales(backend, &weight, &w->scales, err));
     const qr_linear_args args = {.weight = &weight,
                                  .x = device_x,
                                  .x_dtype = QR_DTYPE_BF16,
@@ -110,11 +110,10 @@ static qrun_status multiply(side *s, const qr_weight_desc *desc, const canonical
                                  .n_rows = n_rows,
                                  .x_stride = IN,
                                  .y_stride = OUT};
-    QR_TRY(need_workspace(s, qr_linear_workspace(backend, &args), err));
-    QR_TRY(qr_linear(backend, &args, s->workspace, err));
-    QR_TRY(backend->copy_out(backend, y, device_y, (size_t)(n_rows * OUT) * sizeof *y, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(need_workspace(s, qr_linear_workspace(backend, &args), err));
+    QR_RETURN_IF_ERROR(qr_linear(backend, &args, s->workspace, err));
+    QR_RETURN_IF_ERROR(backend->copy_out(backend, y, device_y, (size_t)(n_rows * OUT) * sizeof *y, err));
+    return QRUN_OK;
 }
 
 static qrun_status compare(const char *what, const float *found, const float *expected, int64_t n, double bound,
@@ -203,24 +202,22 @@ static qrun_status attend(side *s, const attention_data *d, float *result, qr_er
     write.pages = take(s, N_PAGES * page_bytes);
     args.pages = write.pages;
     args.dst = take(s, sizeof dst);
-    qrun_status status = QRUN_OK;
-    QR_TRY(put(s, d->k, sizeof d->k, (const void **)&write.k, err));
-    QR_TRY(put(s, d->v, sizeof d->v, (const void **)&write.v, err));
-    QR_TRY(put(s, d->page, sizeof d->page, (const void **)&write.token_page, err));
-    QR_TRY(put(s, d->position, sizeof d->position, (const void **)&write.position, err));
-    QR_TRY(put(s, d->q, sizeof d->q, (const void **)&args.q, err));
-    QR_TRY(put(s, d->table, sizeof d->table, (const void **)&args.block_table, err));
-    QR_TRY(put(s, d->q_start, sizeof d->q_start, (const void **)&args.q_start, err));
-    QR_TRY(put(s, d->first_position, sizeof d->first_position, (const void **)&args.first_position, err));
-    QR_TRY(backend->fill_zero(backend, write.pages, N_PAGES * page_bytes, err));
-    QR_TRY(need_workspace(s, qr_kv_write_workspace(backend, &write), err));
-    QR_TRY(qr_kv_write(backend, &write, s->workspace, err));
-    QR_TRY(need_workspace(s, qr_attention_workspace(backend, &args), err));
-    QR_TRY(qr_attention(backend, &args, s->workspace, err));
-    QR_TRY(backend->copy_out(backend, dst, args.dst, sizeof dst, err));
+    QR_RETURN_IF_ERROR(put(s, d->k, sizeof d->k, (const void **)&write.k, err));
+    QR_RETURN_IF_ERROR(put(s, d->v, sizeof d->v, (const void **)&write.v, err));
+    QR_RETURN_IF_ERROR(put(s, d->page, sizeof d->page, (const void **)&write.token_page, err));
+    QR_RETURN_IF_ERROR(put(s, d->position, sizeof d->position, (const void **)&write.position, err));
+    QR_RETURN_IF_ERROR(put(s, d->q, sizeof d->q, (const void **)&args.q, err));
+    QR_RETURN_IF_ERROR(put(s, d->table, sizeof d->table, (const void **)&args.block_table, err));
+    QR_RETURN_IF_ERROR(put(s, d->q_start, sizeof d->q_start, (const void **)&args.q_start, err));
+    QR_RETURN_IF_ERROR(put(s, d->first_position, sizeof d->first_position, (const void **)&args.first_position, err));
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, write.pages, N_PAGES * page_bytes, err));
+    QR_RETURN_IF_ERROR(need_workspace(s, qr_kv_write_workspace(backend, &write), err));
+    QR_RETURN_IF_ERROR(qr_kv_write(backend, &write, s->workspace, err));
+    QR_RETURN_IF_ERROR(need_workspace(s, qr_attention_workspace(backend, &args), err));
+    QR_RETURN_IF_ERROR(qr_attention(backend, &args, s->workspace, err));
+    QR_RETURN_IF_ERROR(backend->copy_out(backend, dst, args.dst, sizeof dst, err));
     for (int i = 0; i < HEADS * HEAD_DIM; i++) { result[i] = qr_bf16_to_f32(dst[i]); }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* Two roundings to BF16 of numbers below 1. */

@@ -10,4 +10,4 @@ export QRUN_CUDA_LIBRARY
 [ -r "$QRUN_CUDA_LIBRARY" ] || { echo "there is no $QRUN_CUDA_LIBRARY; build it first"; exit 1; }
 "$build/tests/kernels/test_ops_simt"
 "$build/tests/runtime/test_goldens"
-"$build/tests/runtime/test_training"
+"$build/tests/train/test_training"

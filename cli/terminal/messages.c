@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/progress.h"
 
 static void print_message(const char *format, va_list arguments) {
@@ -50,7 +51,8 @@ int exit_code_of(qrun_status status) {
 
 int complain_error(const qrun_error *error) {
     const char *message = error->message[0] != '\0' ? error->message : qrun_status_message(error->status);
-    return complain(exit_code_of(error->status), "%s", message);
+    char text[sizeof error->message + 256];
+    return complain(exit_code_of(error->status), "%s", api_names_to_options(message, text, sizeof text));
 }
 
 void *reallocate(void *memory, size_t n_bytes) {

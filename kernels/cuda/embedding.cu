@@ -54,8 +54,7 @@ static qrun_status run_embedding_backward(qr_cuda_backend &cuda, const qr_embedd
 
 static qrun_status run_scatter_rows(qr_cuda_backend &cuda, const qr_scatter_rows_args &args, void *, qr_error *err) {
     const size_t n_bytes = static_cast<size_t>(args.n_dst_rows * args.dim) * sizeof(float);
-    const qrun_status status = qr_device_zero(cuda.device, args.dst, n_bytes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, args.dst, n_bytes, err));
     return QR_LAUNCH(cuda.device, err, scatter_rows_kernel, blocks_for(args.n_rows * args.dim, THREADS), THREADS, 0,
                      args);
 }

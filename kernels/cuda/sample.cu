@@ -282,15 +282,13 @@ static qrun_status run_sample(qr_cuda_backend &cuda, const qr_sample_args &args,
     chunk_part *parts = static_cast<chunk_part *>(workspace);
     const int64_t n_chunks = chunks_of(args.vocab);
     const dim3 chunks(static_cast<unsigned>(args.n_draws * n_chunks)), draws(static_cast<unsigned>(args.n_draws));
-    qrun_status status = QRUN_OK;
-    QR_TRY(
+    QR_RETURN_IF_ERROR(
         QR_LAUNCH(cuda.device, err, sample_scan_kernel, chunks, THREADS, sizeof(scan_scratch), args, n_chunks, parts));
-    QR_TRY(QR_LAUNCH(cuda.device, err, sample_weigh_kernel, chunks, THREADS, sizeof(weigh_scratch), args, n_chunks,
-                     parts));
-    QR_TRY(QR_LAUNCH(cuda.device, err, sample_choose_kernel, draws, THREADS, sizeof(choose_scratch), args, n_chunks,
-                     parts));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sample_weigh_kernel, chunks, THREADS, sizeof(weigh_scratch), args,
+                                 n_chunks, parts));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sample_choose_kernel, draws, THREADS, sizeof(choose_scratch), args,
+                                 n_chunks, parts));
+    return QRUN_OK;
 }
 
 QR_CUDA_OP(sample, sample_workspace, run_sample)

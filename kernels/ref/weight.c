@@ -58,8 +58,7 @@ static size_t rows_bytes(const qr_weight_desc *desc, int64_t row, int64_t n_rows
 static qrun_status weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                    const void *codes, qr_error *err) {
     (void)backend;
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     memcpy((unsigned char *)weight->data + qr_weight_row_offset(&weight->desc, row), codes,
            rows_bytes(&weight->desc, row, n_rows));
     return QRUN_OK;
@@ -68,8 +67,7 @@ static qrun_status weight_put_rows(qr_backend *backend, qr_weight *weight, int64
 static qrun_status weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
                                    void *codes, qr_error *err) {
     (void)backend;
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     memcpy(codes, (const unsigned char *)weight->data + qr_weight_row_offset(&weight->desc, row),
            rows_bytes(&weight->desc, row, n_rows));
     return QRUN_OK;
@@ -82,8 +80,7 @@ static void copy_part(void *dst, const void *src, size_t n_bytes) {
 static qrun_status weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
                                      qr_error *err) {
     (void)backend;
-    const qrun_status status = qr_check_weight_scales(&weight->desc, scales, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_scales(&weight->desc, scales, err));
     const scale_sizes sizes = sizes_of(&weight->desc);
     const scale_parts parts = parts_of(weight);
     copy_part(parts.row_absmax, scales->row_absmax, sizes.row_absmax);

@@ -123,8 +123,7 @@ static qrun_status sort_tensor(qr_adapter *adapter, const qr_safetensors_tensor 
     if ((QR_DTYPES_FLOAT & QR_DTYPE_BIT(tensor->dtype)) == 0) {
         return fail_tensor(adapter, tensor, "is not F32, F16 or BF16", err);
     }
-    const qrun_status status = split_name(adapter, tensor, &role, &name, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(split_name(adapter, tensor, &role, &name, err));
     return role == ROLE_PARAMETER ? add_parameter(adapter, tensor, name, err)
                                   : add_piece(adapter, tensor, role, name, err);
 }
@@ -224,21 +223,23 @@ static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *mo
 static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
     qrun_status status = QRUN_OK;
     for (size_t i = 0; i < qr_safetensors_count(adapter->file); i++) {
-        QR_TRY(sort_tensor(adapter, qr_safetensors_get(adapter->file, i), err));
+        QR_RETURN_IF_ERROR(sort_tensor(adapter, qr_safetensors_get(adapter->file, i), err));
     }
-    QR_TRY(merge_modules(adapter, err));
-    for (size_t i = 0; i < adapter->n_modules; i++) { QR_TRY(check_module(adapter, &adapter->modules[i], err)); }
+    QR_RETURN_IF_ERROR(merge_modules(adapter, err));
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        QR_RETURN_IF_ERROR(check_module(adapter, &adapter->modules[i], err));
+    }
     if (adapter->n_parameters > 0) {
         qsort(adapter->parameters, adapter->n_parameters, sizeof *adapter->parameters, compare_parameters);
     }
     for (size_t i = 1; i < adapter->n_parameters; i++) {
         if (strcmp(adapter->parameters[i - 1].name, adapter->parameters[i].name) != 0) { continue; }
-        QR_TRY(fail_tensor(adapter, adapter->parameters[i].tensor, "is there twice, also as base_layer", err));
+        QR_RETURN_IF_ERROR(
+            fail_tensor(adapter, adapter->parameters[i].tensor, "is there twice, also as base_layer", err));
     }
     if (adapter->n_modules + adapter->n_parameters == 0) {
         status = qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no tensors", qr_safetensors_shard_path(adapter->file, 0));
     }
-out:
     return status;
 }
 

@@ -135,8 +135,7 @@ static void free_pattern_values(qr_pattern_values *values) {
 static qrun_status find_value(const qr_pattern_values *values, const char *module, double *value, qr_error *err) {
     for (size_t i = 0; i < values->n; i++) {
         bool matches;
-        const qrun_status status = qr_module_pattern_match(values->items[i].pattern, module, &matches, NULL, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_module_pattern_match(values->items[i].pattern, module, &matches, NULL, err));
         if (!matches) { continue; }
         *value = values->items[i].value;
         return QRUN_OK;
@@ -228,30 +227,30 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
 
 static qrun_status read_all(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err) {
     const char *base_model = NULL;
-    qrun_status status;
+    qrun_status status = QRUN_OK;
     config->rank = 8; /* PEFT's defaults */
     config->alpha = 8;
-    QR_TRY(check_kind(root, what, err));
-    QR_TRY(check_features(root, what, err));
-    QR_TRY(check_initialisation(root, what, err));
-    QR_TRY(qr_json_get_string(root, "base_model_name_or_path", &base_model, what, err));
-    QR_TRY(qr_json_get_int(root, "r", 1, QR_LORA_MAX_RANK, &config->rank, what, err));
-    QR_TRY(qr_json_get_double(root, "lora_alpha", -1e9, 1e9, &config->alpha, what, err));
-    QR_TRY(qr_json_get_bool(root, "use_rslora", &config->use_rslora, what, err));
-    QR_TRY(qr_json_get_bool(root, "use_dora", &config->use_dora, what, err));
-    QR_TRY(qr_json_get_bool(root, "fan_in_fan_out", &config->fan_in_fan_out, what, err));
-    QR_TRY(read_pattern_values(root, "rank_pattern", 1, QR_LORA_MAX_RANK, true, what, &config->rank_pattern, err));
-    QR_TRY(read_pattern_values(root, "alpha_pattern", -1e9, 1e9, false, what, &config->alpha_pattern, err));
-    QR_TRY(read_module_set(root, "target_modules", what, &config->target_modules, err));
-    QR_TRY(read_module_set(root, "exclude_modules", what, &config->exclude_modules, err));
-    QR_TRY(read_patterns(qr_json_get(root, "modules_to_save"), "modules_to_save", QR_PATTERN_CONTAINER, what,
-                         &config->modules_to_save, &config->n_modules_to_save, err));
-    QR_TRY(read_layers(root, what, config, err));
+    QR_RETURN_IF_ERROR(check_kind(root, what, err));
+    QR_RETURN_IF_ERROR(check_features(root, what, err));
+    QR_RETURN_IF_ERROR(check_initialisation(root, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(root, "base_model_name_or_path", &base_model, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(root, "r", 1, QR_LORA_MAX_RANK, &config->rank, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_double(root, "lora_alpha", -1e9, 1e9, &config->alpha, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(root, "use_rslora", &config->use_rslora, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(root, "use_dora", &config->use_dora, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(root, "fan_in_fan_out", &config->fan_in_fan_out, what, err));
+    QR_RETURN_IF_ERROR(
+        read_pattern_values(root, "rank_pattern", 1, QR_LORA_MAX_RANK, true, what, &config->rank_pattern, err));
+    QR_RETURN_IF_ERROR(read_pattern_values(root, "alpha_pattern", -1e9, 1e9, false, what, &config->alpha_pattern, err));
+    QR_RETURN_IF_ERROR(read_module_set(root, "target_modules", what, &config->target_modules, err));
+    QR_RETURN_IF_ERROR(read_module_set(root, "exclude_modules", what, &config->exclude_modules, err));
+    QR_RETURN_IF_ERROR(read_patterns(qr_json_get(root, "modules_to_save"), "modules_to_save", QR_PATTERN_CONTAINER,
+                                     what, &config->modules_to_save, &config->n_modules_to_save, err));
+    QR_RETURN_IF_ERROR(read_layers(root, what, config, err));
     if (base_model != NULL) {
         config->base_model = qr_strdup(base_model);
         if (config->base_model == NULL) { status = qr_fail_memory(err, what, strlen(base_model)); }
     }
-out:
     return status;
 }
 
@@ -289,8 +288,7 @@ void qr_adapter_config_free(qr_adapter_config *config) {
 qrun_status qr_adapter_config_saves(const qr_adapter_config *config, const char *module, bool *saved, qr_error *err) {
     *saved = false;
     for (size_t i = 0; i < config->n_modules_to_save && !*saved; i++) {
-        const qrun_status status = qr_module_pattern_match(config->modules_to_save[i], module, saved, NULL, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_module_pattern_match(config->modules_to_save[i], module, saved, NULL, err));
     }
     return QRUN_OK;
 }
@@ -301,8 +299,7 @@ static qrun_status is_in_layers(const qr_adapter_config *config, const char *mod
     bool matches = false;
     int64_t layer = -1;
     for (size_t i = 0; i < config->n_layer_patterns && !matches; i++) {
-        const qrun_status status = qr_module_pattern_match(config->layer_patterns[i], module, &matches, &layer, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_module_pattern_match(config->layer_patterns[i], module, &matches, &layer, err));
     }
     for (size_t i = 0; i < config->n_layers; i++) { *inside |= matches && config->layers[i] == layer; }
     return QRUN_OK;

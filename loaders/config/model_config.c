@@ -172,8 +172,7 @@ static qrun_status read_activation(const source *s, qr_model_config *config) {
         {"gelu", QR_ACTIVATION_GELU_ERF},
     };
     const char *name = s->defaults->activation;
-    const qrun_status status = qr_json_get_string(s->json, s->defaults->names->activation, &name, s->what, s->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, s->defaults->names->activation, &name, s->what, s->err));
     for (size_t i = 0; i < QR_COUNT_OF(known); i++) {
         if (strcmp(name, known[i].name) == 0) {
             config->activation = known[i].activation;
@@ -207,28 +206,27 @@ static qrun_status refuse_flag(const source *s, const char *key) {
 
 static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
-    qrun_status status;
+    qrun_status status = QRUN_OK;
     config->query_pre_attn_scalar = (double)config->head_dim;
     config->scale_embeddings = config->norm_adds_one = is_gemma;
     if (is_gemma) {
         config->query_pre_attn_scalar = 256;
         config->attn_logit_softcapping = s->defaults->attn_softcap;
         config->final_logit_softcapping = s->defaults->final_softcap;
-        QR_TRY(qr_json_get_double(s->json, "query_pre_attn_scalar", 1e-6, 1e9, &config->query_pre_attn_scalar, s->what,
-                                  s->err));
-        QR_TRY(read_nullable(s, "attn_logit_softcapping", 1e9, &config->attn_logit_softcapping));
-        QR_TRY(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
-        QR_TRY(refuse_flag(s, "use_bidirectional_attention"));
+        QR_RETURN_IF_ERROR(qr_json_get_double(s->json, "query_pre_attn_scalar", 1e-6, 1e9,
+                                              &config->query_pre_attn_scalar, s->what, s->err));
+        QR_RETURN_IF_ERROR(read_nullable(s, "attn_logit_softcapping", 1e9, &config->attn_logit_softcapping));
+        QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
+        QR_RETURN_IF_ERROR(refuse_flag(s, "use_bidirectional_attention"));
     }
     if (config->family == QR_FAMILY_GPT2) {
         bool scales = true;
-        QR_TRY(qr_json_get_bool(s->json, "scale_attn_weights", &scales, s->what, s->err));
+        QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "scale_attn_weights", &scales, s->what, s->err));
         if (!scales) { config->query_pre_attn_scalar = 1; }
-        QR_TRY(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
-        QR_TRY(refuse_flag(s, "add_cross_attention"));
+        QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
+        QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
     status = read_biases(s, config);
-out:
     return status;
 }
 
@@ -307,15 +305,15 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
     }
     const qr_json *scaling = qr_json_get(s->json, "rope_scaling");
     const qr_json *full = qr_json_is_null(scaling) ? qr_json_get(parameters, "full_attention") : scaling;
-    qrun_status status;
-    QR_TRY(qr_json_get_double(qr_json_get(parameters, "full_attention"), "rope_theta", 1, 1e15, &context->default_theta,
-                              s->what, s->err));
-    QR_TRY(qr_rope_config_read(full, context, &config->rope, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_double(qr_json_get(parameters, "full_attention"), "rope_theta", 1, 1e15,
+                                          &context->default_theta, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_rope_config_read(full, context, &config->rope, s->err));
     context->default_theta = 1e4;
-    QR_TRY(qr_json_get_double(s->json, "rope_local_base_freq", 1, 1e15, &context->default_theta, s->what, s->err));
-    QR_TRY(qr_rope_config_read(qr_json_get(parameters, "sliding_attention"), context, &config->rope_local, s->err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(
+        qr_json_get_double(s->json, "rope_local_base_freq", 1, 1e15, &context->default_theta, s->what, s->err));
+    QR_RETURN_IF_ERROR(
+        qr_rope_config_read(qr_json_get(parameters, "sliding_attention"), context, &config->rope_local, s->err));
+    return QRUN_OK;
 }
 
 static qrun_status read_rope(const source *s, qr_model_config *config) {
@@ -326,15 +324,15 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
                                .partial_rotary_factor = 1};
-    qrun_status status;
-    QR_TRY(qr_json_get_double(s->json, "rope_theta", 1, 1e15, &context.default_theta, s->what, s->err));
-    QR_TRY(qr_json_get_double(s->json, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_double(s->json, "rope_theta", 1, 1e15, &context.default_theta, s->what, s->err));
+    QR_RETURN_IF_ERROR(
+        qr_json_get_double(s->json, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor, s->what, s->err));
     if (config->family == QR_FAMILY_PHI3) {
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
     }
-    QR_TRY(qr_json_get_int(s->json, "original_max_position_embeddings", 1, INT64_C(1) << 31,
-                           &context.original_max_position_embeddings, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "original_max_position_embeddings", 1, INT64_C(1) << 31,
+                                       &context.original_max_position_embeddings, s->what, s->err));
     if (config->family == QR_FAMILY_GEMMA3) { return read_two_ropes(s, &context, config); }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
     if (qr_json_is_null(parameters)) { parameters = qr_json_get(s->json, "rope_parameters"); }
@@ -342,10 +340,9 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
         return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: rotary parameters by layer type are not supported for %s",
                        s->what, qr_model_family_name(config->family));
     }
-    QR_TRY(qr_rope_config_read(parameters, &context, &config->rope, s->err));
-    QR_TRY(qr_rope_config_read(parameters, &context, &config->rope_local, s->err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope, s->err));
+    QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope_local, s->err));
+    return QRUN_OK;
 }
 
 /* ---- types, ids, quantisation ------------------------------------------------------------------------------------ */
@@ -380,14 +377,14 @@ static qrun_status read_identity(const source *s, qr_model_config *config) {
     const qr_json *const objects[] = {s->json, s->root};
     qrun_status status = QRUN_OK;
     for (size_t i = 0; i < QR_COUNT_OF(objects) && status == QRUN_OK; i++) {
-        QR_TRY(read_dtype(objects[i], "torch_dtype", s->what, &config->dtype, s->err));
-        QR_TRY(read_dtype(objects[i], "dtype", s->what, &config->dtype, s->err));
-        QR_TRY(qr_token_id_read(objects[i], "bos_token_id", &config->bos_token_id, s->what, s->err));
-        QR_TRY(qr_token_id_read(objects[i], "pad_token_id", &config->pad_token_id, s->what, s->err));
-        QR_TRY(qr_token_ids_read(objects[i], "eos_token_id", &config->eos, s->what, s->err));
-        QR_TRY(qr_json_get_bool(objects[i], "tie_word_embeddings", &config->tie_word_embeddings, s->what, s->err));
+        QR_RETURN_IF_ERROR(read_dtype(objects[i], "torch_dtype", s->what, &config->dtype, s->err));
+        QR_RETURN_IF_ERROR(read_dtype(objects[i], "dtype", s->what, &config->dtype, s->err));
+        QR_RETURN_IF_ERROR(qr_token_id_read(objects[i], "bos_token_id", &config->bos_token_id, s->what, s->err));
+        QR_RETURN_IF_ERROR(qr_token_id_read(objects[i], "pad_token_id", &config->pad_token_id, s->what, s->err));
+        QR_RETURN_IF_ERROR(qr_token_ids_read(objects[i], "eos_token_id", &config->eos, s->what, s->err));
+        QR_RETURN_IF_ERROR(
+            qr_json_get_bool(objects[i], "tie_word_embeddings", &config->tie_word_embeddings, s->what, s->err));
     }
-out:
     return status;
 }
 
@@ -444,31 +441,31 @@ static qrun_status read_quantization(const source *s, qr_model_config *config) {
     if (qr_json_is_null(object)) { return QRUN_OK; }
     bool in_4bit = false, in_8bit = false;
     const char *method = NULL;
-    qrun_status status;
-    QR_TRY(qr_json_get_bool(object, "load_in_4bit", &in_4bit, s->what, s->err));
-    QR_TRY(qr_json_get_bool(object, "load_in_8bit", &in_8bit, s->what, s->err));
-    QR_TRY(qr_json_get_string(object, "quant_method", &method, s->what, s->err));
+    qrun_status status = QRUN_OK;
+    QR_RETURN_IF_ERROR(qr_json_get_bool(object, "load_in_4bit", &in_4bit, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(object, "load_in_8bit", &in_8bit, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(object, "quant_method", &method, s->what, s->err));
     if (method == NULL && (in_4bit || in_8bit)) { method = "bitsandbytes"; }
     if (method == NULL || strcmp(method, "bitsandbytes") != 0) {
         status = qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
                          "%s: the model is stored in the %.40s format, which is not supported; use the original 16-bit "
                          "model instead, qrun quantises it while loading",
                          s->what, method != NULL ? method : "unknown");
-        goto out;
+        return status;
     }
     if (in_4bit == in_8bit) {
         status = qr_fail(s->err, QRUN_ERROR_INPUT,
                          "%s: quantization_config should say either load_in_4bit or "
                          "load_in_8bit",
                          s->what);
-        goto out;
+        return status;
     }
     quantization->stored = in_4bit ? QR_STORED_BNB_NF4 : QR_STORED_BNB_INT8;
-    if (in_4bit) { QR_TRY(check_bnb_4bit(object, s)); }
-    QR_TRY(qr_json_get_bool(object, "bnb_4bit_use_double_quant", &quantization->double_quantised, s->what, s->err));
-    QR_TRY(read_dtype(object, "bnb_4bit_compute_dtype", s->what, &quantization->compute_dtype, s->err));
-    QR_TRY(read_skip_modules(qr_json_get(object, "llm_int8_skip_modules"), s, quantization));
-out:
+    if (in_4bit) { QR_RETURN_IF_ERROR(check_bnb_4bit(object, s)); }
+    QR_RETURN_IF_ERROR(
+        qr_json_get_bool(object, "bnb_4bit_use_double_quant", &quantization->double_quantised, s->what, s->err));
+    QR_RETURN_IF_ERROR(read_dtype(object, "bnb_4bit_compute_dtype", s->what, &quantization->compute_dtype, s->err));
+    QR_RETURN_IF_ERROR(read_skip_modules(qr_json_get(object, "llm_int8_skip_modules"), s, quantization));
     return status;
 }
 
@@ -476,8 +473,7 @@ out:
 
 static qrun_status read_all(source *s, qr_model_config *config) {
     const char *model_type = NULL;
-    qrun_status status;
-    QR_TRY(qr_json_get_string(s->root, "model_type", &model_type, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->root, "model_type", &model_type, s->what, s->err));
     if (model_type == NULL) {
         return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: has no \"model_type\"; is this the config.json of a model?",
                        s->what);
@@ -490,22 +486,23 @@ static qrun_status read_all(source *s, qr_model_config *config) {
         }
         model_type = "gemma3_text";
     }
-    QR_TRY(find_family(model_type, s->what, &config->family, s->err));
+    QR_RETURN_IF_ERROR(find_family(model_type, s->what, &config->family, s->err));
     s->defaults = &families[config->family];
     config->norm_eps = s->defaults->norm_eps;
     config->initializer_range = 0.02;
-    QR_TRY(check_architecture(s));
-    QR_TRY(read_quantization(s, config));
-    QR_TRY(read_sizes(s, config));
-    QR_TRY(qr_json_get_double(s->json, s->defaults->names->norm_eps, 0, 1, &config->norm_eps, s->what, s->err));
-    QR_TRY(qr_json_get_double(s->json, "initializer_range", 0, 100, &config->initializer_range, s->what, s->err));
-    QR_TRY(read_activation(s, config));
-    QR_TRY(read_attention(s, config));
-    QR_TRY(read_windows(s, config));
-    QR_TRY(read_rope(s, config));
-    QR_TRY(read_identity(s, config));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(check_architecture(s));
+    QR_RETURN_IF_ERROR(read_quantization(s, config));
+    QR_RETURN_IF_ERROR(read_sizes(s, config));
+    QR_RETURN_IF_ERROR(
+        qr_json_get_double(s->json, s->defaults->names->norm_eps, 0, 1, &config->norm_eps, s->what, s->err));
+    QR_RETURN_IF_ERROR(
+        qr_json_get_double(s->json, "initializer_range", 0, 100, &config->initializer_range, s->what, s->err));
+    QR_RETURN_IF_ERROR(read_activation(s, config));
+    QR_RETURN_IF_ERROR(read_attention(s, config));
+    QR_RETURN_IF_ERROR(read_windows(s, config));
+    QR_RETURN_IF_ERROR(read_rope(s, config));
+    QR_RETURN_IF_ERROR(read_identity(s, config));
+    return QRUN_OK;
 }
 
 qrun_status qr_model_config_parse(const qr_json *root, const char *what, qr_model_config *config, qr_error *err) {

@@ -59,8 +59,7 @@ static qrun_status check_required(const qr_json *parameters, const qr_rope_conte
 static qrun_status read_rotary_dim(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                                    qr_error *err) {
     double part = context->partial_rotary_factor;
-    const qrun_status status = qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err));
     rope->rotary_dim = (int64_t)((double)context->head_dim * part);
     if (rope->rotary_dim >= 2 && rope->rotary_dim % 2 == 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
@@ -86,9 +85,8 @@ static qrun_status read_numbers(const qr_json *parameters, const qr_rope_context
         {"mscale_all_dim", 0, 1e6, &rope->mscale_all_dim},
     };
     for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
-        const qrun_status status = qr_json_get_double(parameters, numbers[i].key, numbers[i].low, numbers[i].high,
-                                                      numbers[i].value, context->what, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_json_get_double(parameters, numbers[i].key, numbers[i].low, numbers[i].high,
+                                              numbers[i].value, context->what, err));
     }
     if (rope->type == QR_ROPE_LLAMA3 && rope->high_freq_factor <= rope->low_freq_factor) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"high_freq_factor\" must be greater than \"low_freq_factor\"",
@@ -101,9 +99,8 @@ static qrun_status read_numbers(const qr_json *parameters, const qr_rope_context
 static qrun_status read_original_positions(const qr_json *parameters, const qr_rope_context *context,
                                            qr_rope_config *rope, qr_error *err) {
     rope->original_max_position_embeddings = context->max_position_embeddings;
-    const qrun_status status = qr_json_get_int(parameters, "original_max_position_embeddings", 1, MAX_POSITIONS,
-                                               &rope->original_max_position_embeddings, context->what, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_int(parameters, "original_max_position_embeddings", 1, MAX_POSITIONS,
+                                       &rope->original_max_position_embeddings, context->what, err));
     if (context->original_max_position_embeddings > 0) {
         rope->original_max_position_embeddings = context->original_max_position_embeddings;
     }

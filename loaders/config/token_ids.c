@@ -22,8 +22,7 @@ qrun_status qr_token_ids_read(const qr_json *object, const char *key, qr_token_i
     if (cJSON_IsNull(member)) { return QRUN_OK; }
     if (!cJSON_IsArray(member)) { return append_id(member, key, ids, what, err); }
     for (const qr_json *item = qr_json_first(member); item != NULL; item = item->next) {
-        const qrun_status status = append_id(item, key, ids, what, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(append_id(item, key, ids, what, err));
     }
     return QRUN_OK;
 }
@@ -32,8 +31,7 @@ qrun_status qr_token_id_read(const qr_json *object, const char *key, int64_t *id
     qr_token_ids ids;
     if (qr_json_get(object, key) == NULL) { return QRUN_OK; }
     ids.n = 0;
-    const qrun_status status = qr_token_ids_read(object, key, &ids, what, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_token_ids_read(object, key, &ids, what, err));
     if (ids.n > 1) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" should be one token id", what, key); }
     *id = ids.n == 1 ? ids.ids[0] : -1;
     return QRUN_OK;

@@ -139,8 +139,7 @@ static qrun_status arrange(qr_batch_plan *plan, planned_example *list, const qr_
         return lay_out(plan, list, group_by_length(list, n, options, epoch), 0, err);
     }
     if (options->mode == QR_BATCH_PACK) {
-        const qrun_status status = pack_rows(list, n, options->row_tokens, plan->examples, &n_groups, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(pack_rows(list, n, options->row_tokens, plan->examples, &n_groups, err));
     }
     return lay_out(plan, list, n_groups, options->batch_rows, err);
 }

@@ -109,8 +109,7 @@ static bool check(qr_cache *cache, uint64_t key) {
 
 qrun_status qr_cache_open(qr_cache *cache, const char *path, uint64_t key, qr_error *err) {
     *cache = (qr_cache){0};
-    const qrun_status status = qr_file_map_open(path, &cache->map, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_file_map_open(path, &cache->map, err));
     if (check(cache, key)) { return QRUN_OK; }
     qr_cache_close(cache);
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a whole file of tokenised data; remove it", path);

@@ -153,22 +153,20 @@ static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, 
     bool done;
     size_t n_before, n_ignored;
     const char *behind, *tail;
-    qrun_status status;
-    QR_TRY(choose_word(r, whole, err));
-    QR_TRY(render_with_word(r, i, r->n, &r->before, &done, err));
-    if (done) { QR_TRY(render_with_word(r, i, i + 1, &r->after, &done, err)); }
+    QR_RETURN_IF_ERROR(choose_word(r, whole, err));
+    QR_RETURN_IF_ERROR(render_with_word(r, i, r->n, &r->before, &done, err));
+    if (done) { QR_RETURN_IF_ERROR(render_with_word(r, i, i + 1, &r->after, &done, err)); }
     if (!done || !split_at_word(r, &r->before, &n_before, &behind) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
-        goto out;
+        return QRUN_OK;
     }
     const size_t n_behind = strlen(behind);
     if (whole->size < n_before + n_behind || memcmp(whole->data, r->before.data, n_before) != 0 ||
         memcmp(whole->data + whole->size - n_behind, behind, n_behind) != 0) {
-        goto out;
+        return QRUN_OK;
     }
     *span = (qr_text_span){n_before, whole->size - n_behind + common_bytes(behind, n_behind, tail, strlen(tail))};
     *found = true;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {

@@ -129,16 +129,14 @@ static qrun_status push_all(qr_tokens *tokens, qr_buffer *is_target, const qr_to
 static qrun_status encode_document(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
     const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
     qr_tokens *tokens = &example->tokens;
-    qrun_status status;
     if (!qr_buffer_ok(&example->marked.text)) { return qr_fail_memory(err, "an example", example->marked.text.size); }
-    QR_TRY(push_all(tokens, &example->is_target, &encoder->first, 0, err));
-    QR_TRY(qr_marked_text_encode(&example->marked, encoder->tokenizer, tokens, &example->is_target, err));
-    QR_TRY(push_all(tokens, &example->is_target, &encoder->last, 1, err));
+    QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &encoder->first, 0, err));
+    QR_RETURN_IF_ERROR(qr_marked_text_encode(&example->marked, encoder->tokenizer, tokens, &example->is_target, err));
+    QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &encoder->last, 1, err));
     if (eos_id >= 0 && (tokens->n == 0 || tokens->ids[tokens->n - 1] != eos_id)) {
-        QR_TRY(push_all(tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err));
+        QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status encode_completion(const qr_example_encoder *encoder, const char *completion,

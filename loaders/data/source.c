@@ -52,8 +52,7 @@ static bool begins_over_several_lines(const qr_dataset_source *source) {
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err) {
     enum { PROBE_BYTES = 1 << 16 };
     *source = (qr_dataset_source){.path = path, .line = 1};
-    const qrun_status status = qr_file_map_open(path, &source->map, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_file_map_open(path, &source->map, err));
     const qr_file_map *map = &source->map;
     if (map->size >= 3 && memcmp(map->data, "\xEF\xBB\xBF", 3) == 0) { source->at = 3; }
     if (map->size > 0 && memchr(map->data, 0, map->size < PROBE_BYTES ? map->size : PROBE_BYTES) != NULL) {

@@ -149,16 +149,15 @@ static qrun_status count_common(const qr_tokenizer *tokenizer, const char *text,
 static qrun_status mark_by_comparison(const qr_marked_text *marked, const qr_tokenizer *tokenizer, const int32_t *ids,
                                       size_t n, uint8_t *is_target, qr_error *err) {
     const qr_buffer *text = &marked->text;
-    qrun_status status = QRUN_OK;
     for (size_t i = 0; i < marked->n_spans; i++) {
         const qr_text_span span = marked->spans[i];
         size_t n_behind, n_before;
-        QR_TRY(count_common(tokenizer, text->data + span.start, text->size - span.start, ids, n, true, &n_behind, err));
-        QR_TRY(count_common(tokenizer, text->data, span.end, ids, n, false, &n_before, err));
+        QR_RETURN_IF_ERROR(
+            count_common(tokenizer, text->data + span.start, text->size - span.start, ids, n, true, &n_behind, err));
+        QR_RETURN_IF_ERROR(count_common(tokenizer, text->data, span.end, ids, n, false, &n_before, err));
         for (size_t k = n - n_behind; k < n_before; k++) { is_target[k] = 1; }
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_marked_text_encode(const qr_marked_text *marked, const qr_tokenizer *tokenizer, qr_tokens *tokens,

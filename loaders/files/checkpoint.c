@@ -47,8 +47,7 @@ static qrun_status find_vector(qr_checkpoint *c, const char *name, qr_dtype dtyp
 static qrun_status check_sum(const qr_checkpoint *c, const char *path, qr_error *err) {
     char made[24];
     const char *stored = "";
-    const qrun_status status = qr_json_get_string(c->state, "checksum", &stored, path, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(c->state, "checksum", &stored, path, err));
     uint64_t hash = qr_hash_words(QR_HASH_START, c->parameters->data, c->parameters->n_bytes);
     hash = qr_hash_words(hash, c->optimizer->data, c->optimizer->n_bytes);
     snprintf(made, sizeof made, "%016" PRIx64, hash);

@@ -212,8 +212,7 @@ static qrun_status read_string(parser *p, char **value) {
     while (p->at < end) {
         const unsigned char c = (unsigned char)p->text[p->at];
         if (c == '\\') {
-            const qrun_status status = read_escape(p, &out);
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(read_escape(p, &out));
         } else if (c < 0x20U) {
             return fail_at(p, p->at, "control character 0x%02x in a string; write it as \\u%04x", c, c);
         } else if (c < 0x80U) {
@@ -277,8 +276,7 @@ static qrun_status read_number(parser *p, cJSON *node) {
     const size_t start = p->at;
     size_t end = start;
     bool is_integer = false;
-    const qrun_status status = scan_number(p, &end, &is_integer);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(scan_number(p, &end, &is_integer));
     const size_t length = end - start;
     if (!qr_array_reserve(&p->number, &p->number_capacity, length + 1, 1)) { return fail_memory(p); }
     memcpy(p->number, p->text + start, length);
@@ -433,8 +431,7 @@ static qrun_status parse_text(parser *p) {
     if (p->n_bytes >= 3 && memcmp(p->text, "\xEF\xBB\xBF", 3) == 0) {
         return fail_at(p, 0, "begins with a byte-order mark; save it as UTF-8 without one");
     }
-    qrun_status status = read_value(p, &p->tree->root);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(read_value(p, &p->tree->root));
     skip_space(p);
     return p->at == p->n_bytes ? QRUN_OK : fail_unexpected(p, "the end of the text");
 }

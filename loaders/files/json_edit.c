@@ -124,8 +124,7 @@ qrun_status qr_json_edit_find(const char *text, size_t n_bytes, const char *what
                               size_t *end, qr_error *err) {
     qr_json *root = NULL;
     *begin = *end = 0;
-    const qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_parse(text, n_bytes, what, &root, err));
     const int index = cJSON_IsObject(root) ? member_index(root, key) : -1;
     if (index >= 0) {
         const member_place place = find_place(text, index);

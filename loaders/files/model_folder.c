@@ -183,8 +183,7 @@ static qrun_status read_commit(const char *repository, char **commit, qr_error *
 
 static qrun_status resolve_snapshot(const char *repository, char **folder, qr_error *err) {
     char *commit;
-    const qrun_status status = read_commit(repository, &commit, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(read_commit(repository, &commit, err));
     qr_buffer path = {0};
     qr_buffer_append_format(&path, "%s/snapshots/%s", repository, commit);
     qr_free(commit);

@@ -198,8 +198,7 @@ static qrun_status add_shard(qr_safetensors *file, char *path, qr_error *err) {
         }
         qr_safetensors_tensor *tensor = &file->tensors[file->n_tensors];
         *tensor = (qr_safetensors_tensor){.shard = number};
-        status = read_tensor(s, item, tensor, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(read_tensor(s, item, tensor, err));
         file->n_tensors++;
     }
     const size_t n = file->n_tensors - s->first_tensor;

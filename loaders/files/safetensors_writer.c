@@ -81,8 +81,7 @@ static qrun_status deal_to_shards(qr_safetensors_writer *w, const qr_safetensors
     for (size_t i = 0; i < w->n_tensors; i++) {
         planned_tensor *tensor = &w->tensors[i];
         *tensor = (planned_tensor){.spec = &specs[i]};
-        const qrun_status status = check_spec(&specs[i], &tensor->n_bytes, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(check_spec(&specs[i], &tensor->n_bytes, err));
         const int64_t n_bytes = (int64_t)tensor->n_bytes;
         if (!qr_count_add(w->total_bytes, n_bytes, &w->total_bytes)) {
             return qr_fail(err, QRUN_ERROR_ARGUMENT, "the tensors up to \"%s\" are too large together", specs[i].name);
@@ -255,8 +254,7 @@ qrun_status qr_safetensors_writer_write(qr_safetensors_writer *w, const void *by
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: %zu bytes for tensor \"%s\", which has only %zu left", w->folder,
                        n_bytes, tensor->spec->name, tensor->n_bytes - w->next_bytes);
     }
-    const qrun_status status = qr_file_writer_write(&w->file, bytes, n_bytes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_file_writer_write(&w->file, bytes, n_bytes, err));
     w->next_bytes += n_bytes;
     return advance(w, err);
 }

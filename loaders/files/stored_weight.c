@@ -30,8 +30,7 @@ static qrun_status require_vector(const qr_safetensors *file, const char *module
 static qrun_status check_map(const qr_safetensors *file, const char *module, const char *suffix, const float *expected,
                              int64_t n, qr_error *err) {
     const qr_safetensors_tensor *map;
-    const qrun_status status = require_vector(file, module, suffix, QR_DTYPE_F32, n, &map, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(require_vector(file, module, suffix, QR_DTYPE_F32, n, &map, err));
     for (int64_t i = 0; i < n; i++) {
         float value;
         memcpy(&value, map->data + i * 4, sizeof value);
@@ -103,13 +102,11 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
                        (long long)stored->desc.cols, qr_weight_code_bytes(&stored->desc));
     }
     const int64_t n_blocks = qr_weight_blocks(&stored->desc);
-    status = check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err));
     status = require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks,
                             &stored->absmax, err);
     if (status != QRUN_OK || !nested) { return status; }
-    status = check_map(file, module, QR_BNB_NESTED_QUANT_MAP_NAME, qr_dynamic8_map(true), 256, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_map(file, module, QR_BNB_NESTED_QUANT_MAP_NAME, qr_dynamic8_map(true), 256, err));
     return require_vector(file, module, QR_BNB_NESTED_ABSMAX_NAME, QR_DTYPE_F32, qr_ceil_div(n_blocks, QR_NESTED_BLOCK),
                           &stored->nested_absmax, err);
 }
@@ -144,8 +141,7 @@ qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module
     if (state != NULL && stored->codes != NULL) { return find_nf4(file, module, state, stored, err); }
     if (stored->codes != NULL && stored->codes->dtype == QR_DTYPE_I8) { return find_int8(file, module, stored, err); }
     const int64_t dims[2] = {transposed ? cols : rows, transposed ? rows : cols};
-    const qrun_status status = qr_safetensors_require(file, name, QR_DTYPES_FLOAT, 2, dims, &stored->codes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_safetensors_require(file, name, QR_DTYPES_FLOAT, 2, dims, &stored->codes, err));
     stored->desc.format = stored->codes->dtype == QR_DTYPE_F32   ? QR_WEIGHT_F32
                           : stored->codes->dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16
                                                                  : QR_WEIGHT_BF16;

@@ -22,15 +22,13 @@ int32_t qr_tokenizer_find_added(const qr_tokenizer *tokenizer, const char *text,
 }
 
 static qrun_status read_flags(const qr_json *item, qr_added_token *token, const char *what, qr_error *err) {
-    qrun_status status;
     token->normalized = true;
-    QR_TRY(qr_json_get_bool(item, "special", &token->special, what, err));
-    QR_TRY(qr_json_get_bool(item, "single_word", &token->single_word, what, err));
-    QR_TRY(qr_json_get_bool(item, "lstrip", &token->lstrip, what, err));
-    QR_TRY(qr_json_get_bool(item, "rstrip", &token->rstrip, what, err));
-    QR_TRY(qr_json_get_bool(item, "normalized", &token->normalized, what, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "special", &token->special, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "single_word", &token->single_word, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "lstrip", &token->lstrip, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "rstrip", &token->rstrip, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "normalized", &token->normalized, what, err));
+    return QRUN_OK;
 }
 
 /* The id is the vocabulary's where the vocabulary has the text, the file's otherwise. Of several added tokens with one

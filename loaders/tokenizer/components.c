@@ -65,8 +65,7 @@ static qrun_status read_pattern(component_reader *reader, const qr_json *json, q
 
 static qrun_status read_text(component_reader *reader, const qr_json *json, const char *key, char **text, size_t *n) {
     const char *value = NULL;
-    const qrun_status status = qr_json_get_string(json, key, &value, reader->what, reader->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, key, &value, reader->what, reader->err));
     if (value == NULL) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a component without \"%s\"", reader->what, key);
     }
@@ -79,8 +78,7 @@ static qrun_status read_text(component_reader *reader, const qr_json *json, cons
 
 static qrun_status read_charsmap(component_reader *reader, const qr_json *json, qr_normalizer *normalizer) {
     const char *base64 = NULL;
-    const qrun_status status = qr_json_get_string(json, "precompiled_charsmap", &base64, reader->what, reader->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, "precompiled_charsmap", &base64, reader->what, reader->err));
     return qr_charsmap_parse(&normalizer->charsmap, base64 != NULL ? base64 : "", reader->what, reader->err);
 }
 
@@ -110,24 +108,22 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
     }
     qr_normalizer *normalizer = &tokenizer->normalizers[tokenizer->n_normalizers++];
     *normalizer = (qr_normalizer){.kind = kinds[kind].kind, .form = kinds[kind].form};
-    qrun_status status = QRUN_OK;
     switch (normalizer->kind) {
         case QR_NORMALIZE_REPLACE:
-            QR_TRY(read_pattern(reader, json, &normalizer->pattern));
-            QR_TRY(read_text(reader, json, "content", &normalizer->content, &normalizer->n_content));
+            QR_RETURN_IF_ERROR(read_pattern(reader, json, &normalizer->pattern));
+            QR_RETURN_IF_ERROR(read_text(reader, json, "content", &normalizer->content, &normalizer->n_content));
             break;
         case QR_NORMALIZE_PREPEND:
-            QR_TRY(read_text(reader, json, "prepend", &normalizer->content, &normalizer->n_content));
+            QR_RETURN_IF_ERROR(read_text(reader, json, "prepend", &normalizer->content, &normalizer->n_content));
             break;
         case QR_NORMALIZE_STRIP:
-            QR_TRY(qr_json_get_bool(json, "strip_left", &normalizer->left, reader->what, reader->err));
-            QR_TRY(qr_json_get_bool(json, "strip_right", &normalizer->right, reader->what, reader->err));
+            QR_RETURN_IF_ERROR(qr_json_get_bool(json, "strip_left", &normalizer->left, reader->what, reader->err));
+            QR_RETURN_IF_ERROR(qr_json_get_bool(json, "strip_right", &normalizer->right, reader->what, reader->err));
             break;
-        case QR_NORMALIZE_CHARSMAP: QR_TRY(read_charsmap(reader, json, normalizer)); break;
+        case QR_NORMALIZE_CHARSMAP: QR_RETURN_IF_ERROR(read_charsmap(reader, json, normalizer)); break;
         default: break;
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* --- pre-tokenisers ----------------------------------------------------------------------------------------------- */
@@ -149,8 +145,7 @@ static qrun_status read_behavior(component_reader *reader, const qr_json *json, 
 /* The character that Metaspace writes for a space; older files lack it. */
 static qrun_status read_replacement(component_reader *reader, const qr_json *json, qr_pattern *pattern) {
     const char *mark = "\xE2\x96\x81";
-    const qrun_status status = qr_json_get_string(json, "replacement", &mark, reader->what, reader->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, "replacement", &mark, reader->what, reader->err));
     const size_t n = strlen(mark);
     if (n == 0 || qr_utf8_sequence_length(mark, n) != n) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Metaspace replacement is not one character",
@@ -183,35 +178,30 @@ static qrun_status read_byte_level(component_reader *reader, const qr_json *json
     step->kind = QR_PRETOKENIZE_BYTE_LEVEL;
     step->add_prefix_space = true;
     step->split = true;
-    qrun_status status;
-    QR_TRY(qr_json_get_bool(json, "add_prefix_space", &step->add_prefix_space, reader->what, reader->err));
-    QR_TRY(qr_json_get_bool(json, "use_regex", &step->split, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "add_prefix_space", &step->add_prefix_space, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "use_regex", &step->split, reader->what, reader->err));
     if (step->split) {
-        QR_TRY(qr_pattern_regex(&step->pattern, &reader->tokenizer->regex, gpt2_regex, reader->what, reader->err));
+        QR_RETURN_IF_ERROR(
+            qr_pattern_regex(&step->pattern, &reader->tokenizer->regex, gpt2_regex, reader->what, reader->err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status read_metaspace(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
     step->kind = QR_PRETOKENIZE_METASPACE;
     step->split = true;
     step->behavior = QR_SPLIT_MERGED_WITH_NEXT;
-    qrun_status status;
-    QR_TRY(read_replacement(reader, json, &step->pattern));
-    QR_TRY(read_scheme(reader, json, &step->scheme));
-    QR_TRY(qr_json_get_bool(json, "split", &step->split, reader->what, reader->err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(read_replacement(reader, json, &step->pattern));
+    QR_RETURN_IF_ERROR(read_scheme(reader, json, &step->scheme));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "split", &step->split, reader->what, reader->err));
+    return QRUN_OK;
 }
 
 static qrun_status read_split(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
-    qrun_status status;
-    QR_TRY(read_pattern(reader, json, &step->pattern));
-    QR_TRY(read_behavior(reader, json, &step->behavior));
-    QR_TRY(qr_json_get_bool(json, "invert", &step->invert, reader->what, reader->err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(read_pattern(reader, json, &step->pattern));
+    QR_RETURN_IF_ERROR(read_behavior(reader, json, &step->behavior));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "invert", &step->invert, reader->what, reader->err));
+    return QRUN_OK;
 }
 
 static qrun_status read_digits(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
@@ -260,8 +250,7 @@ typedef struct affixes {
 
 static qrun_status check_id(component_reader *reader, const qr_json *json, int32_t *id) {
     size_t n;
-    const qrun_status status = qr_tokenizer_json_id(json, reader->tokenizer->n_ids - 1, id, reader->what, reader->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_tokenizer_json_id(json, reader->tokenizer->n_ids - 1, id, reader->what, reader->err));
     if (qr_tokenizer_token(reader->tokenizer, *id, &n) == NULL) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the post-processor adds the id %d, which is no token",
                        reader->what, (int)*id);
@@ -290,13 +279,11 @@ static qrun_status push_special(component_reader *reader, const qr_json *special
 static qrun_status read_template(component_reader *reader, const qr_json *json, affixes *around) {
     const qr_json *specials = qr_json_get(json, "special_tokens");
     bool seen = false;
-    qrun_status status = QRUN_OK;
     for (const qr_json *item = qr_json_first(qr_json_get(json, "single")); item != NULL; item = item->next) {
         const qr_json *special = qr_json_get(item, "SpecialToken");
         const qr_json *sequence = qr_json_get(qr_json_get(item, "Sequence"), "id");
         if (special != NULL) {
-            status = push_special(reader, specials, special, seen ? &around->after : &around->before);
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(push_special(reader, specials, special, seen ? &around->after : &around->before));
         } else if (!seen && cJSON_IsString(sequence) && strcmp(sequence->valuestring, "A") == 0) {
             seen = true;
         } else {
@@ -367,20 +354,18 @@ qrun_status qr_tokenizer_load_post_processor(qr_tokenizer *tokenizer, const qr_j
 static qrun_status read_decoder_strip(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
     const char *content = " ";
     int64_t start = 0, stop = 0;
-    qrun_status status;
-    QR_TRY(qr_json_get_string(json, "content", &content, reader->what, reader->err));
-    QR_TRY(qr_json_get_int(json, "start", 0, 1 << 20, &start, reader->what, reader->err));
-    QR_TRY(qr_json_get_int(json, "stop", 0, 1 << 20, &stop, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, "content", &content, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "start", 0, 1 << 20, &start, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(json, "stop", 0, 1 << 20, &stop, reader->what, reader->err));
     const size_t n = strlen(content);
     if (n == 0 || qr_utf8_sequence_length(content, n) != n) {
-        QR_TRY(qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Strip decoder's content is not one character",
-                       reader->what));
+        QR_RETURN_IF_ERROR(qr_fail(reader->err, QRUN_ERROR_INPUT,
+                                   "%s: the Strip decoder's content is not one character", reader->what));
     }
     decoder->n_start = (size_t)start;
     decoder->n_stop = (size_t)stop;
-    QR_TRY(qr_pattern_literal(&decoder->pattern, content, reader->what, reader->err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_pattern_literal(&decoder->pattern, content, reader->what, reader->err));
+    return QRUN_OK;
 }
 
 static qrun_status read_decoder_metaspace(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
@@ -426,8 +411,7 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
         case QR_DECODE_STRIP: return read_decoder_strip(reader, json, decoder);
         case QR_DECODE_METASPACE: return read_decoder_metaspace(reader, json, decoder);
         case QR_DECODE_REPLACE:
-            status = read_pattern(reader, json, &decoder->pattern);
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(read_pattern(reader, json, &decoder->pattern));
             return read_text(reader, json, "content", &decoder->content, &decoder->n_content);
         default: return QRUN_OK;
     }
@@ -437,14 +421,15 @@ qrun_status qr_tokenizer_load_components(qr_tokenizer *tokenizer, const qr_json 
                                          qr_error *err) {
     component_reader reader = {tokenizer, what, err};
     qr_decoder *join;
-    qrun_status status;
-    QR_TRY(read_sequence(&reader, qr_json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer));
-    QR_TRY(read_sequence(&reader, qr_json_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
-                         read_pretokenizer));
-    QR_TRY(read_sequence(&reader, qr_json_get(root, "decoder"), "decoder", "decoders", read_decoder));
-    if (qr_json_is_null(qr_json_get(root, "decoder"))) { QR_TRY(add_decoder(&reader, QR_DECODE_JOIN, &join)); }
-out:
-    return status;
+    QR_RETURN_IF_ERROR(
+        read_sequence(&reader, qr_json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer));
+    QR_RETURN_IF_ERROR(read_sequence(&reader, qr_json_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
+                                     read_pretokenizer));
+    QR_RETURN_IF_ERROR(read_sequence(&reader, qr_json_get(root, "decoder"), "decoder", "decoders", read_decoder));
+    if (qr_json_is_null(qr_json_get(root, "decoder"))) {
+        QR_RETURN_IF_ERROR(add_decoder(&reader, QR_DECODE_JOIN, &join));
+    }
+    return QRUN_OK;
 }
 
 void qr_tokenizer_free_components(qr_tokenizer *tokenizer) {

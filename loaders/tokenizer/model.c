@@ -46,10 +46,7 @@ static qrun_status measure_vocab(const qr_json *vocab, bool is_list, vocab_size 
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: an entry of the vocabulary is not [text, score]", what);
         }
         int32_t id = size->n_ids;
-        if (!is_list) {
-            const qrun_status status = qr_tokenizer_json_id(item, largest_id(n_tokens), &id, what, err);
-            if (status != QRUN_OK) { return status; }
-        }
+        if (!is_list) { QR_RETURN_IF_ERROR(qr_tokenizer_json_id(item, largest_id(n_tokens), &id, what, err)); }
         if (id >= size->n_ids) { size->n_ids = id + 1; }
         size->n_bytes += strlen(is_list ? text->valuestring : item->string);
     }
@@ -200,19 +197,19 @@ static qrun_status load_unk_token(qr_tokenizer *tokenizer, const qr_json *model,
 static qrun_status load_bpe(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
     qr_bpe *bpe = &tokenizer->bpe;
     double dropout = 0;
-    qrun_status status;
-    QR_TRY(load_vocab(tokenizer, qr_json_get(model, "vocab"), false, what, err));
-    QR_TRY(load_unk_token(tokenizer, model, what, err));
-    QR_TRY(qr_json_get_bool(model, "fuse_unk", &bpe->fuse_unk, what, err));
-    QR_TRY(qr_json_get_bool(model, "byte_fallback", &tokenizer->byte_fallback, what, err));
-    QR_TRY(qr_json_get_bool(model, "ignore_merges", &bpe->ignore_merges, what, err));
-    QR_TRY(qr_json_get_double(model, "dropout", 0.0, 1.0, &dropout, what, err));
+    QR_RETURN_IF_ERROR(load_vocab(tokenizer, qr_json_get(model, "vocab"), false, what, err));
+    QR_RETURN_IF_ERROR(load_unk_token(tokenizer, model, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(model, "fuse_unk", &bpe->fuse_unk, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(model, "byte_fallback", &tokenizer->byte_fallback, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(model, "ignore_merges", &bpe->ignore_merges, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_double(model, "dropout", 0.0, 1.0, &dropout, what, err));
     if (dropout != 0.0) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: BPE with dropout is random and not supported", what));
+        QR_RETURN_IF_ERROR(
+            qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: BPE with dropout is random and not supported", what));
     }
-    QR_TRY(load_affix(model, "continuing_subword_prefix", &bpe->prefix, what, err));
-    QR_TRY(load_affix(model, "end_of_word_suffix", &bpe->suffix, what, err));
-    QR_TRY(load_merges(tokenizer, qr_json_get(model, "merges"), what, err));
+    QR_RETURN_IF_ERROR(load_affix(model, "continuing_subword_prefix", &bpe->prefix, what, err));
+    QR_RETURN_IF_ERROR(load_affix(model, "end_of_word_suffix", &bpe->suffix, what, err));
+    QR_RETURN_IF_ERROR(load_merges(tokenizer, qr_json_get(model, "merges"), what, err));
     for (uint32_t c = 0; c < QR_BPE_DIRECT_CHARS; c++) {
         char bytes[2] = {(char)c, 0};
         if (c >= 0x80U) {
@@ -221,8 +218,7 @@ static qrun_status load_bpe(qr_tokenizer *tokenizer, const qr_json *model, const
         }
         bpe->direct[c] = qr_vocab_find(&tokenizer->vocab, bytes, c < 0x80U ? 1 : 2);
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* --- Unigram and WordLevel ---------------------------------------------------------------------------------------- */
@@ -232,14 +228,15 @@ static qrun_status load_unigram(qr_tokenizer *tokenizer, const qr_json *model, c
     qr_unigram *unigram = &tokenizer->unigram;
     const qr_json *vocab = qr_json_get(model, "vocab");
     int64_t unk_id = -1;
-    qrun_status status;
-    QR_TRY(load_vocab(tokenizer, vocab, true, what, err));
-    QR_TRY(qr_json_get_int(model, "unk_id", 0, tokenizer->vocab.n_ids - 1, &unk_id, what, err));
-    QR_TRY(qr_json_get_bool(model, "byte_fallback", &tokenizer->byte_fallback, what, err));
+    QR_RETURN_IF_ERROR(load_vocab(tokenizer, vocab, true, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(model, "unk_id", 0, tokenizer->vocab.n_ids - 1, &unk_id, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(model, "byte_fallback", &tokenizer->byte_fallback, what, err));
     tokenizer->model_unk_id = (int32_t)unk_id;
     unigram->scores = qr_alloc_array((size_t)tokenizer->vocab.n_ids, sizeof *unigram->scores);
-    if (unigram->scores == NULL) { QR_TRY(qr_fail_memory(err, "the scores", (size_t)tokenizer->vocab.n_ids * 8)); }
-    QR_TRY(qr_trie_create(&unigram->trie, tokenizer->vocab.n_bytes, err));
+    if (unigram->scores == NULL) {
+        QR_RETURN_IF_ERROR(qr_fail_memory(err, "the scores", (size_t)tokenizer->vocab.n_ids * 8));
+    }
+    QR_RETURN_IF_ERROR(qr_trie_create(&unigram->trie, tokenizer->vocab.n_bytes, err));
     double lowest = INFINITY;
     int32_t id = 0;
     for (const qr_json *item = qr_json_first(vocab); item != NULL; item = item->next, id++) {
@@ -249,8 +246,7 @@ static qrun_status load_unigram(qr_tokenizer *tokenizer, const qr_json *model, c
         qr_trie_insert(&unigram->trie, text->valuestring, strlen(text->valuestring), id);
     }
     unigram->unk_score = lowest - UNK_PENALTY;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status load_word_level(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {

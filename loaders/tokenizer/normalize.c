@@ -16,8 +16,7 @@ static qrun_status replace(qr_encode_work *work, const qr_normalizer *normalizer
     size_t start, end, copied = 0;
     bool found = true;
     while (found && out->size <= QR_MAX_NORMALIZED_BYTES) {
-        const qrun_status status = qr_pattern_next(&search, &start, &end, &found, work->err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_pattern_next(&search, &start, &end, &found, work->err));
         if (found) {
             qr_buffer_append(out, text + copied, start - copied);
             qr_buffer_append(out, normalizer->content, normalizer->n_content);
@@ -92,8 +91,7 @@ qrun_status qr_normalize(qr_encode_work *work, const char **text, size_t *n_byte
     for (size_t i = 0; i < work->tokenizer->n_normalizers; i++) {
         qr_buffer *out = &work->normal[i % 2];
         qr_buffer_clear(out);
-        const qrun_status status = apply(work, &work->tokenizer->normalizers[i], *text, *n_bytes, out);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(apply(work, &work->tokenizer->normalizers[i], *text, *n_bytes, out));
         if (!qr_buffer_ok(out)) { return qr_fail_memory(work->err, "the normalised text", *n_bytes); }
         if (out->size > QR_MAX_NORMALIZED_BYTES) {
             return qr_fail(work->err, QRUN_ERROR_INPUT, "the normalised text grew beyond 1 GiB");

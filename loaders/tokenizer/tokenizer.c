@@ -12,18 +12,16 @@ enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
 
 static qrun_status load(qr_tokenizer *tokenizer, const qr_json *root, const qr_json *config, const char *what,
                         qr_error *err) {
-    qrun_status status;
     if (!cJSON_IsObject(root)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: not a JSON object", what); }
-    QR_TRY(qr_regex_context_create(&tokenizer->regex, err));
-    QR_TRY(qr_tokenizer_load_model(tokenizer, qr_json_get(root, "model"), what, err));
-    QR_TRY(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"),
-                                   qr_json_get(config, "added_tokens_decoder"), what, err));
-    QR_TRY(qr_tokenizer_load_components(tokenizer, root, what, err));
-    QR_TRY(qr_tokenizer_load_post_processor(tokenizer, qr_json_get(root, "post_processor"), what, err));
-    QR_TRY(qr_tokenizer_index_added(tokenizer, err));
+    QR_RETURN_IF_ERROR(qr_regex_context_create(&tokenizer->regex, err));
+    QR_RETURN_IF_ERROR(qr_tokenizer_load_model(tokenizer, qr_json_get(root, "model"), what, err));
+    QR_RETURN_IF_ERROR(qr_tokenizer_load_added(tokenizer, qr_json_get(root, "added_tokens"),
+                                               qr_json_get(config, "added_tokens_decoder"), what, err));
+    QR_RETURN_IF_ERROR(qr_tokenizer_load_components(tokenizer, root, what, err));
+    QR_RETURN_IF_ERROR(qr_tokenizer_load_post_processor(tokenizer, qr_json_get(root, "post_processor"), what, err));
+    QR_RETURN_IF_ERROR(qr_tokenizer_index_added(tokenizer, err));
     tokenizer->unk_id = tokenizer->model_unk_id;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* config: the root of tokenizer_config.json, or NULL. */
@@ -75,19 +73,21 @@ static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *confi
 /* transformers rebuilds the post-processor from these two where either is given. */
 static qrun_status read_add_bos_eos(qr_tokenizer *tokenizer, const qr_json *config, const char *what, qr_error *err) {
     bool add_bos = false, add_eos = false;
-    qrun_status status;
     if (qr_json_is_null(qr_json_get(config, "add_bos_token")) &&
         qr_json_is_null(qr_json_get(config, "add_eos_token"))) {
         return QRUN_OK;
     }
-    QR_TRY(qr_json_get_bool(config, "add_bos_token", &add_bos, what, err));
-    QR_TRY(qr_json_get_bool(config, "add_eos_token", &add_eos, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(config, "add_bos_token", &add_bos, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(config, "add_eos_token", &add_eos, what, err));
     tokenizer->prefix.n = 0;
     tokenizer->suffix.n = 0;
-    if (add_bos && tokenizer->bos_id >= 0) { QR_TRY(qr_tokens_push(&tokenizer->prefix, tokenizer->bos_id, err)); }
-    if (add_eos && tokenizer->eos_id >= 0) { QR_TRY(qr_tokens_push(&tokenizer->suffix, tokenizer->eos_id, err)); }
-out:
-    return status;
+    if (add_bos && tokenizer->bos_id >= 0) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(&tokenizer->prefix, tokenizer->bos_id, err));
+    }
+    if (add_eos && tokenizer->eos_id >= 0) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(&tokenizer->suffix, tokenizer->eos_id, err));
+    }
+    return QRUN_OK;
 }
 
 static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {

@@ -197,8 +197,7 @@ static void put_tensors(const qr_safetensors *source, qr_buffer *out) {
 /* ---- Text and generation ----------------------------------------------------------------------------------------- */
 
 static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *err) {
-    const qrun_status status = qr_model_open_tokenizer(model, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_open_tokenizer(model, err));
     const qrun_tokenizer *tools = model->tokenizer;
     if (tools == NULL) {
         put_text(out, "tokenizer", NULL);

@@ -27,8 +27,7 @@ static qrun_status check_params(const qrun_merge_params *params, const qrun_merg
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "qrun_merge_params or qrun_merge_result has an unknown size; begin with its _INIT");
     }
-    const qrun_status status = qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (params->adapter == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no adapter to merge was given"); }
     if ((int)params->onto < QRUN_MERGE_AUTO || params->onto > QRUN_MERGE_QUANTIZED) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "onto %d is not one of qrun_merge_onto", (int)params->onto);
@@ -96,17 +95,17 @@ static qrun_quant plain_quant(const qr_merge_plan *plan) {
 static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err) {
     const qrun_merge_params *params = job->params;
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_folder_copy_read(&job->copy, context, params->path, err));
-    QR_TRY(choose_onto(job, err));
-    QR_TRY(choose_dtype(job, err));
-    QR_TRY(qr_adapter_open(params->adapter, &job->adapter, err));
+    QR_RETURN_IF_ERROR(qr_folder_copy_read(&job->copy, context, params->path, err));
+    QR_RETURN_IF_ERROR(choose_onto(job, err));
+    QR_RETURN_IF_ERROR(choose_dtype(job, err));
+    QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err));
     job->plan.model = &job->copy.model;
     job->plan.source = job->copy.source;
     job->plan.adapter = job->adapter;
     status = qr_merge_plan_make(&job->plan, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, params->adapter);
-        goto out;
+        return status;
     }
     if (job->result.onto == QRUN_MERGE_ORIGINAL) { job->result.base_quant = plain_quant(&job->plan); }
     job->result.n_merged = (int64_t)job->adapter->n_modules;
@@ -116,7 +115,6 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
     for (size_t i = 0; i < job->plan.n_outputs; i++) {
         job->copy.total_bytes += (int64_t)job->plan.outputs[i].source->n_bytes;
     }
-out:
     return status;
 }
 
@@ -182,24 +180,22 @@ static int64_t shard_bytes(const merge_job *job) {
 }
 
 static qrun_status write_tensors(merge_job *job, qr_error *err) {
-    qrun_status status = QRUN_OK;
     job->values = qr_alloc_array(PIECE_ELEMENTS, sizeof *job->values);
     job->piece = qr_alloc_array(PIECE_ELEMENTS, sizeof *job->values);
     if (job->values == NULL || job->piece == NULL) {
-        QR_TRY(qr_fail_memory(err, "a piece of a tensor", PIECE_ELEMENTS * sizeof *job->values));
+        QR_RETURN_IF_ERROR(qr_fail_memory(err, "a piece of a tensor", PIECE_ELEMENTS * sizeof *job->values));
     }
     for (size_t i = 0; i < job->plan.n_outputs; i++) {
         const qr_safetensors_spec *spec = &job->plan.specs[i];
         size_t n_bytes;
         if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes)) {
-            QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name));
+            QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name));
         }
         job->result.n_bytes += (int64_t)n_bytes;
     }
-    QR_TRY(qr_folder_copy_tensors(&job->copy, job->plan.specs, job->plan.n_outputs, shard_bytes(job), write_output, job,
-                                  err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_folder_copy_tensors(&job->copy, job->plan.specs, job->plan.n_outputs, shard_bytes(job),
+                                              write_output, job, err));
+    return QRUN_OK;
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
@@ -228,15 +224,13 @@ static const char *dtype_value(qr_dtype dtype) {
 
 /* Element type, where the object speaks of it, and the head. */
 static qrun_status set_facts(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
-    qrun_status status = QRUN_OK;
     for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
         bool has;
-        QR_TRY(has_member(text, what, dtype_keys[i], &has, err));
-        if (has) { QR_TRY(set_member(text, what, dtype_keys[i], dtype_value(job->plan.dtype), err)); }
+        QR_RETURN_IF_ERROR(has_member(text, what, dtype_keys[i], &has, err));
+        if (has) { QR_RETURN_IF_ERROR(set_member(text, what, dtype_keys[i], dtype_value(job->plan.dtype), err)); }
     }
-    if (job->plan.unties_head) { QR_TRY(set_member(text, what, "tie_word_embeddings", "false", err)); }
-out:
-    return status;
+    if (job->plan.unties_head) { QR_RETURN_IF_ERROR(set_member(text, what, "tie_word_embeddings", "false", err)); }
+    return QRUN_OK;
 }
 
 static qrun_status set_text_config(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
@@ -256,17 +250,19 @@ static qrun_status set_text_config(const merge_job *job, qr_buffer *text, const 
 static qrun_status edit_config(void *arg, const char *text, size_t n_bytes, const char *what, qr_buffer *out,
                                qr_error *err) {
     const merge_job *job = arg;
-    qrun_status status = QRUN_OK;
     qr_buffer_append(out, text, n_bytes);
-    if (!qr_buffer_ok(out)) { QR_TRY(qr_fail_memory(err, what, n_bytes)); }
-    QR_TRY(set_member(out, what, "quantization_config", NULL, err));
-    QR_TRY(set_facts(job, out, what, err));
-    if (job->copy.model.config.is_multimodal) { QR_TRY(set_text_config(job, out, what, err)); }
+    if (!qr_buffer_ok(out)) { QR_RETURN_IF_ERROR(qr_fail_memory(err, what, n_bytes)); }
+    QR_RETURN_IF_ERROR(set_member(out, what, "quantization_config", NULL, err));
+    QR_RETURN_IF_ERROR(set_facts(job, out, what, err));
+    if (job->copy.model.config.is_multimodal) { QR_RETURN_IF_ERROR(set_text_config(job, out, what, err)); }
     bool has[QR_COUNT_OF(dtype_keys)];
-    for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) { QR_TRY(has_member(out, what, dtype_keys[i], &has[i], err)); }
-    if (!has[0] && !has[1]) { QR_TRY(set_member(out, what, dtype_keys[0], dtype_value(job->plan.dtype), err)); }
-out:
-    return status;
+    for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
+        QR_RETURN_IF_ERROR(has_member(out, what, dtype_keys[i], &has[i], err));
+    }
+    if (!has[0] && !has[1]) {
+        QR_RETURN_IF_ERROR(set_member(out, what, dtype_keys[0], dtype_value(job->plan.dtype), err));
+    }
+    return QRUN_OK;
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */

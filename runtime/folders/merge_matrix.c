@@ -71,8 +71,7 @@ static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, 
     const qr_row_source source = {.src = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
     rows->desc.format = matrix->quant;
     rows->desc.block = qr_weight_is_nf4(matrix->quant) ? QR_NF4_BLOCK : 0;
-    const qrun_status status = qr_weight_quantize_host(backend, &rows->desc, &source, tensor->name, &rows->host, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, &rows->desc, &source, tensor->name, &rows->host, err));
     const qr_host_weight *host = &rows->host;
     rows->codes = host->codes;
     const qr_weight_scales scales = {host->row_absmax, host->absmax, host->absmax_codes, host->nested_absmax,

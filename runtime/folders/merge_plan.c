@@ -69,8 +69,7 @@ static qrun_status add_linear(void *arg, qr_linear_layer *linear, int64_t layer,
     qr_merge_plan *plan = arg;
     qr_stored_weight stored;
     const qr_weight_desc *desc = &linear->weight.desc;
-    const qrun_status status = qr_model_find_stored(plan->model, plan->source, role, layer, desc, &stored, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_find_stored(plan->model, plan->source, role, layer, desc, &stored, err));
     qr_merge_matrix *matrix = add_matrix(plan, &stored, plan->model->family->transposed);
     matrix->quantize = plan->quantize && is_plain(stored.desc.format);
     return QRUN_OK;
@@ -208,16 +207,18 @@ static void tie_equal_tables(qr_merge_plan *plan, const qr_safetensors_tensor *e
 static qrun_status apply_adapter(qr_merge_plan *plan, qr_error *err) {
     const qr_adapter *adapter = plan->adapter;
     const qr_safetensors_tensor *embedding = NULL;
-    qrun_status status = QRUN_OK;
     if (plan->model->shape.tied_head) {
         embedding = find_tensor(plan, plan->model->family->modules[QR_ROLE_EMBEDDING], "." QR_BNB_CODES_NAME);
         plan->head_source = embedding;
     }
-    for (size_t i = 0; i < adapter->n_modules; i++) { QR_TRY(apply_module(plan, &adapter->modules[i], err)); }
-    for (size_t i = 0; i < adapter->n_parameters; i++) { QR_TRY(apply_parameter(plan, &adapter->parameters[i], err)); }
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        QR_RETURN_IF_ERROR(apply_module(plan, &adapter->modules[i], err));
+    }
+    for (size_t i = 0; i < adapter->n_parameters; i++) {
+        QR_RETURN_IF_ERROR(apply_parameter(plan, &adapter->parameters[i], err));
+    }
     if (embedding != NULL) { tie_equal_tables(plan, embedding); }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- Tensors of the new folder ----------------------------------------------------------------------------------- */
@@ -309,12 +310,10 @@ qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err) {
     if (plan->matrices == NULL || plan->outputs == NULL || plan->specs == NULL || plan->replaced == NULL) {
         return qr_fail_memory(err, "the list of tensors", n_sources * sizeof *plan->specs);
     }
-    qrun_status status = QRUN_OK;
-    QR_TRY(add_model_matrices(plan, err));
-    QR_TRY(apply_adapter(plan, err));
-    QR_TRY(plan_outputs(plan, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(add_model_matrices(plan, err));
+    QR_RETURN_IF_ERROR(apply_adapter(plan, err));
+    QR_RETURN_IF_ERROR(plan_outputs(plan, err));
+    return QRUN_OK;
 }
 
 void qr_merge_plan_free(qr_merge_plan *plan) {

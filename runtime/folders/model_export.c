@@ -57,10 +57,8 @@ static bool is_trained(const export_job *job, const char *name) {
 
 static qrun_status list_tensors(export_job *job, qr_error *err) {
     const qr_parameters *p = job->parameters;
-    qrun_status status = QRUN_OK;
     if (p->model->config.is_multimodal && !p->model->random_weights) {
-        status = qr_safetensors_open(p->model->folder, &job->source, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_safetensors_open(p->model->folder, &job->source, err));
     }
     const size_t n_sources = job->source != NULL ? qr_safetensors_count(job->source) : 0;
     const size_t most = (size_t)p->n + n_sources;

@@ -52,8 +52,7 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "qrun_quantize_params has an unknown size; begin with QRUN_QUANTIZE_PARAMS_INIT");
     }
-    const qrun_status status = qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     switch (params->quant) {
         case QRUN_QUANT_AUTO:
         case QRUN_QUANT_NF4_DQ: *format = QR_WEIGHT_NF4_DQ; return QRUN_OK;
@@ -77,8 +76,7 @@ static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t la
     const qr_weight_desc *shape = &linear->weight.desc;
     qr_stored_weight stored;
     const qr_folder_copy *copy = &job->copy;
-    const qrun_status status = qr_model_find_stored(&copy->model, copy->source, role, layer, shape, &stored, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_find_stored(&copy->model, copy->source, role, layer, shape, &stored, err));
     if (stored.desc.format >= QR_WEIGHT_INT8) { return refuse_quantised(job, err); }
     linear_matrix *matrix = &job->matrices[linear->slot];
     matrix->source = stored.codes;
@@ -188,8 +186,7 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
     for (int32_t i = 0; i < job->copy.model.n_slots && job->format != QR_WEIGHT_INT8; i++) {
         linear_matrix *matrix = &job->matrices[i];
         if (job->format == QR_WEIGHT_NF4_DQ) {
-            const qrun_status status = quantize_matrix(job, matrix, err);
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(quantize_matrix(job, matrix, err));
             matrix->nested_offset = job->host.nested_offset;
             matrix->nested_absmax = job->host.nested_absmax; /* taken over */
             job->host.nested_absmax = NULL;
@@ -231,10 +228,7 @@ static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, co
     if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes)) {
         return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name);
     }
-    if (is_in_host(output->part)) {
-        const qrun_status status = quantize_matrix(job, output->matrix, err);
-        if (status != QRUN_OK) { return status; }
-    }
+    if (is_in_host(output->part)) { QR_RETURN_IF_ERROR(quantize_matrix(job, output->matrix, err)); }
     return qr_safetensors_writer_write(writer, part_bytes(job, output), n_bytes, err);
 }
 

@@ -78,8 +78,7 @@ static qrun_status take_pass(void *arg, qrun_session *session, int64_t first, in
         const int64_t n_rows = qr_min(most, n - at);
         float *kept = state->logits + (first + at) * state->vocab;
         float *logits = state->is_other ? session->logits : kept;
-        const qrun_status status = qr_forward_logits(session->forward, at, n_rows, logits, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_forward_logits(session->forward, at, n_rows, logits, err));
         for (int64_t i = 0; i < n_rows; i++) {
             if (!qr_logits_are_finite(logits + i * state->vocab, state->vocab)) {
                 return qr_fail(err, QRUN_ERROR_INPUT,

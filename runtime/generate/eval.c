@@ -133,8 +133,7 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
 
 qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
                                      const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error) {
-    const qrun_status status = check(session, params, result, error);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check(session, params, result, error));
     id_list list = {.ids = ids, .n = n_ids, .window = n_ids, .bos = -1};
     return eval_ids(session, &list, params, result, error);
 }

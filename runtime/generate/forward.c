@@ -302,8 +302,7 @@ static qrun_status wait(qr_forward *f, qr_error *err) {
 }
 
 qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_tokens, qr_error *err) {
-    const qrun_status status = wait(f, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(wait(f, err));
     for (int kind = 0; kind < f->model->shape.n_rope_kinds; kind++) {
         qr_rope_frequencies(&f->model->config, kind, total_tokens,
                             f->b.host_inv_freq[kind] + slot * f->model->shape.rope_half,
@@ -318,22 +317,19 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
 /* The slots set since the last step; those between them are as they were. */
 static qrun_status copy_rope(qr_forward *f, qr_error *err) {
     const int64_t half = f->model->shape.rope_half, first = f->rope_begin, n = f->rope_end - f->rope_begin;
-    qrun_status status = QRUN_OK;
     for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
-        QR_TRY(copy_in(f, f->b.inv_freq[k] + first * half, f->b.host_inv_freq[k] + first * half,
-                       (size_t)(n * half) * sizeof(float), err));
-        QR_TRY(
+        QR_RETURN_IF_ERROR(copy_in(f, f->b.inv_freq[k] + first * half, f->b.host_inv_freq[k] + first * half,
+                                   (size_t)(n * half) * sizeof(float), err));
+        QR_RETURN_IF_ERROR(
             copy_in(f, f->b.rope_factor[k] + first, f->b.host_rope_factor[k] + first, (size_t)n * sizeof(float), err));
     }
     f->rope_begin = f->rope_end = 0;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err) {
     *batch = NULL;
-    const qrun_status status = wait(f, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(wait(f, err));
     (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
     (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
     *batch = &f->host;
@@ -408,30 +404,26 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
         .attend = attend_paged,
         .attend_arg = f,
     };
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
+    QR_RETURN_IF_ERROR(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
         const qr_rope_table_args args = {f->b.inv_freq[k],   f->b.rope_factor[k],      f->device.rope_slot,
                                          f->device.position, f->b.cos_table[k],        f->b.sin_table[k],
                                          pass.n_tokens,      f->model->shape.rope_half};
-        QR_TRY(qr_rope_table(f->backend, &args, f->workspace, err));
+        QR_RETURN_IF_ERROR(qr_rope_table(f->backend, &args, f->workspace, err));
     }
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
-        QR_TRY(qr_layer_attention(&pass, &f->model->layers[l], err));
-        QR_TRY(qr_layer_mlp(&pass, &f->model->layers[l], err));
+        QR_RETURN_IF_ERROR(qr_layer_attention(&pass, &f->model->layers[l], err));
+        QR_RETURN_IF_ERROR(qr_layer_mlp(&pass, &f->model->layers[l], err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
-    qrun_status status = QRUN_OK;
     choose_adapters(f);
-    QR_TRY(copy_rope(f, err));
-    QR_TRY(copy_batch(f, err));
-    QR_TRY(run_layers(f, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(copy_rope(f, err));
+    QR_RETURN_IF_ERROR(copy_batch(f, err));
+    QR_RETURN_IF_ERROR(run_layers(f, err));
+    return QRUN_OK;
 }
 
 /* ---- The output head --------------------------------------------------------------------------------------------- */
@@ -440,18 +432,16 @@ out:
 static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
     const qrun_model *model = f->model;
     const int64_t vocab = model->shape.vocab;
-    qrun_status status = QRUN_OK;
-    QR_TRY(
+    QR_RETURN_IF_ERROR(
         qr_layer_norm_rows(model, f->workspace, &model->final_norm, x, f->b.picked_normed, model->act_dtype, n, err));
     const qr_linear_layer head = {.weight = model->head};
     const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n, false);
-    QR_TRY(qr_linear(f->backend, &args, f->workspace, err));
+    QR_RETURN_IF_ERROR(qr_linear(f->backend, &args, f->workspace, err));
     if (model->shape.logit_softcap > 0) {
         const qr_softcap_args softcap = {f->b.logits, n * vocab, model->shape.logit_softcap};
-        QR_TRY(qr_softcap(f->backend, &softcap, f->workspace, err));
+        QR_RETURN_IF_ERROR(qr_softcap(f->backend, &softcap, f->workspace, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
@@ -482,16 +472,14 @@ qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *lo
 
 qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll, qr_error *err) {
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
-    qrun_status status = QRUN_OK;
-    QR_TRY(wait(f, err));
+    QR_RETURN_IF_ERROR(wait(f, err));
     memcpy(f->b.host_targets, targets, n_bytes);
-    QR_TRY(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
-    QR_TRY(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
+    QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
+    QR_RETURN_IF_ERROR(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
     const qr_nll_args args = {f->b.logits, f->b.targets, f->b.nll, n, f->model->shape.vocab};
-    QR_TRY(qr_nll(f->backend, &args, f->workspace, err));
-    QR_TRY(copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_nll(f->backend, &args, f->workspace, err));
+    QR_RETURN_IF_ERROR(copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err));
+    return QRUN_OK;
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */
@@ -523,13 +511,11 @@ bool qr_forward_decode_sizes(const qr_forward *f, qr_batch_sizes *sizes) {
 static qrun_status issue_decode(void *arg, qr_error *err) {
     qr_forward *f = arg;
     const int64_t n = f->host.sizes.n_tokens;
-    qrun_status status = QRUN_OK;
-    QR_TRY(copy_batch(f, err));
-    QR_TRY(run_layers(f, err));
-    QR_TRY(run_head(f, f->b.x, n, err));
-    QR_TRY(qr_forward_draw(f, 0, n, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(copy_batch(f, err));
+    QR_RETURN_IF_ERROR(run_layers(f, err));
+    QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
+    QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, n, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {

@@ -45,8 +45,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"the number of stop texts", params->n_stop, 0, QR_MAX_STOPS},
     };
     for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
-        const qrun_status status = check_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(check_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high, err));
     }
     return QRUN_OK;
 }
@@ -174,8 +173,7 @@ static qrun_status make_sequence(const qrun_model *model, qr_kv_cache *cache, qr
     memcpy(sequence->tokens, prompt->ids, prompt->n * sizeof *prompt->ids);
     const qr_kv_key key = {(int64_t)(intptr_t)request->adapter,
                            qr_rope_length_class(&model->config, request->rope_tokens)};
-    qrun_status status = qr_kv_sequence_create(cache, request->capacity, key, &sequence->kv, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_kv_sequence_create(cache, request->capacity, key, &sequence->kv, err));
     const qr_stop_list stops = {request->stops, request->n_stops};
     const qr_tokenizer *tokenizer = model->tokenizer != NULL ? model->tokenizer->tokenizer : NULL;
     return qr_answer_start(&sequence->answer, tokenizer, prompt->ids, (int64_t)prompt->n, &stops, err);

@@ -84,23 +84,21 @@ static qrun_status read_int(const parsed_request *parsed, const char *key, int32
 }
 
 static qrun_status read_sampling(const parsed_request *parsed, qrun_request_params *params, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(read_float(parsed, "temperature", &params->temperature, err));
-    QR_TRY(read_float(parsed, "top_p", &params->top_p, err));
-    QR_TRY(read_float(parsed, "min_p", &params->min_p, err));
-    QR_TRY(read_float(parsed, "repetition_penalty", &params->repetition_penalty, err));
-    QR_TRY(read_float(parsed, "presence_penalty", &params->presence_penalty, err));
-    QR_TRY(read_float(parsed, "frequency_penalty", &params->frequency_penalty, err));
-    QR_TRY(read_int(parsed, "top_k", &params->top_k, err));
-    QR_TRY(read_int(parsed, "max_tokens", &params->max_tokens, err));
-    QR_TRY(read_int(parsed, "n", &params->n, err));
-    QR_TRY(read_int(parsed, "logprobs", &params->logprobs, err));
-    QR_TRY(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "temperature", &params->temperature, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "top_p", &params->top_p, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "min_p", &params->min_p, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "repetition_penalty", &params->repetition_penalty, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "presence_penalty", &params->presence_penalty, err));
+    QR_RETURN_IF_ERROR(read_float(parsed, "frequency_penalty", &params->frequency_penalty, err));
+    QR_RETURN_IF_ERROR(read_int(parsed, "top_k", &params->top_k, err));
+    QR_RETURN_IF_ERROR(read_int(parsed, "max_tokens", &params->max_tokens, err));
+    QR_RETURN_IF_ERROR(read_int(parsed, "n", &params->n, err));
+    QR_RETURN_IF_ERROR(read_int(parsed, "logprobs", &params->logprobs, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
     int64_t seed = -1;
-    QR_TRY(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
     if (seed >= 0) { params->has_seed = true, params->seed = (uint64_t)seed; }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status read_stops(parsed_request *parsed, qrun_request_params *params, qr_error *err) {

@@ -283,8 +283,7 @@ static qrun_status make_cache(qrun_session *session, qr_error *err) {
 static qrun_status make_memory(qrun_session *session, qr_error *err) {
     qr_backend *backend = session->model->context->backend;
     const size_t n_bytes = (size_t)session->sizes.n_pages * session->sizes.page_bytes;
-    const qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &session->pages, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &session->pages, err));
     session->pages_bytes = n_bytes;
     return qr_forward_create(session->model, &session->sizes.forward, session->pages, &session->forward, err);
 }

@@ -258,9 +258,8 @@ static qrun_status copy_pages(qrun_session *session, qr_error *err) {
     for (int32_t i = 0; i < session->step.n_copies; i++) {
         const qr_kv_copy *copy = &session->step.copies[i];
         unsigned char *pages = session->pages;
-        const qrun_status status = backend->copy_within(backend, pages + (size_t)copy->dst * n_bytes,
-                                                        pages + (size_t)copy->src * n_bytes, n_bytes, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(backend->copy_within(backend, pages + (size_t)copy->dst * n_bytes,
+                                                pages + (size_t)copy->src * n_bytes, n_bytes, err));
     }
     return QRUN_OK;
 }
@@ -351,8 +350,7 @@ static qrun_status copy_logits(const draw_piece *piece, qr_error *err) {
         if (!draw->on_host) { continue; }
         draw->logits = session->logits + row * session->model->shape.vocab;
         if (row > end) {
-            const qrun_status status = copy_rows(session, begin, end - begin, err);
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(copy_rows(session, begin, end - begin, err));
             begin = row;
         }
         end = row + 1;
@@ -362,14 +360,14 @@ static qrun_status copy_logits(const draw_piece *piece, qr_error *err) {
 
 static qrun_status draw_rows(const draw_piece *piece, int64_t first_on_device, qr_error *err) {
     qr_forward *forward = piece->session->forward;
-    qrun_status status = QRUN_OK;
     if (!piece->session->step.is_decode) { /* which has done this */
-        QR_TRY(qr_forward_head(forward, piece->first_row, piece->n_rows, err));
-        if (piece->n_on_device > 0) { QR_TRY(qr_forward_draw(forward, first_on_device, piece->n_on_device, err)); }
+        QR_RETURN_IF_ERROR(qr_forward_head(forward, piece->first_row, piece->n_rows, err));
+        if (piece->n_on_device > 0) {
+            QR_RETURN_IF_ERROR(qr_forward_draw(forward, first_on_device, piece->n_on_device, err));
+        }
     }
-    QR_TRY(copy_logits(piece, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(copy_logits(piece, err));
+    return QRUN_OK;
 }
 
 /* What the device drew. */

@@ -194,24 +194,22 @@ qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapte
     qrun_model *model = made->model;
     qr_backend *backend = model->context->backend;
     load_state state = {.made = made, .adapter = adapter};
-    qrun_status status = QRUN_OK;
-    QR_TRY(refuse_others(made, adapter, path, err));
-    if (adapter->n_parameters == 0) { goto out; }
-    QR_TRY(choose_vocab(&state, path, err));
-    QR_TRY(qr_model_each_module(model, visit_module, &state, err));
-    QR_TRY(refuse_unmatched(&state, path, err));
+    QR_RETURN_IF_ERROR(refuse_others(made, adapter, path, err));
+    if (adapter->n_parameters == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(choose_vocab(&state, path, err));
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, visit_module, &state, err));
+    QR_RETURN_IF_ERROR(refuse_unmatched(&state, path, err));
     const size_t n_bytes = state.layout.offset;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->module_memory, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->module_memory, err));
     made->module_bytes = n_bytes;
-    QR_TRY(qr_stand_ins_reserve(&made->stand_ins, state.n_matched + 1, err));
+    QR_RETURN_IF_ERROR(qr_stand_ins_reserve(&made->stand_ins, state.n_matched + 1, err));
     state = (load_state){
         .made = made, .adapter = adapter, .layout = {made->module_memory, 0}, .vocab = state.vocab, .fill = true};
-    QR_TRY(qr_model_each_module(model, visit_module, &state, err));
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, visit_module, &state, err));
     if (state.vocab != model->shape.vocab) { made->own_vocab = model->shape.vocab; }
     model->shape.vocab = state.vocab;
     model->replaced_by = made;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 void qr_adapter_modules_release(qrun_adapter *adapter) {

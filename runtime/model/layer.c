@@ -60,14 +60,13 @@ static qrun_status run_block_output(const qr_layer_pass *pass, const qr_linear_l
         return pass->buffers_only ? QRUN_OK : qr_layer_linear(pass, linear, src, pass->x, hidden, true, err);
     }
     float *normed = pass->buffers.branch_normed;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_layer_linear(pass, linear, src, branch, hidden, false, err));
-    if (pass->buffers_only) { goto out; }
-    QR_TRY(qr_layer_norm_rows(pass->model, pass->workspace, post_norm, branch, normed, QR_DTYPE_F32, n, err));
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, linear, src, branch, hidden, false, err));
+    if (pass->buffers_only) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        qr_layer_norm_rows(pass->model, pass->workspace, post_norm, branch, normed, QR_DTYPE_F32, n, err));
     const qr_add_args args = {pass->x, normed, n * hidden};
-    QR_TRY(qr_add(pass->model->context->backend, &args, pass->workspace, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_add(pass->model->context->backend, &args, pass->workspace, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err) {
@@ -133,21 +132,21 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
     const qr_model_shape *s = &model->shape;
     const qr_layer_buffers *b = &pass->buffers;
     float *q = b->qkv, *k = q + s->n_heads * s->head_dim, *v = k + s->n_kv_heads * s->head_dim;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_layer_norm_rows(model, pass->workspace, &layer->attn_norm, pass->x, b->attn_normed, model->act_dtype,
-                              pass->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_layer_norm_rows(model, pass->workspace, &layer->attn_norm, pass->x, b->attn_normed,
+                                          model->act_dtype, pass->n_tokens, err));
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s), false, err));
+        QR_RETURN_IF_ERROR(
+            qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s), false, err));
     }
-    QR_TRY(keep_raw_heads(pass, layer, err));
-    QR_TRY(norm_heads(pass, &layer->q_norm, q, s->n_heads, err));
-    QR_TRY(norm_heads(pass, &layer->k_norm, k, s->n_kv_heads, err));
-    QR_TRY(rotate(pass, layer, q, s->n_heads, err));
-    QR_TRY(rotate(pass, layer, k, s->n_kv_heads, err));
-    QR_TRY(pass->attend(pass->attend_arg, layer, q, k, v, b->attended, err));
-    QR_TRY(run_block_output(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(keep_raw_heads(pass, layer, err));
+    QR_RETURN_IF_ERROR(norm_heads(pass, &layer->q_norm, q, s->n_heads, err));
+    QR_RETURN_IF_ERROR(norm_heads(pass, &layer->k_norm, k, s->n_kv_heads, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer, q, s->n_heads, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer, k, s->n_kv_heads, err));
+    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, q, k, v, b->attended, err));
+    QR_RETURN_IF_ERROR(
+        run_block_output(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err));
+    return QRUN_OK;
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
@@ -176,14 +175,13 @@ static qrun_status run_activation(const qr_layer_pass *pass, qr_error *err) {
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_buffers *b = &pass->buffers;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_layer_norm_rows(model, pass->workspace, &layer->mlp_norm, pass->x, b->mlp_normed, model->act_dtype,
-                              pass->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_layer_norm_rows(model, pass->workspace, &layer->mlp_norm, pass->x, b->mlp_normed,
+                                          model->act_dtype, pass->n_tokens, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
-        QR_TRY(qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp, qr_mlp_columns(model), false, err));
+        QR_RETURN_IF_ERROR(
+            qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp, qr_mlp_columns(model), false, err));
     }
-    QR_TRY(run_activation(pass, err));
-    QR_TRY(run_block_output(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(run_activation(pass, err));
+    QR_RETURN_IF_ERROR(run_block_output(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err));
+    return QRUN_OK;
 }

@@ -116,17 +116,15 @@ static qrun_status add_with_dora(const qr_layer_pass *pass, const qr_linear_laye
                                  int64_t y_stride, qr_error *err) {
     float *own = pass->buffers.dora;
     const int64_t out = linear->weight.desc.rows;
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_base(pass, linear, x, own, out, false, err));
-    QR_TRY(run_lora(pass, linear, pass->adapters.row_dora, x, own, out, err));
-    QR_TRY(scale_in_place(pass, linear, own, out, err));
+    QR_RETURN_IF_ERROR(run_base(pass, linear, x, own, out, false, err));
+    QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_dora, x, own, out, err));
+    QR_RETURN_IF_ERROR(scale_in_place(pass, linear, own, out, err));
     const qr_add_args add = {y, own, pass->n_tokens * out};
-    QR_TRY(qr_add(pass->model->context->backend, &add, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_add(pass->model->context->backend, &add, pass->workspace, err));
     if (pass->adapters.row_plain != NULL) {
-        QR_TRY(run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err));
+        QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* As PEFT has DoRA behind dropout: y = W x + bias + (ratio − 1) · W x' + ratio · scale · B A x', with x' what dropout
@@ -136,33 +134,29 @@ static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_
     const qr_linear_layer alone = standing_alone(linear);
     const int64_t out = linear->weight.desc.rows;
     float *own = pass->buffers.dora;
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_base(pass, linear, x, y, y_stride, accumulate, err));
-    QR_TRY(qr_layer_adapter_input(pass, linear, &x, err));
-    QR_TRY(qr_layer_dora_sum(pass, linear, x, false, err));
+    QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, accumulate, err));
+    QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &x, err));
+    QR_RETURN_IF_ERROR(qr_layer_dora_sum(pass, linear, x, false, err));
     qr_dora_args args = qr_layer_dora_args(pass, linear, own, out, y + linear->out_offset, y_stride);
     args.accumulate = true;
     args.less = 1.0F;
-    QR_TRY(run_dora(pass, &args, err));
+    QR_RETURN_IF_ERROR(run_dora(pass, &args, err));
     qr_backend *backend = pass->model->context->backend;
-    QR_TRY(backend->fill_zero(backend, own, (size_t)(pass->n_tokens * out) * sizeof *own, err));
-    QR_TRY(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, own, (size_t)(pass->n_tokens * out) * sizeof *own, err));
+    QR_RETURN_IF_ERROR(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
     args.less = 0.0F;
-    QR_TRY(run_dora(pass, &args, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(run_dora(pass, &args, err));
+    return QRUN_OK;
 }
 
 static qrun_status linear_with_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
                                     int64_t y_stride, bool accumulate, qr_error *err) {
     if (pass->dropout.p > 0) { return linear_with_dropped_dora(pass, linear, x, y, y_stride, accumulate, err); }
     if (accumulate) { return add_with_dora(pass, linear, x, y, y_stride, err); }
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_base(pass, linear, x, y, y_stride, false, err));
-    QR_TRY(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
-    QR_TRY(scale_in_place(pass, linear, y + linear->out_offset, y_stride, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, false, err));
+    QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
+    QR_RETURN_IF_ERROR(scale_in_place(pass, linear, y + linear->out_offset, y_stride, err));
+    return QRUN_OK;
 }
 
 /* ---- Both -------------------------------------------------------------------------------------------------------- */
@@ -176,12 +170,10 @@ qrun_status qr_layer_linear(const qr_layer_pass *pass, const qr_linear_layer *li
     if (is_adapted(&pass->adapters, linear) && pass->adapters.row_dora != NULL) {
         return linear_with_dora(pass, linear, x, y, y_stride, accumulate, err);
     }
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_base(pass, linear, x, y, y_stride, accumulate, err));
+    QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, accumulate, err));
     if (is_adapted(&pass->adapters, linear)) {
-        QR_TRY(qr_layer_adapter_input(pass, linear, &x, err));
-        QR_TRY(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
+        QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &x, err));
+        QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }

@@ -91,12 +91,13 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
     qrun_status status = QRUN_OK;
     for (int64_t l = 0; l < model->shape.n_layers && status == QRUN_OK; l++) {
         qr_layer *layer = &model->layers[l];
-        QR_TRY(visit_siblings(model, layer->attn_in, l, attn_in_roles, QR_COUNT_OF(attn_in_roles), visit, arg, err));
-        QR_TRY(visit(arg, &layer->attn_out, l, QR_ROLE_ATTN_OUT, err));
-        QR_TRY(visit_siblings(model, layer->mlp_in, l, mlp_in_roles, QR_COUNT_OF(mlp_in_roles), visit, arg, err));
-        QR_TRY(visit(arg, &layer->mlp_out, l, QR_ROLE_MLP_OUT, err));
+        QR_RETURN_IF_ERROR(
+            visit_siblings(model, layer->attn_in, l, attn_in_roles, QR_COUNT_OF(attn_in_roles), visit, arg, err));
+        QR_RETURN_IF_ERROR(visit(arg, &layer->attn_out, l, QR_ROLE_ATTN_OUT, err));
+        QR_RETURN_IF_ERROR(
+            visit_siblings(model, layer->mlp_in, l, mlp_in_roles, QR_COUNT_OF(mlp_in_roles), visit, arg, err));
+        QR_RETURN_IF_ERROR(visit(arg, &layer->mlp_out, l, QR_ROLE_MLP_OUT, err));
     }
-out:
     return status;
 }
 
@@ -171,8 +172,7 @@ qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *
 static qrun_status describe_from_source(const describe_state *state, qr_tensor_role role, int64_t layer,
                                         qr_weight_desc *desc, qr_error *err) {
     qr_stored_weight stored;
-    const qrun_status status = qr_model_find_stored(state->model, state->source, role, layer, desc, &stored, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_find_stored(state->model, state->source, role, layer, desc, &stored, err));
     if (!is_plain(stored.desc.format) || state->model->prequantized) {
         set_format(desc, stored.desc.format, stored.desc.block);
     }
@@ -259,17 +259,17 @@ static qrun_status describe_norms(const describe_state *state, qr_error *err) {
                  {QR_ROLE_POST_MLP_NORM, false, false},  {QR_ROLE_Q_NORM, true, false},
                  {QR_ROLE_K_NORM, true, false}};
     const qrun_model *model = state->model;
-    qrun_status status = QRUN_OK;
     for (size_t i = 0; i < QR_COUNT_OF(norms); i++) {
         if (model->family->modules[norms[i].role] == NULL) { continue; }
         const int64_t n = norms[i].per_head ? model->shape.head_dim : model->shape.hidden;
         for (int64_t l = 0; l < (norms[i].once ? 1 : model->shape.n_layers); l++) {
-            QR_TRY(describe_vector(state, norms[i].role, l, "weight", n, err));
-            if (model->family->layer_norm) { QR_TRY(describe_vector(state, norms[i].role, l, "bias", n, err)); }
+            QR_RETURN_IF_ERROR(describe_vector(state, norms[i].role, l, "weight", n, err));
+            if (model->family->layer_norm) {
+                QR_RETURN_IF_ERROR(describe_vector(state, norms[i].role, l, "bias", n, err));
+            }
         }
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,

@@ -80,15 +80,13 @@ static qrun_status load_linear(void *arg, qr_linear_layer *linear, int64_t layer
 
 static qrun_status load_layer_norms(load_state *state, int64_t l, qr_error *err) {
     const qr_layer *layer = &state->model->layers[l];
-    qrun_status status = QRUN_OK;
-    QR_TRY(load_norm(state, QR_ROLE_ATTN_NORM, l, &layer->attn_norm, err));
-    QR_TRY(load_norm(state, QR_ROLE_POST_ATTN_NORM, l, &layer->post_attn_norm, err));
-    QR_TRY(load_norm(state, QR_ROLE_MLP_NORM, l, &layer->mlp_norm, err));
-    QR_TRY(load_norm(state, QR_ROLE_POST_MLP_NORM, l, &layer->post_mlp_norm, err));
-    QR_TRY(load_norm(state, QR_ROLE_Q_NORM, l, &layer->q_norm, err));
-    QR_TRY(load_norm(state, QR_ROLE_K_NORM, l, &layer->k_norm, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_ATTN_NORM, l, &layer->attn_norm, err));
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_POST_ATTN_NORM, l, &layer->post_attn_norm, err));
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_MLP_NORM, l, &layer->mlp_norm, err));
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_POST_MLP_NORM, l, &layer->post_mlp_norm, err));
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_Q_NORM, l, &layer->q_norm, err));
+    QR_RETURN_IF_ERROR(load_norm(state, QR_ROLE_K_NORM, l, &layer->k_norm, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_model_load_weights(qrun_model *model, const qr_safetensors *source, qrun_progress_fn progress,
@@ -97,23 +95,21 @@ qrun_status qr_model_load_weights(qrun_model *model, const qr_safetensors *sourc
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
         state.total_bytes += (int64_t)qr_safetensors_get(source, i)->n_bytes;
     }
-    qrun_status status = QRUN_OK;
-    QR_TRY(load_matrix(&state, QR_ROLE_EMBEDDING, 0, &model->embedding, err));
+    QR_RETURN_IF_ERROR(load_matrix(&state, QR_ROLE_EMBEDDING, 0, &model->embedding, err));
     if (model->position_embedding.desc.rows > 0) {
-        QR_TRY(load_matrix(&state, QR_ROLE_POSITION_EMBEDDING, 0, &model->position_embedding, err));
+        QR_RETURN_IF_ERROR(load_matrix(&state, QR_ROLE_POSITION_EMBEDDING, 0, &model->position_embedding, err));
     }
-    QR_TRY(load_norm(&state, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
-    for (int64_t l = 0; l < model->shape.n_layers; l++) { QR_TRY(load_layer_norms(&state, l, err)); }
-    QR_TRY(qr_model_each_linear(model, load_linear, &state, err));
+    QR_RETURN_IF_ERROR(load_norm(&state, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { QR_RETURN_IF_ERROR(load_layer_norms(&state, l, err)); }
+    QR_RETURN_IF_ERROR(qr_model_each_linear(model, load_linear, &state, err));
     if (model->shape.tied_head) {
         model->head = model->embedding;
     } else {
-        QR_TRY(load_matrix(&state, QR_ROLE_HEAD, 0, &model->head, err));
+        QR_RETURN_IF_ERROR(load_matrix(&state, QR_ROLE_HEAD, 0, &model->head, err));
     }
     state.done_bytes = state.total_bytes;
-    QR_TRY(advance(&state, NULL, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(advance(&state, NULL, err));
+    return QRUN_OK;
 }
 
 /* ---- Random ------------------------------------------------------------------------------------------------------ */

@@ -219,22 +219,21 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     *model = (qrun_model){.context = context, .prefix = "", .random_weights = params->random_weights};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
-    qrun_status status = QRUN_OK;
-    QR_TRY(check_params(params, err));
-    QR_TRY(read_configs(model, params, err));
+    QR_RETURN_IF_ERROR(check_params(params, err));
+    QR_RETURN_IF_ERROR(read_configs(model, params, err));
     model->act_dtype = act_dtype_of(params->dtype);
-    QR_TRY(qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
+    QR_RETURN_IF_ERROR(
+        qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
     struct qr_model_options options;
-    QR_TRY(choose_formats(model, params, &options, err));
+    QR_RETURN_IF_ERROR(choose_formats(model, params, &options, err));
     model->linear_format = options.linear_format;
     if (!params->random_weights) {
-        QR_TRY(qr_safetensors_open(model->folder, source, err));
-        QR_TRY(find_prefix(model, *source, err));
-        QR_TRY(refuse_unexplained(model, *source, err));
+        QR_RETURN_IF_ERROR(qr_safetensors_open(model->folder, source, err));
+        QR_RETURN_IF_ERROR(find_prefix(model, *source, err));
+        QR_RETURN_IF_ERROR(refuse_unexplained(model, *source, err));
     }
-    QR_TRY(qr_model_describe(model, &options, *source, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
+    return QRUN_OK;
 }
 
 void qr_model_release(qrun_model *model) {
@@ -250,8 +249,7 @@ void qr_model_release(qrun_model *model) {
 
 static qrun_status check_memory(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
     qr_device_memory memory;
-    const qrun_status status = qr_device_memory_now(model->context->backend, &memory, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_memory_now(model->context->backend, &memory, err));
     const bool given = params->memory_bytes > 0;
     int64_t limit = given ? params->memory_bytes - qr_device_memory_context(&memory) : memory.free_bytes;
     const char *owner = given                ? "the budget leaves them"
@@ -299,14 +297,11 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, cons
     qr_backend *backend = model->context->backend;
     qrun_status status = check_memory(model, params, err);
     if (status != QRUN_OK) { return status; }
-    status = backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(
+        backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
     (void)qr_model_place_weights(model, model->weight_memory);
     if (source != NULL) { model->content_hash = hash_samples(source); }
-    if (backend->loading_begin != NULL) {
-        status = backend->loading_begin(backend, err);
-        if (status != QRUN_OK) { return status; }
-    }
+    if (backend->loading_begin != NULL) { QR_RETURN_IF_ERROR(backend->loading_begin(backend, err)); }
     status = source != NULL ? qr_model_load_weights(model, source, params->progress, params->progress_user, err)
                             : qr_model_load_random(model, params->progress, params->progress_user, err);
     if (backend->loading_end != NULL) { backend->loading_end(backend); }

@@ -39,28 +39,26 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
 }
 
 static qrun_status visit_layer_norms(const visit_state *v, qr_layer *layer, int64_t l, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(visit_norm(v, QR_ROLE_ATTN_NORM, l, &layer->attn_norm, err));
-    QR_TRY(visit_norm(v, QR_ROLE_POST_ATTN_NORM, l, &layer->post_attn_norm, err));
-    QR_TRY(visit_norm(v, QR_ROLE_MLP_NORM, l, &layer->mlp_norm, err));
-    QR_TRY(visit_norm(v, QR_ROLE_POST_MLP_NORM, l, &layer->post_mlp_norm, err));
-    QR_TRY(visit_norm(v, QR_ROLE_Q_NORM, l, &layer->q_norm, err));
-    QR_TRY(visit_norm(v, QR_ROLE_K_NORM, l, &layer->k_norm, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_ATTN_NORM, l, &layer->attn_norm, err));
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_POST_ATTN_NORM, l, &layer->post_attn_norm, err));
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_MLP_NORM, l, &layer->mlp_norm, err));
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_POST_MLP_NORM, l, &layer->post_mlp_norm, err));
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_Q_NORM, l, &layer->q_norm, err));
+    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_K_NORM, l, &layer->k_norm, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_model_each_module(qrun_model *model, qr_module_visitor visit, void *arg, qr_error *err) {
     visit_state v = {visit, arg};
-    qrun_status status = QRUN_OK;
-    QR_TRY(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, err));
-    QR_TRY(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, err));
-    for (int64_t l = 0; l < model->shape.n_layers; l++) { QR_TRY(visit_layer_norms(&v, &model->layers[l], l, err)); }
-    QR_TRY(qr_model_each_linear(model, visit_linear, &v, err));
-    QR_TRY(visit_norm(&v, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
-    QR_TRY(visit_table(&v, QR_ROLE_HEAD, &model->head, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, err));
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        QR_RETURN_IF_ERROR(visit_layer_norms(&v, &model->layers[l], l, err));
+    }
+    QR_RETURN_IF_ERROR(qr_model_each_linear(model, visit_linear, &v, err));
+    QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_HEAD, &model->head, err));
+    return QRUN_OK;
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */

@@ -21,8 +21,7 @@ static qrun_status make_room(qr_parameters *p, qr_error *err) {
 }
 
 qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t *offset, qr_error *err) {
-    const qrun_status status = make_room(p, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(make_room(p, err));
     parameter.offset = p->n_floats;
     p->list[p->n++] = parameter;
     p->n_floats += qr_round_up(parameter.rows * parameter.cols, TENSOR_ALIGNMENT);
@@ -44,13 +43,11 @@ int64_t qr_parameters_count(const qr_parameters *p) {
 qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     qr_backend *backend = p->model->context->backend;
     void *memory;
-    qrun_status status = QRUN_OK;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
     p->values = memory;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
     p->gradients = memory;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* After the weights that stood in: the model with grown tables keeps them where it keeps all that was trained, and has

@@ -57,8 +57,7 @@ qrun_status qr_linear_dx(const qr_adapter_backward *b, const qr_linear_layer *li
     const void *rounded = rounds_dy(b) ? b->dy : dy;
     const qr_linear_backward_args args = qr_linear_backward_args_of(
         model, &linear->weight, rounded, rounds_dy(b) ? out : dy_stride, dx, b->pass.n_tokens, accumulate);
-    const qrun_status status = round_dy(b, dy, dy_stride, out, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(round_dy(b, dy, dy_stride, out, err));
     return qr_linear_backward(model->context->backend, &args, b->pass.workspace, err);
 }
 
@@ -84,8 +83,7 @@ static qrun_status scale_dy(const qr_adapter_backward *b, const qr_linear_layer 
 static qrun_status dora_dy(const qr_adapter_backward *b, const qr_linear_layer *linear, const qr_lora_pair *pair,
                            const void *x, const float *dy, int64_t dy_stride, qr_error *err) {
     const qr_parameters *p = b->parameters;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_layer_dora_sum(&b->pass, linear, x, true, err));
+    QR_RETURN_IF_ERROR(qr_layer_dora_sum(&b->pass, linear, x, true, err));
     const qr_dora_backward_args args = {.dy = dy,
                                         .z = b->pass.buffers.dora,
                                         .norm = p->lora.norms + pair->output_offset,
@@ -94,10 +92,9 @@ static qrun_status dora_dy(const qr_adapter_backward *b, const qr_linear_layer *
                                         .dim = pair->out,
                                         .dy_stride = dy_stride,
                                         .z_stride = pair->out};
-    QR_TRY(qr_dora_backward(b->pass.model->context->backend, &args, b->pass.workspace, err));
-    QR_TRY(scale_dy(b, linear, dy, dy_stride, 0.0F, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_dora_backward(b->pass.model->context->backend, &args, b->pass.workspace, err));
+    QR_RETURN_IF_ERROR(scale_dy(b, linear, dy, dy_stride, 0.0F, err));
+    return QRUN_OK;
 }
 
 /* What came through the adapter, and behind dropout with DoRA through the matrix once more, on its way back through

@@ -98,20 +98,19 @@ static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_e
     const qrun_model *model = pass->model;
     const qr_kept_layer *kept = pass->current;
     const float *dbranch;
-    qrun_status status = QRUN_OK;
-    QR_TRY(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
-    QR_TRY(linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden, pass->b.dgated,
-                           false, err));
-    QR_TRY(activation_backward(pass, kept, err));
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden,
+                                       pass->b.dgated, false, err));
+    QR_RETURN_IF_ERROR(activation_backward(pass, kept, err));
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->mlp_in[i];
-        QR_TRY(linear_backward(pass, linear, kept->buffers.mlp_normed, kept->buffers.mlp + linear->out_offset,
-                               qr_mlp_columns(model), pass->b.dnormed, i > 0, err));
+        QR_RETURN_IF_ERROR(linear_backward(pass, linear, kept->buffers.mlp_normed,
+                                           kept->buffers.mlp + linear->out_offset, qr_mlp_columns(model),
+                                           pass->b.dnormed, i > 0, err));
     }
-    QR_TRY(qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
-                                 err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx,
+                                             pass->n_tokens, true, err));
+    return QRUN_OK;
 }
 
 static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, const qr_norm *norm, int64_t first_column,
@@ -119,7 +118,6 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
     const qr_model_shape *s = &pass->model->shape;
     const int64_t stride = qr_qkv_columns(s), raw_stride = (s->n_heads + s->n_kv_heads) * s->head_dim;
     float *dheads = pass->b.dqkv + first_column;
-    qrun_status status = QRUN_OK;
     if (s->rope_half > 0) {
         const qr_rope_backward_args rope = {dheads,
                                             pass->b.cos_table[layer->rope_kind],
@@ -129,7 +127,7 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
                                             s->head_dim,
                                             s->rope_half,
                                             stride};
-        QR_TRY(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
     }
     if (norm->weight != NULL) {
         const qr_rms_norm_backward_args args = {.x = pass->current->buffers.qk_raw + first_column,
@@ -145,10 +143,9 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
                                                 .dx_stride = stride,
                                                 .eps = s->norm_eps,
                                                 .weight_offset = s->norm_offset};
-        QR_TRY(qr_rms_norm_backward(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_rms_norm_backward(pass->backend, &args, pass->workspace, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -156,80 +153,74 @@ static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer
     const qr_kept_layer *kept = pass->current;
     const int64_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
     const float *dbranch;
-    qrun_status status = QRUN_OK;
-    QR_TRY(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
-    QR_TRY(linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch, s->hidden, pass->b.dattended, false,
-                           err));
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch, s->hidden,
+                                       pass->b.dattended, false, err));
     const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
                                                     .dout = pass->b.dattended,
                                                     .dq = pass->b.dqkv,
                                                     .dk = pass->b.dqkv + q,
                                                     .dv = pass->b.dqkv + q + kv,
                                                     .dqkv_stride = qr_qkv_columns(s)};
-    QR_TRY(qr_attention_packed_backward(pass->backend, &args, pass->workspace, err));
-    QR_TRY(heads_backward(pass, layer, &layer->q_norm, 0, s->n_heads, err));
-    QR_TRY(heads_backward(pass, layer, &layer->k_norm, q, s->n_kv_heads, err));
+    QR_RETURN_IF_ERROR(qr_attention_packed_backward(pass->backend, &args, pass->workspace, err));
+    QR_RETURN_IF_ERROR(heads_backward(pass, layer, &layer->q_norm, 0, s->n_heads, err));
+    QR_RETURN_IF_ERROR(heads_backward(pass, layer, &layer->k_norm, q, s->n_kv_heads, err));
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
-        QR_TRY(linear_backward(pass, linear, kept->buffers.attn_normed, pass->b.dqkv + linear->out_offset,
-                               qr_qkv_columns(s), pass->b.dnormed, i > 0, err));
+        QR_RETURN_IF_ERROR(linear_backward(pass, linear, kept->buffers.attn_normed, pass->b.dqkv + linear->out_offset,
+                                           qr_qkv_columns(s), pass->b.dnormed, i > 0, err));
     }
-    QR_TRY(qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
-                                 err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx,
+                                             pass->n_tokens, true, err));
+    return QRUN_OK;
 }
 
 /* Both blocks of a layer, computing again what was not kept. */
 static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segment, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
-    qrun_status status = QRUN_OK;
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
     blocks.buffers_only = true;
-    QR_TRY(qr_pass_check_cancelled(pass, err));
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     if (kept_segment && !pass->current->mlp_kept) {
-        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
-        QR_TRY(qr_layer_mlp(&blocks, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
+        QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
     }
-    QR_TRY(mlp_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(mlp_backward(pass, layer, err));
     if (kept_segment && !pass->current->attn_kept) {
-        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
-        QR_TRY(qr_layer_attention(&blocks, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
+        QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     }
-    QR_TRY(attention_backward(pass, layer, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(attention_backward(pass, layer, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
-    qrun_status status = QRUN_OK;
     if (!segment->kept) {
-        QR_TRY(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
         for (int64_t i = 0; i < segment->n; i++) {
-            QR_TRY(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
+            QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
         }
     }
-    for (int64_t i = segment->n; i-- > 0;) { QR_TRY(layer_backward(pass, segment->first + i, segment->kept, err)); }
-out:
-    return status;
+    for (int64_t i = segment->n; i-- > 0;) {
+        QR_RETURN_IF_ERROR(layer_backward(pass, segment->first + i, segment->kept, err));
+    }
+    return QRUN_OK;
 }
 
 qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
     float *dtable = qr_whole_gradient(pass->parameters, &model->embedding);
     float *dpositions = qr_whole_gradient(pass->parameters, &model->position_embedding);
-    qrun_status status = QRUN_OK;
     if (dtable != NULL) {
         const qr_embedding_backward_args args =
             qr_pass_embedding_backward_args(pass, &model->embedding, pass->b.ids, dtable, model->shape.embedding_scale);
-        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
     }
     if (dpositions != NULL) {
         const qr_embedding_backward_args args =
             qr_pass_embedding_backward_args(pass, &model->position_embedding, pass->b.position, dpositions, 1.0F);
-        QR_TRY(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }

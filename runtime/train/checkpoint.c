@@ -242,11 +242,10 @@ static qrun_status read_evaluations(const qr_json *object, const char *folder, q
 static qrun_status read_scaling(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
     double factor = 0;
     int64_t good_steps = -1;
-    qrun_status status = QRUN_OK;
     state->updates = -1;
-    QR_TRY(qr_json_get_int(object, "updates", 0, state->step, &state->updates, folder, err));
-    QR_TRY(qr_json_get_double(object, "loss_scale", 1, FLT_MAX, &factor, folder, err));
-    QR_TRY(qr_json_get_int(object, "good_steps", 0, INT32_MAX, &good_steps, folder, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(object, "updates", 0, state->step, &state->updates, folder, err));
+    QR_RETURN_IF_ERROR(qr_json_get_double(object, "loss_scale", 1, FLT_MAX, &factor, folder, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(object, "good_steps", 0, INT32_MAX, &good_steps, folder, err));
     if (state->updates < 0 || factor < 1 || good_steps < 0) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: state.json lacks updates, loss_scale or good_steps; --restart begins "
@@ -255,8 +254,7 @@ static qrun_status read_scaling(const qr_json *object, const char *folder, qr_tr
     }
     state->loss_scale.factor = (float)factor;
     state->loss_scale.good_steps = (int32_t)good_steps;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
@@ -276,24 +274,22 @@ static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkp
     qr_train_state state = {.step = checkpoint->step,
                             .cursor = {checkpoint->epoch, checkpoint->window},
                             .loss_scale = trainer->state.loss_scale};
-    qrun_status status;
     if (states->n_bytes != qr_optimizer_states_bytes(trainer->optimizer) || checkpoint->step > trainer->total_steps) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
                        folder);
     }
-    QR_TRY(read_scaling(checkpoint->state, folder, &state, err));
-    QR_TRY(read_evaluations(checkpoint->state, folder, &state, err));
+    QR_RETURN_IF_ERROR(read_scaling(checkpoint->state, folder, &state, err));
+    QR_RETURN_IF_ERROR(read_evaluations(checkpoint->state, folder, &state, err));
     if (state.best_step > 0 && !has_checkpoint(trainer, state.best_step)) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: the checkpoint of the best evaluation, %s%lld, is not beside it; "
-                       "put it back, or use --restart to begin anew",
-                       folder, CHECKPOINT_PREFIX, (long long)state.best_step));
+        QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_INPUT,
+                                   "%s: the checkpoint of the best evaluation, %s%lld, is not beside it; "
+                                   "put it back, or use --restart to begin anew",
+                                   folder, CHECKPOINT_PREFIX, (long long)state.best_step));
     }
-    QR_TRY(take_parameters(trainer, checkpoint, folder, err));
-    QR_TRY(qr_optimizer_states_write(trainer->optimizer, 0, states->n_bytes, states->data, err));
+    QR_RETURN_IF_ERROR(take_parameters(trainer, checkpoint, folder, err));
+    QR_RETURN_IF_ERROR(qr_optimizer_states_write(trainer->optimizer, 0, states->n_bytes, states->data, err));
     trainer->state = state;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err) {

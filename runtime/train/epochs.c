@@ -96,25 +96,24 @@ static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dat
 
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
-    qrun_status status = QRUN_OK;
     if (!params->random_tokens && trainer->model->tokenizer == NULL) {
-        QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot be trained on text",
-                       trainer->model->folder));
+        QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                                   "%s has no tokenizer.json, so it cannot be trained on text",
+                                   trainer->model->folder));
     }
     if (params->random_tokens) {
-        QR_TRY(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens, trainer->model->shape.vocab,
-                                        s->seed, &trainer->dataset, err));
+        QR_RETURN_IF_ERROR(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens,
+                                                    trainer->model->shape.vocab, s->seed, &trainer->dataset, err));
         trainer->view = qr_dataset_view_all(trainer->dataset);
     } else {
-        QR_TRY(open_dataset(trainer, params, params->data, &trainer->dataset, err));
-        QR_TRY(choose_views(trainer, params, err));
-        QR_TRY(check_room(trainer, trainer->dataset, err));
-        QR_TRY(check_room(trainer, trainer->eval_dataset, err));
+        QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data, &trainer->dataset, err));
+        QR_RETURN_IF_ERROR(choose_views(trainer, params, err));
+        QR_RETURN_IF_ERROR(check_room(trainer, trainer->dataset, err));
+        QR_RETURN_IF_ERROR(check_room(trainer, trainer->eval_dataset, err));
     }
     trainer->total_steps = s->max_steps;
-    if (s->max_steps == 0) { QR_TRY(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
+    if (s->max_steps == 0) { QR_RETURN_IF_ERROR(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
     trainer->warmup_steps =
         s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
-out:
-    return status;
+    return QRUN_OK;
 }

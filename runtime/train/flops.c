@@ -56,8 +56,7 @@ static double layer_flops(const qrun_trainer *trainer, const qr_layer *layer) {
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err) {
     const qrun_model *model = trainer->model;
     qr_activations activations;
-    const qrun_status status = qr_activations_lay_out(model, &trainer->policy, 1, NULL, NULL, &activations, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &trainer->policy, 1, NULL, NULL, &activations, err));
     double flops = 4.0 * (double)(model->head.desc.rows * model->head.desc.cols);
     for (int64_t i = 0; i < trainer->parameters.n; i++) {
         const qr_parameter *p = &trainer->parameters.list[i];

@@ -105,7 +105,6 @@ static qrun_status put(qr_parameters *p, int64_t offset, const qr_safetensors_te
 
 static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
     char name[256];
-    qrun_status status = QRUN_OK;
     qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
     const qr_adapter_module *module = qr_adapter_find(adapter, name);
     if (module == NULL) {
@@ -120,18 +119,14 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
                        (long long)module->out_features, (long long)module->in_features, name, (long long)pair->out,
                        (long long)pair->in);
     }
-    QR_TRY(put(p, pair->a_offset, module->a, module->rank * pair->in, err));
-    QR_TRY(put(p, pair->b_offset, module->b, module->rank * pair->out, err));
-    if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
-out:
-    return status;
+    QR_RETURN_IF_ERROR(put(p, pair->a_offset, module->a, module->rank * pair->in, err));
+    QR_RETURN_IF_ERROR(put(p, pair->b_offset, module->b, module->rank * pair->out, err));
+    if (p->lora.dora) { QR_RETURN_IF_ERROR(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
+    return QRUN_OK;
 }
 
 qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p, qr_error *err) {
-    for (int64_t i = 0; i < p->lora.n_pairs; i++) {
-        const qrun_status status = load_pair(adapter, p, &p->lora.pairs[i], err);
-        if (status != QRUN_OK) { return status; }
-    }
+    for (int64_t i = 0; i < p->lora.n_pairs; i++) { QR_RETURN_IF_ERROR(load_pair(adapter, p, &p->lora.pairs[i], err)); }
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "

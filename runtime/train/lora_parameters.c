@@ -64,8 +64,7 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
     factor.kind = QR_PARAMETER_LORA_B;
     factor.rows = pair.out;
     factor.cols = lora->rank;
-    status = qr_parameters_add(state->parameters, factor, &pair.b_offset, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_parameters_add(state->parameters, factor, &pair.b_offset, err));
     if (lora->dora) {
         factor = (qr_parameter){
             .kind = QR_PARAMETER_LORA_MAGNITUDE, .role = role, .layer = layer, .rows = 1, .cols = pair.out};
@@ -94,8 +93,7 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
         return qr_fail_memory(err, "the table of adapted layers", (unsigned)model->n_slots * sizeof(qr_lora_pair));
     }
     choose_state state = {p, options};
-    const qrun_status status = qr_model_each_linear(p->model, choose_linear, &state, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_each_linear(p->model, choose_linear, &state, err));
     lora->table_bytes = (size_t)model->n_slots * sizeof(qr_lora_factor);
     if (lora->n_pairs > 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
@@ -123,9 +121,8 @@ static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint6
                                    .rank = p->lora.rank,
                                    .scale = p->lora.scale,
                                    .ratio = p->lora.dora ? p->lora.ratios + pair->output_offset : NULL};
-    qrun_status status = backend->copy_in(backend, p->values + pair->a_offset, staging,
-                                          (size_t)(p->lora.rank * pair->in) * sizeof(float), err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(backend->copy_in(backend, p->values + pair->a_offset, staging,
+                                        (size_t)(p->lora.rank * pair->in) * sizeof(float), err));
     return backend->copy_in(backend, p->lora.table + pair->linear->slot, &factor, sizeof factor, err);
 }
 

@@ -19,61 +19,56 @@ static int64_t find_targets(qr_train_pass *pass, const qr_train_batch *batch) {
 static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, qr_error *err) {
     const qrun_model *model = pass->model;
     const int64_t hidden = model->shape.hidden, vocab = model->shape.vocab;
-    qrun_status status = QRUN_OK;
     if (pass->b.dlogits != pass->b.logits) {
         const qr_round_act_args round = {pass->b.logits, pass->b.dlogits, model->act_dtype, n, vocab, vocab};
-        QR_TRY(qr_round_act(pass->backend, &round, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_round_act(pass->backend, &round, pass->workspace, err));
     }
     const qr_linear_backward_args args =
         qr_linear_backward_args_of(model, &model->head, pass->b.dlogits, vocab, pass->b.dpicked_normed, n, false);
-    QR_TRY(qr_linear_backward(pass->backend, &args, pass->workspace, err));
-    QR_TRY(
+    QR_RETURN_IF_ERROR(qr_linear_backward(pass->backend, &args, pass->workspace, err));
+    QR_RETURN_IF_ERROR(
         qr_pass_whole_backward(pass, &pass->model->head, NULL, pass->b.picked_normed, pass->b.logits, vocab, n, err));
-    QR_TRY(qr_pass_norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
-                                 pass->b.dpicked + first * hidden, n, false, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
+                                             pass->b.dpicked + first * hidden, n, false, err));
+    return QRUN_OK;
 }
 
 static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, float loss_scale, double *sum,
                                  qr_error *err) {
     const qrun_model *model = pass->model;
-    qrun_status status = QRUN_OK;
     const qr_gather_rows_args gather = {pass->b.x, pass->b.rows + first, pass->b.picked, n, model->shape.hidden};
-    QR_TRY(qr_gather_rows(pass->backend, &gather, pass->workspace, err));
-    QR_TRY(qr_layer_norm_rows(model, pass->workspace, &model->final_norm, pass->b.picked, pass->b.picked_normed,
-                              model->act_dtype, n, err));
+    QR_RETURN_IF_ERROR(qr_gather_rows(pass->backend, &gather, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_norm_rows(model, pass->workspace, &model->final_norm, pass->b.picked,
+                                          pass->b.picked_normed, model->act_dtype, n, err));
     const qr_linear_layer head = {.weight = model->head};
     qr_linear_args linear =
         qr_layer_linear_args(model, &head, pass->b.picked_normed, pass->b.logits, model->shape.vocab, n, false);
     linear.any_order = true;
-    QR_TRY(qr_linear(pass->backend, &linear, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_linear(pass->backend, &linear, pass->workspace, err));
     const qr_cross_entropy_args loss = {pass->b.logits,     pass->b.target + first,     pass->b.loss, n,
                                         model->shape.vocab, model->shape.logit_softcap, loss_scale};
-    QR_TRY(qr_cross_entropy(pass->backend, &loss, pass->workspace, err));
-    QR_TRY(pass->backend->copy_out(pass->backend, pass->host_loss, pass->b.loss, (size_t)n * sizeof(float), err));
+    QR_RETURN_IF_ERROR(qr_cross_entropy(pass->backend, &loss, pass->workspace, err));
+    QR_RETURN_IF_ERROR(
+        pass->backend->copy_out(pass->backend, pass->host_loss, pass->b.loss, (size_t)n * sizeof(float), err));
     for (int64_t i = 0; i < n; i++) { *sum += (double)pass->host_loss[i]; }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                              double *sum, qr_error *err) {
     const int64_t n_targets = find_targets(pass, batch), most = qr_pass_logit_rows(pass->model, &pass->limits);
-    qrun_status status = QRUN_OK;
     *sum = 0;
-    QR_TRY(qr_pass_copy_ints(pass, pass->b.rows, pass->host_rows, n_targets, err));
-    QR_TRY(qr_pass_copy_ints(pass, pass->b.target, pass->host_targets, n_targets, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.rows, pass->host_rows, n_targets, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.target, pass->host_targets, n_targets, err));
     for (int64_t first = 0; first < n_targets; first += most) {
         const int64_t n = qr_min(most, n_targets - first);
-        QR_TRY(loss_of_chunk(pass, first, n, loss_scale, sum, err));
-        if (backward) { QR_TRY(head_backward(pass, first, n, err)); }
+        QR_RETURN_IF_ERROR(loss_of_chunk(pass, first, n, loss_scale, sum, err));
+        if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, first, n, err)); }
     }
     if (backward) {
         const qr_scatter_rows_args scatter = {pass->b.dpicked, pass->b.rows,   pass->b.dx,
                                               n_targets,       pass->n_tokens, pass->model->shape.hidden};
-        QR_TRY(qr_scatter_rows(pass->backend, &scatter, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_scatter_rows(pass->backend, &scatter, pass->workspace, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }

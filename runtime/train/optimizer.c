@@ -90,17 +90,15 @@ static qrun_status make_memory(qr_optimizer *o, qr_error *err) {
     qr_backend *backend = o->parameters->model->context->backend;
     const size_t states_bytes = place_states(o->parameters, o->options.kind, NULL, NULL);
     const size_t device_bytes = place_device(o->parameters, &o->options, NULL, NULL);
-    qrun_status status;
-    QR_TRY(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
     o->states_bytes = states_bytes;
     if (device_bytes > 0) {
-        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &o->device, err));
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &o->device, err));
         o->device_bytes = device_bytes;
     }
     (void)place_states(o->parameters, o->options.kind, o->states, o->tensors);
     (void)place_device(o->parameters, &o->options, o->device, o);
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_options *options,
@@ -350,19 +348,19 @@ static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, 
     uint64_t arrival[N_STAGES] = {0};
     int at = 0;
     bool has_next = next_piece(o, NULL, &held[0]);
-    qrun_status status = QRUN_OK;
-    if (has_next) { QR_TRY(stage_in(o, &held[0], o->stages[0], &staged[0], &arrival[0], err)); }
+    if (has_next) { QR_RETURN_IF_ERROR(stage_in(o, &held[0], o->stages[0], &staged[0], &arrival[0], err)); }
     while (has_next) {
         const int next = (at + 1) % N_STAGES;
         has_next = next_piece(o, &held[at], &held[next]);
-        if (has_next) { QR_TRY(stage_in(o, &held[next], o->stages[next], &staged[next], &arrival[next], err)); }
-        QR_TRY(backend->transfer_wait(backend, arrival[at], err));
-        QR_TRY(step_piece(o, &staged[at], numbers, workspace, err));
-        QR_TRY(stage_out(o, &staged[at], &held[at], err));
+        if (has_next) {
+            QR_RETURN_IF_ERROR(stage_in(o, &held[next], o->stages[next], &staged[next], &arrival[next], err));
+        }
+        QR_RETURN_IF_ERROR(backend->transfer_wait(backend, arrival[at], err));
+        QR_RETURN_IF_ERROR(step_piece(o, &staged[at], numbers, workspace, err));
+        QR_RETURN_IF_ERROR(stage_out(o, &staged[at], &held[at], err));
         at = next;
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale, void *workspace,

@@ -96,17 +96,15 @@ qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
-    qrun_status status = QRUN_OK;
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
-    QR_TRY(qr_pass_check_cancelled(pass, err));
-    QR_TRY(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
-    QR_TRY(qr_layer_attention(&blocks, layer, err));
-    QR_TRY(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
     blocks.buffers_only = buffers_only;
-    QR_TRY(qr_layer_mlp(&blocks, layer, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
@@ -115,7 +113,6 @@ qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_
 
 static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
     const qrun_model *model = pass->model;
-    qrun_status status = QRUN_OK;
     pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0,
                                        .key = batch->dropout_key,
                                        .row_key = pass->b.row_key,
@@ -128,59 +125,54 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
     }
     pass->current = NULL;
     const qr_layer_pass blocks = qr_pass_layer(pass);
-    QR_TRY(qr_pass_copy_ints(pass, pass->b.ids, batch->ids, batch->n_tokens, err));
-    QR_TRY(qr_pass_copy_ints(pass, pass->b.position, batch->position, batch->n_tokens, err));
-    QR_TRY(qr_pass_copy_ints(pass, pass->b.seq_start, batch->seq_start, batch->n_sequences + 1, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.ids, batch->ids, batch->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.position, batch->position, batch->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.seq_start, batch->seq_start, batch->n_sequences + 1, err));
     if (pass->dropout.p > 0) {
         const size_t n_bytes = (size_t)batch->n_tokens * sizeof *batch->row_key;
-        QR_TRY(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
+        QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
     }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
         const qr_rope_table_args args = {pass->b.inv_freq[k], pass->b.rope_factor[k], pass->b.slot,
                                          pass->b.position,    pass->b.cos_table[k],   pass->b.sin_table[k],
                                          batch->n_tokens,     model->shape.rope_half};
-        QR_TRY(qr_rope_table(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
     }
-    QR_TRY(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
-    QR_TRY(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
+    return QRUN_OK;
 }
 
 static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
-    qrun_status status = QRUN_OK;
     for (int64_t s = 0; s < pass->activations.n_segments; s++) {
         const qr_segment *segment = &pass->activations.segments[s];
-        QR_TRY(qr_pass_await_input(pass, segment, err));
-        for (int64_t i = 0; i < segment->n; i++) { QR_TRY(qr_pass_run_layer(pass, segment->first + i, false, err)); }
-        if (backward) { QR_TRY(qr_pass_send_input(pass, segment, err)); }
+        QR_RETURN_IF_ERROR(qr_pass_await_input(pass, segment, err));
+        for (int64_t i = 0; i < segment->n; i++) {
+            QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, false, err));
+        }
+        if (backward) { QR_RETURN_IF_ERROR(qr_pass_send_input(pass, segment, err)); }
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* The input of the segment before each is on its way while that one is led back through. */
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
-    qrun_status status = QRUN_OK;
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
-        if (s > 0) { QR_TRY(qr_pass_fetch_input(pass, segment - 1, err)); }
-        QR_TRY(qr_pass_await_input(pass, segment, err));
-        QR_TRY(qr_pass_segment_backward(pass, segment, err));
+        if (s > 0) { QR_RETURN_IF_ERROR(qr_pass_fetch_input(pass, segment - 1, err)); }
+        QR_RETURN_IF_ERROR(qr_pass_await_input(pass, segment, err));
+        QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
     }
-    QR_TRY(qr_pass_embed_backward(pass, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_pass_embed_backward(pass, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(enter(pass, batch, backward, err));
-    QR_TRY(run_forward(pass, backward, err));
-    QR_TRY(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
-    if (backward) { QR_TRY(run_backward(pass, err)); }
-    QR_TRY(pass->backend->sync(pass->backend, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(enter(pass, batch, backward, err));
+    QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    QR_RETURN_IF_ERROR(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
+    QR_RETURN_IF_ERROR(pass->backend->sync(pass->backend, err));
+    return QRUN_OK;
 }

@@ -247,16 +247,14 @@ static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
  * depend on how examples were put together. */
 static qrun_status set_rope(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
-    qrun_status status = QRUN_OK;
     for (int32_t k = 0; k < model->shape.n_rope_kinds; k++) {
         float factor;
         qr_rope_frequencies(&model->config, k, pass->limits.max_tokens, pass->host_rope, &factor);
-        QR_TRY(pass->backend->copy_in(pass->backend, pass->b.inv_freq[k], pass->host_rope,
-                                      (size_t)model->shape.rope_half * sizeof(float), err));
-        QR_TRY(pass->backend->copy_in(pass->backend, pass->b.rope_factor[k], &factor, sizeof factor, err));
+        QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.inv_freq[k], pass->host_rope,
+                                                  (size_t)model->shape.rope_half * sizeof(float), err));
+        QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.rope_factor[k], &factor, sizeof factor, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,

@@ -75,8 +75,7 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     const qr_train_budget budget = budget_of(trainer, params->memory_bytes);
     trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
-        status = qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err));
         if (qr_train_plan_fits(&trainer->plan, &budget)) { break; }
         if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
             return qr_trainer_refuse_memory(trainer, &budget, err);

@@ -148,8 +148,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         const qr_lora_options given = {
             .rank = params->rank, .alpha = params->alpha, .rslora = params->rslora, .dora = params->dora};
         if (params->targets != NULL) { s->targets = qr_strdup(params->targets); }
-        status = qr_initial_adapter_open(params->adapter, &given, &s->adapter, &s->lora, &s->targets, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_initial_adapter_open(params->adapter, &given, &s->adapter, &s->lora, &s->targets, err));
     }
     s->out = qr_strdup(params->random_tokens ? "" : params->out);
     if (s->targets == NULL) { s->targets = qr_strdup(params->targets != NULL ? params->targets : "all"); }

@@ -68,15 +68,13 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
                                  .learning_rate = rate,
                                  .max_grad_norm = trainer->settings.max_grad_norm,
                                  .loss_scale = state->loss_scale.factor};
-    qrun_status status = QRUN_OK;
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
-    QR_TRY(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
+    QR_RETURN_IF_ERROR(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
     *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
     state->updates += !result->skipped;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* Names the first tensor whose gradient was no number, where there is one. */
@@ -94,19 +92,18 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
     const double start = qr_now_seconds();
-    qrun_status status = QRUN_OK;
     qr_update_result result;
     bool overflowed;
     const char *nonfinite = NULL;
     double loss = 0;
-    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
+    QR_RETURN_IF_ERROR(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
     const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
-    QR_TRY(accumulate(trainer, &window, &loss, err));
+    QR_RETURN_IF_ERROR(accumulate(trainer, &window, &loss, err));
     const int64_t step = trainer->state.step + 1;
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
-    QR_TRY(update(trainer, loss, rate, &result, &overflowed, err));
-    if (result.skipped && !overflowed) { QR_TRY(name_nonfinite(trainer, &nonfinite, err)); }
+    QR_RETURN_IF_ERROR(update(trainer, loss, rate, &result, &overflowed, err));
+    if (result.skipped && !overflowed) { QR_RETURN_IF_ERROR(name_nonfinite(trainer, &nonfinite, err)); }
     advance(trainer);
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
@@ -121,8 +118,7 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
                                     .n_tokens = window.n_tokens,
                                     .n_target_tokens = window.n_targets,
                                     .seconds = qr_now_seconds() - start};
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_error *err) {

@@ -52,24 +52,23 @@ static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_p
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_train_limits limits = qr_trainer_limits(trainer, &trainer->policy);
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_parameters_create(&trainer->parameters, err));
-    QR_TRY(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
+    QR_RETURN_IF_ERROR(qr_parameters_create(&trainer->parameters, err));
+    QR_RETURN_IF_ERROR(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
     if (!trainer->settings.whole.full) {
-        QR_TRY(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
+        QR_RETURN_IF_ERROR(qr_lora_parameters_create(&trainer->parameters, trainer->settings.seed, err));
         if (trainer->settings.adapter != NULL) {
-            QR_TRY(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
+            QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
     }
-    QR_TRY(qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
+    QR_RETURN_IF_ERROR(
+        qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
     const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, &trainer->settings.optimizer);
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
     trainer->scratch_bytes = scratch_bytes;
-    QR_TRY(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
-    QR_TRY(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
+    QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
+    QR_RETURN_IF_ERROR(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
@@ -284,20 +283,19 @@ static qrun_status evaluate(qrun_trainer *trainer, qr_error *err) {
 }
 
 static qrun_status finish(qrun_trainer *trainer, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    if (!trainer->holds_best) { QR_TRY(qrun_trainer_save(trainer, err)); }
-    if (trainer->settings.load_best && !trainer->holds_best) { QR_TRY(qrun_trainer_load_best(trainer, err)); }
-    QR_TRY(qrun_trainer_export(trainer, err));
-out:
-    return status;
+    if (!trainer->holds_best) { QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err)); }
+    if (trainer->settings.load_best && !trainer->holds_best) {
+        QR_RETURN_IF_ERROR(qrun_trainer_load_best(trainer, err));
+    }
+    QR_RETURN_IF_ERROR(qrun_trainer_export(trainer, err));
+    return QRUN_OK;
 }
 
 /* The checkpoint that a cancelled run leaves; the status stays QRUN_ERROR_CANCELLED unless that fails. */
 static qrun_status leave(qrun_trainer *trainer, qr_error *err) {
     const int64_t step = trainer->state.step;
     if (step == 0) { return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled before the first step was done"); }
-    const qrun_status status = qrun_trainer_save(trainer, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err));
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled after step %lld of %lld, saved in %s/checkpoint-%lld",
                    (long long)step, (long long)trainer->total_steps, trainer->settings.out, (long long)step);
 }

@@ -48,17 +48,15 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     measured_squares measured;
     void *workspace = (unsigned char *)scratch + RESULT_BYTES;
     const qr_sum_squares_args norm = norm_args(parameters, scratch);
-    qrun_status status = QRUN_OK;
     *result = (qr_update_result){0};
-    QR_TRY(measure(backend, &norm, scratch, &measured, err));
+    QR_RETURN_IF_ERROR(measure(backend, &norm, scratch, &measured, err));
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
-    QR_TRY(qr_optimizer_step(optimizer, args->step, (float)args->learning_rate,
-                             (float)grad_scale(args, result->grad_norm), workspace, err));
-    QR_TRY(qr_whole_parameters_refresh(parameters, workspace, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, args->step, (float)args->learning_rate,
+                                         (float)grad_scale(args, result->grad_norm), workspace, err));
+    QR_RETURN_IF_ERROR(qr_whole_parameters_refresh(parameters, workspace, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scratch, int64_t *index, qr_error *err) {
@@ -69,8 +67,7 @@ qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scra
         const qr_sum_squares_args args =
             squares_args(parameters->gradients + parameter->offset, parameter->rows * parameter->cols, scratch);
         measured_squares measured;
-        const qrun_status status = measure(backend, &args, scratch, &measured, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(measure(backend, &args, scratch, &measured, err));
         if (measured.n_nonfinite > 0) {
             *index = i;
             break;

@@ -168,9 +168,8 @@ static qrun_status find_stored(const qrun_model *model, const qr_safetensors *so
     const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
     const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
     qr_stored_weight stored;
-    const qrun_status status = qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role,
-                                                    parameter->layer, &desc, &stored, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role, parameter->layer,
+                                            &desc, &stored, err));
     *tensor = stored.codes;
     if (stored.desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
@@ -297,8 +296,7 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
 
 static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
-    const qrun_status status = qr_stand_ins_reserve(&whole->stand_ins, whole->n + 1, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_stand_ins_reserve(&whole->stand_ins, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
         if (tensor->matrix == NULL) {

@@ -3,7 +3,7 @@
 
     python3 tests/golden/real_task.py --build build/release [--only NAME ...]
 
-Examples, their order and the first factors come from the C program tests/runtime/test_real_task of that build (and
+Examples, their order and the first factors come from the C program tests/train/test_real_task of that build (and
 nothing else does): the same steps then run with transformers, PEFT, torch's AdamW and, for the NF4 base, bitsandbytes'
 Linear4bit on what `qrun quantize` wrote. Everything is F32. Needs what make_model_goldens.py needs; the tasks on real data
 need ../shared/data.

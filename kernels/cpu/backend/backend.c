@@ -107,8 +107,7 @@ static const qr_op_impl *const implementations[QR_OP_COUNT] = {
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err) {
     *backend = NULL;
     const qr_cpu_isa *chosen;
-    const qrun_status status = qr_cpu_isa_choose(isa, &chosen, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_cpu_isa_choose(isa, &chosen, err));
     qr_cpu_backend *cpu = qr_alloc_zeroed(sizeof *cpu);
     if (cpu == NULL) { return qr_fail_memory(err, "the cpu backend", sizeof *cpu); }
     cpu->isa = chosen;

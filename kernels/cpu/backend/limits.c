@@ -76,8 +76,7 @@ static void exercise(void *arg, int64_t index, int worker) {
 qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds,
                                        double *flops, qr_error *err) {
     const qr_cpu_isa *chosen;
-    const qrun_status status = qr_cpu_isa_choose(isa, &chosen, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_cpu_isa_choose(isa, &chosen, err));
     const qr_cpu_matmul *matmul = dtype == QR_DTYPE_BF16 ? chosen->matmul_bf16 : chosen->matmul_f32;
     if (matmul->exercise == NULL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has no speed to measure", chosen->name);
@@ -91,11 +90,11 @@ qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_
 
 qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {
     qr_threads *threads = backend->threads;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &limits->read_bytes_per_second, err));
-    QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &limits->bf16_flops, err));
-    QR_TRY(qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &limits->f32_flops, err));
+    QR_RETURN_IF_ERROR(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &limits->read_bytes_per_second, err));
+    QR_RETURN_IF_ERROR(
+        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &limits->bf16_flops, err));
+    QR_RETURN_IF_ERROR(
+        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &limits->f32_flops, err));
     limits->f16_flops = limits->f32_flops; /* by the same kernels */
-out:
-    return status;
+    return QRUN_OK;
 }

@@ -120,8 +120,7 @@ static size_t flat_code_bytes(const qr_weight_desc *desc, int64_t n_rows) {
 qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                    const void *codes, qr_error *err) {
     (void)backend;
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     qr_cpu_layout layout;
     qr_cpu_layout_of(&weight->desc, &layout);
     const uint8_t *src = codes;
@@ -147,8 +146,7 @@ qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64
 qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
                                    void *codes, qr_error *err) {
     (void)backend;
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     qr_cpu_layout layout;
     qr_cpu_layout_of(&weight->desc, &layout);
     const uint8_t *data = weight->data;
@@ -173,8 +171,7 @@ qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, con
                                      qr_error *err) {
     (void)backend;
     const qr_weight_desc *desc = &weight->desc;
-    const qrun_status status = qr_check_weight_scales(desc, scales, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_scales(desc, scales, err));
     qr_cpu_layout layout;
     qr_cpu_layout_of(desc, &layout);
     uint8_t *data = weight->data;

@@ -96,8 +96,7 @@ static qrun_status launch_splits(qr_cuda_backend &cuda, const qr_attention_args 
     plan.sums = static_cast<float *>(workspace);
     plan.states =
         reinterpret_cast<softmax_state *>(plan.sums + partial_rows(args) * plan.n_slots * args.layout.head_dim);
-    const qrun_status status = launch_mma(cuda, args, plan, false, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(launch_mma(cuda, args, plan, false, err));
     const int64_t n_tokens = plan.part == PART_SINGLE_TOKENS ? args.n_seqs : args.n_tokens;
     const dim3 grid(static_cast<unsigned>(n_tokens), static_cast<unsigned>(args.n_heads));
     return QR_LAUNCH_EARLY(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, plan,
@@ -117,8 +116,7 @@ static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args 
     if (plan.n_slots == 1) { return launch_mma(cuda, args, plan, !few, err); }
     if (few) { return launch_splits(cuda, args, plan, workspace, err); }
     plan.part = PART_SINGLE_TOKENS;
-    const qrun_status status = launch_splits(cuda, args, plan, workspace, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(launch_splits(cuda, args, plan, workspace, err));
     plan.part = PART_CHUNKS;
     return launch_mma(cuda, args, plan, true, err);
 }

@@ -133,8 +133,7 @@ static qrun_status run_attention_packed(qr_cuda_backend &cuda, const qr_attentio
     for (int32_t seq = 0; seq < args.n_seqs; seq += LAUNCH_SEQS) {
         part.seq_start = args.seq_start + seq;
         part.n_seqs = static_cast<int32_t>(qr_min(LAUNCH_SEQS, args.n_seqs - seq));
-        const qrun_status status = QR_PACKED_DISPATCH(args.head_dim, launch, cuda, part, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(QR_PACKED_DISPATCH(args.head_dim, launch, cuda, part, err));
     }
     return QRUN_OK;
 }

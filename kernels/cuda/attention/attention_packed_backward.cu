@@ -165,9 +165,8 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backw
     dim3 grid = blocks_for(f.max_seq_tokens, PER * SIDE);
     grid.y = static_cast<unsigned>(f.n_heads);
     grid.z = static_cast<unsigned>(f.n_seqs);
-    const qrun_status status = QR_LAUNCH(cuda.device, err, (attention_packed_dq_kernel<PER, COLS>), grid,
-                                         PACKED_THREADS, shared_bytes, args, delta);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, (attention_packed_dq_kernel<PER, COLS>), grid, PACKED_THREADS,
+                                 shared_bytes, args, delta));
     grid.y = static_cast<unsigned>(f.n_kv_heads);
     return QR_LAUNCH(cuda.device, err, (attention_packed_dkv_kernel<PER, COLS>), grid, PACKED_THREADS, shared_bytes,
                      args, delta);

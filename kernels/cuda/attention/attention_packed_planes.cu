@@ -146,8 +146,7 @@ qrun_status qr_cuda_packed_backward_planes(qr_cuda_backend &cuda, const qr_atten
     const int chunk_bits = __builtin_ctz(static_cast<unsigned>(pair_pitch(f.head_dim) / 8));
     *planes = {};
     lay_out(planes, static_cast<unsigned char *>(workspace), f, true);
-    const qrun_status status = fill_qkv(cuda, f, *planes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(fill_qkv(cuda, f, *planes, err));
     dim3 grid = blocks_for(f.n_tokens << chunk_bits, THREADS);
     grid.y = static_cast<unsigned>(f.n_heads);
     return QR_LAUNCH(cuda.device, err, attention_dout_planes_kernel, grid, THREADS, 0, args, *planes, chunk_bits,

@@ -133,8 +133,7 @@ static qrun_status put_tables(qr_cuda_backend *cuda, qr_error *err) {
         memcpy(tables.dynamic_bounds[is_signed], qr_dynamic8_bounds(is_signed != 0), 255 * sizeof(float));
     }
     void *memory = NULL;
-    const qrun_status status = qr_device_memory_create(cuda->device, QR_MEMORY_DEVICE, sizeof tables, &memory, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_memory_create(cuda->device, QR_MEMORY_DEVICE, sizeof tables, &memory, err));
     cuda->tables = static_cast<const qr_cuda_tables *>(memory);
     return qr_device_copy_in(cuda->device, memory, &tables, sizeof tables, err);
 }

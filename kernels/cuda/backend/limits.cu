@@ -68,24 +68,22 @@ static qrun_status measure(qr_device *device, unsigned char *memory, double seco
     const double n_warps = static_cast<double>(n_blocks) * THREADS / WARP_LANES;
     unsigned char *result = memory + READ_BYTES;
     double best = 0.0;
-    qrun_status status = QRUN_OK;
-    QR_TRY(shortest_run(device, seconds / 3.0, &best, err, [&] {
+    QR_RETURN_IF_ERROR(shortest_run(device, seconds / 3.0, &best, err, [&] {
         return QR_LAUNCH(device, err, read_kernel, dim3(n_blocks), THREADS, 0, reinterpret_cast<const uint4 *>(memory),
                          static_cast<int64_t>(READ_BYTES / sizeof(uint4)), reinterpret_cast<unsigned *>(result));
     }));
     limits->read_bytes_per_second = READ_BYTES / best;
-    QR_TRY(shortest_run(device, seconds / 3.0, &best, err, [&] {
+    QR_RETURN_IF_ERROR(shortest_run(device, seconds / 3.0, &best, err, [&] {
         return QR_LAUNCH(device, err, mma_peak_kernel, dim3(n_blocks), THREADS, 0, static_cast<int>(CHAIN),
                          reinterpret_cast<float *>(result));
     }));
     limits->bf16_flops = n_warps * CHAIN * TILES * 2.0 * 16 * 8 * 16 / best;
-    QR_TRY(shortest_run(device, seconds / 3.0, &best, err, [&] {
+    QR_RETURN_IF_ERROR(shortest_run(device, seconds / 3.0, &best, err, [&] {
         return QR_LAUNCH(device, err, fma_peak_kernel, dim3(n_blocks), THREADS, 0, static_cast<int>(CHAIN), 0.5F,
                          reinterpret_cast<float *>(result));
     }));
     limits->f32_flops = n_warps * WARP_LANES * CHAIN * SUMS * 2.0 / best;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_cuda_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {

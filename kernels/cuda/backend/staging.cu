@@ -84,17 +84,15 @@ static void destroy(qr_cuda_staging *staging) {
 
 static qrun_status make_slots(qr_cuda_staging *staging, qr_error *err) {
     const size_t n_bytes = staging->piece_bytes + staging->absmax_bytes;
-    qrun_status status = QRUN_OK;
     for (slot &one : staging->slots) {
         void *host = NULL, *device = NULL;
-        QR_TRY(qr_device_memory_create(staging->device, QR_MEMORY_HOST, n_bytes, &host, err));
+        QR_RETURN_IF_ERROR(qr_device_memory_create(staging->device, QR_MEMORY_HOST, n_bytes, &host, err));
         one.host = static_cast<unsigned char *>(host);
-        QR_TRY(qr_device_memory_create(staging->device, QR_MEMORY_DEVICE, n_bytes, &device, err));
+        QR_RETURN_IF_ERROR(qr_device_memory_create(staging->device, QR_MEMORY_DEVICE, n_bytes, &device, err));
         one.device = static_cast<unsigned char *>(device);
-        QR_TRY(qr_device_event_create(staging->device, &one.done, err));
+        QR_RETURN_IF_ERROR(qr_device_event_create(staging->device, &one.done, err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_cuda_loading_begin(qr_backend *backend, qr_error *err) {
@@ -182,17 +180,15 @@ static qrun_status send_elements(qr_cuda_backend *cuda, slot *one, qr_weight *we
                                  qr_dtype dtype, float *absmax, qr_error *err) {
     const size_t absmax_at = cuda->staging->piece_bytes;
     float *made = reinterpret_cast<float *>(one->device + absmax_at);
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_copy_in_async(cuda->device, one->device, one->host, static_cast<size_t>(n) * qr_dtype_bytes(dtype),
-                                   err));
-    QR_TRY(qr_cuda_quantize(cuda, weight, first, n, dtype, one->device, made, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_in_async(cuda->device, one->device, one->host,
+                                               static_cast<size_t>(n) * qr_dtype_bytes(dtype), err));
+    QR_RETURN_IF_ERROR(qr_cuda_quantize(cuda, weight, first, n, dtype, one->device, made, err));
     if (weight->desc.format != QR_WEIGHT_NF4_DQ) { return QRUN_OK; }
     one->n_absmax = qr_ceil_div(n, weight->desc.block);
     one->absmax = absmax;
-    QR_TRY(qr_device_copy_out_async(cuda->device, one->host + absmax_at, made,
-                                    static_cast<size_t>(one->n_absmax) * sizeof(float), err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_device_copy_out_async(cuda->device, one->host + absmax_at, made,
+                                                static_cast<size_t>(one->n_absmax) * sizeof(float), err));
+    return QRUN_OK;
 }
 
 static bool is_same_type(qr_weight_format format, qr_dtype dtype) {
@@ -204,8 +200,7 @@ qrun_status qr_cuda_weight_put_source(qr_backend *backend, qr_weight *weight, in
                                       qr_dtype dtype, const void *src, float *absmax, qr_error *err) {
     qr_cuda_backend *cuda = qr_cuda(backend);
     const qr_weight_desc *desc = &weight->desc;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_check_weight_rows(desc, row, n_rows, err));
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(desc, row, n_rows, err));
     if (is_same_type(desc->format, dtype)) { return qr_cuda_weight_put_rows(backend, weight, row, n_rows, src, err); }
     {
         const int64_t begin = row * desc->cols, end = (row + n_rows) * desc->cols;
@@ -221,11 +216,10 @@ qrun_status qr_cuda_weight_put_source(qr_backend *backend, qr_weight *weight, in
             const size_t element = qr_dtype_bytes(dtype);
             float *owed = desc->format == QR_WEIGHT_NF4_DQ ? absmax + (first - begin) / desc->block : NULL;
             const auto issue = [&](slot *one) { return send_elements(cuda, one, weight, first, n, dtype, owed, err); };
-            QR_TRY(send_piece(cuda->staging,
-                              static_cast<const unsigned char *>(src) + static_cast<size_t>(first - begin) * element,
-                              static_cast<size_t>(n) * element, issue, err));
+            QR_RETURN_IF_ERROR(send_piece(
+                cuda->staging, static_cast<const unsigned char *>(src) + static_cast<size_t>(first - begin) * element,
+                static_cast<size_t>(n) * element, issue, err));
         }
     }
-out:
-    return status;
+    return QRUN_OK;
 }

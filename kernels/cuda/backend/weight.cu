@@ -41,8 +41,7 @@ static size_t rows_bytes(const qr_weight_desc *desc, int64_t row, int64_t n_rows
 
 qrun_status qr_cuda_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                     const void *codes, qr_error *err) {
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     qr_cuda_backend *cuda = qr_cuda(backend);
     unsigned char *dst = part(weight, qr_weight_row_offset(&weight->desc, row));
     const size_t n_bytes = rows_bytes(&weight->desc, row, n_rows);
@@ -52,8 +51,7 @@ qrun_status qr_cuda_weight_put_rows(qr_backend *backend, qr_weight *weight, int6
 
 qrun_status qr_cuda_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
                                     void *codes, qr_error *err) {
-    const qrun_status status = qr_check_weight_rows(&weight->desc, row, n_rows, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
     return qr_device_copy_out(qr_cuda(backend)->device, codes, part(weight, qr_weight_row_offset(&weight->desc, row)),
                               rows_bytes(&weight->desc, row, n_rows), err);
 }
@@ -73,17 +71,15 @@ qrun_status qr_cuda_weight_put_scales(qr_backend *backend, qr_weight *weight, co
     qr_device *device = qr_cuda(backend)->device;
     const qr_weight_desc *desc = &weight->desc;
     const qr_cuda_layout layout = qr_cuda_layout_of(desc);
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_check_weight_scales(desc, scales, err));
-    QR_TRY(qr_device_copy_in(device, part(weight, layout.scales_offset), first_scales(desc, scales), scale_bytes(desc),
-                             err));
+    QR_RETURN_IF_ERROR(qr_check_weight_scales(desc, scales, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_in(device, part(weight, layout.scales_offset), first_scales(desc, scales),
+                                         scale_bytes(desc), err));
     if (desc->format == QR_WEIGHT_NF4_DQ) {
-        QR_TRY(qr_device_copy_in(device, part(weight, layout.nested_offset), scales->nested_absmax, nested_bytes(desc),
-                                 err));
+        QR_RETURN_IF_ERROR(qr_device_copy_in(device, part(weight, layout.nested_offset), scales->nested_absmax,
+                                             nested_bytes(desc), err));
         weight->nested_offset = scales->nested_offset;
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
@@ -94,15 +90,15 @@ qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weig
     void *first = desc->format == QR_WEIGHT_INT8  ? static_cast<void *>(row_absmax)
                   : desc->format == QR_WEIGHT_NF4 ? static_cast<void *>(absmax)
                                                   : static_cast<void *>(absmax_codes);
-    qrun_status status = QRUN_OK;
     if (first != NULL) {
-        QR_TRY(qr_device_copy_out(device, first, part(weight, layout.scales_offset), scale_bytes(desc), err));
+        QR_RETURN_IF_ERROR(
+            qr_device_copy_out(device, first, part(weight, layout.scales_offset), scale_bytes(desc), err));
     }
     if (nested_absmax != NULL && desc->format == QR_WEIGHT_NF4_DQ) {
-        QR_TRY(qr_device_copy_out(device, nested_absmax, part(weight, layout.nested_offset), nested_bytes(desc), err));
+        QR_RETURN_IF_ERROR(
+            qr_device_copy_out(device, nested_absmax, part(weight, layout.nested_offset), nested_bytes(desc), err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status run_quantize(qr_cuda_backend &cuda, const qr_quantize_args &args, void *workspace, qr_error *err) {

@@ -53,8 +53,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
     device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER;
     device->capability = major * 10 + minor;
-    const qrun_status status = qr_device_check_capability(major, minor, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_check_capability(major, minor, err));
     return qr_device_check(
         device, cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, device->index),
         "asking for the GPU's size", err);
@@ -134,13 +133,12 @@ void qr_device_memory_destroy(qr_device *device, qr_memory_kind kind, void *memo
 static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind, bool wait,
                         qr_error *err) {
     if (n_bytes == 0) { return QRUN_OK; }
-    qrun_status status = QRUN_OK;
-    if (wait) { QR_TRY(qr_device_refuse_recording(device, "a copy that is waited for", err)); }
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, qr_device_stream(device)), "copying", err));
-    if (wait) { QR_TRY(qr_device_check(device, cudaStreamSynchronize(device->stream), "copying", err)); }
-out:
-    return status;
+    if (wait) { QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a copy that is waited for", err)); }
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(
+        qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, qr_device_stream(device)), "copying", err));
+    if (wait) { QR_RETURN_IF_ERROR(qr_device_check(device, cudaStreamSynchronize(device->stream), "copying", err)); }
+    return QRUN_OK;
 }
 
 qrun_status qr_device_copy_in(qr_device *device, void *dst, const void *host, size_t n_bytes, qr_error *err) {
@@ -181,14 +179,13 @@ qrun_status qr_device_timer_start(qr_device *device, qr_error *err) {
 
 qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *err) {
     float milliseconds = 0.0F;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_check(device, cudaEventRecord(device->end, device->stream), "recording an event", err));
-    QR_TRY(qr_device_check(device, cudaEventSynchronize(device->end), "waiting for the GPU", err));
-    QR_TRY(qr_device_check(device, cudaEventElapsedTime(&milliseconds, device->begin, device->end), "reading a timer",
-                           err));
+    QR_RETURN_IF_ERROR(
+        qr_device_check(device, cudaEventRecord(device->end, device->stream), "recording an event", err));
+    QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventSynchronize(device->end), "waiting for the GPU", err));
+    QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventElapsedTime(&milliseconds, device->begin, device->end),
+                                       "reading a timer", err));
     *seconds = static_cast<double>(milliseconds) * 1e-3;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* --- What device.cuh's launch needs --- */

@@ -100,13 +100,11 @@ static const int64_t RESERVE_BYTES = INT64_C(128) << 20;
 
 static qrun_status ask_cuda(const qr_device *device, int64_t *total_bytes, int64_t *free_bytes, qr_error *err) {
     size_t total = 0, free = 0;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(qr_device_check(device, cudaMemGetInfo(&free, &total), "asking for the GPU's memory", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(qr_device_check(device, cudaMemGetInfo(&free, &total), "asking for the GPU's memory", err));
     *total_bytes = static_cast<int64_t>(total);
     *free_bytes = static_cast<int64_t>(free);
-out:
-    return status;
+    return QRUN_OK;
 }
 
 /* NVML speaks of the whole GPU where CUDA sees a slice of it (MIG): then the two cannot be compared. */
@@ -114,15 +112,13 @@ static bool is_whole_gpu(int64_t nvml_total, int64_t cuda_total) { return cuda_t
 
 qrun_status qr_device_memory_measure_context(qr_device *device, qr_error *err) {
     int64_t total = 0, free = 0;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(load_kernels(device, err));
-    QR_TRY(ask_cuda(device, &total, &free, err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(load_kernels(device, err));
+    QR_RETURN_IF_ERROR(ask_cuda(device, &total, &free, err));
     if (device->free_before >= 0 && is_whole_gpu(device->total_before, total)) {
         device->context_bytes = qr_max(device->free_before - free, 0);
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_device_memory_info(const qr_device *device, int64_t *total_bytes, int64_t *free_bytes,

@@ -248,17 +248,15 @@ qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, vo
     const float alpha = 1.0F, beta = p->accumulate ? 1.0F : 0.0F;
     description d;
     cublasLtMatmulAlgo_t algorithm;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(check(device, describe(lt, *p, d), "describing a product", err));
-    QR_TRY(check(device, algorithm_for(lt, *p, d, &algorithm), "choosing an algorithm", err));
-    QR_TRY(check(device,
-                 lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data, &d.second, &beta,
-                                    p->c, &d.result, p->c, &d.result, &algorithm, workspace,
-                                    QR_DEVICE_PRODUCT_WORKSPACE, qr_device_stream(device)),
-                 "a product", err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(check(device, describe(lt, *p, d), "describing a product", err));
+    QR_RETURN_IF_ERROR(check(device, algorithm_for(lt, *p, d, &algorithm), "choosing an algorithm", err));
+    QR_RETURN_IF_ERROR(check(device,
+                             lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data,
+                                                &d.second, &beta, p->c, &d.result, p->c, &d.result, &algorithm,
+                                                workspace, QR_DEVICE_PRODUCT_WORKSPACE, qr_device_stream(device)),
+                             "a product", err));
+    return QRUN_OK;
 }
 
 #endif

@@ -28,18 +28,16 @@ cudaStream_t qr_device_stream(const qr_device *device) {
 }
 
 qrun_status qr_device_record_begin(qr_device *device, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_refuse_recording(device, "a recording", err));
-    QR_TRY(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a recording", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     if (device->record_stream == NULL) {
-        QR_TRY(
+        QR_RETURN_IF_ERROR(
             check(cudaStreamCreateWithFlags(&device->record_stream, cudaStreamNonBlocking), "creating a stream", err));
     }
-    QR_TRY(check(cudaStreamBeginCapture(device->record_stream, cudaStreamCaptureModeThreadLocal), "beginning to record",
-                 err));
+    QR_RETURN_IF_ERROR(check(cudaStreamBeginCapture(device->record_stream, cudaStreamCaptureModeThreadLocal),
+                             "beginning to record", err));
     device->recorder.store(std::this_thread::get_id());
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_device_record_end(qr_device *device, qr_recording **recording, qr_error *err) {
@@ -61,12 +59,10 @@ out:
 }
 
 qrun_status qr_device_replay(qr_device *device, qr_recording *recording, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_refuse_recording(device, "a replay", err));
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(check(cudaGraphLaunch(recording->graph, device->stream), "replaying", err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a replay", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(check(cudaGraphLaunch(recording->graph, device->stream), "replaying", err));
+    return QRUN_OK;
 }
 
 void qr_device_recording_destroy(qr_device *device, qr_recording *recording) {

@@ -36,14 +36,12 @@ void qr_device_event_destroy(qr_device *device, qr_device_event *event) {
 }
 
 qrun_status qr_device_event_record(qr_device *device, qr_device_event *event, qr_error *err) {
-    const qrun_status status = qr_device_enter(device, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     return qr_device_check(device, cudaEventRecord(event->event, device->stream), "recording an event", err);
 }
 
 qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_error *err) {
-    const qrun_status status = qr_device_enter(device, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     return qr_device_check(device, cudaEventSynchronize(event->event), "waiting for the GPU", err);
 }
 
@@ -57,17 +55,15 @@ qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *
 /* --- Beside the stream --- */
 
 qrun_status qr_device_transfers_open(qr_device *device, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_check(device, cudaStreamCreateWithFlags(&device->transfers, cudaStreamNonBlocking),
-                           "creating a stream", err));
-    QR_TRY(qr_device_check(device, cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming),
-                           "creating an event", err));
+    QR_RETURN_IF_ERROR(qr_device_check(device, cudaStreamCreateWithFlags(&device->transfers, cudaStreamNonBlocking),
+                                       "creating a stream", err));
+    QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming),
+                                       "creating an event", err));
     for (cudaEvent_t &event : device->arrived) {
-        QR_TRY(qr_device_check(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event",
-                               err));
+        QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                           "creating an event", err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 void qr_device_transfers_close(qr_device *device) {
@@ -85,20 +81,22 @@ void qr_device_transfers_close(qr_device *device) {
 static qrun_status transfer(qr_device *device, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind,
                             uint64_t *ticket, qr_error *err) {
     const uint64_t number = device->n_transfers + 1;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_refuse_recording(device, "a transfer", err));
-    QR_TRY(qr_device_enter(device, err));
-    QR_TRY(qr_device_check(device, cudaEventRecord(device->issued, device->stream), "recording an event", err));
-    QR_TRY(qr_device_check(device, cudaStreamWaitEvent(device->transfers, device->issued, 0), "ordering a copy", err));
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a transfer", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    QR_RETURN_IF_ERROR(
+        qr_device_check(device, cudaEventRecord(device->issued, device->stream), "recording an event", err));
+    QR_RETURN_IF_ERROR(
+        qr_device_check(device, cudaStreamWaitEvent(device->transfers, device->issued, 0), "ordering a copy", err));
     if (n_bytes > 0) {
-        QR_TRY(qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, device->transfers), "copying", err));
+        QR_RETURN_IF_ERROR(
+            qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, device->transfers), "copying", err));
     }
-    QR_TRY(qr_device_check(device, cudaEventRecord(device->arrived[number % QR_DEVICE_TICKETS], device->transfers),
-                           "recording an event", err));
+    QR_RETURN_IF_ERROR(qr_device_check(device,
+                                       cudaEventRecord(device->arrived[number % QR_DEVICE_TICKETS], device->transfers),
+                                       "recording an event", err));
     device->n_transfers = number;
     *ticket = number;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_device_transfer_in(qr_device *device, void *dst, const void *host, size_t n_bytes, uint64_t *ticket,

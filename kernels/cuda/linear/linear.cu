@@ -36,8 +36,7 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
         part.y = args.y + row * args.y_stride;
         dim3 grid = blocks_for(w.rows, WARPS);
         grid.y = static_cast<unsigned>(qr_ceil_div(part.n_rows, ROWS));
-        const qrun_status status = QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w));
     }
     return QRUN_OK;
 }

@@ -129,11 +129,11 @@ qrun_status qr_cuda_linear_panel(qr_cuda_backend &cuda, const qr_linear_args &ar
                                      args.y_stride,
                                      args.bias != NULL ? args.bias + o : NULL,
                                      args.accumulate};
-        QR_TRY(panel_of(cuda, w, args.x_dtype, o, n, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
+        QR_RETURN_IF_ERROR(
+            panel_of(cuda, w, args.x_dtype, o, n, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
         product.b.transposed = true;
         status = qr_device_multiply(cuda.device, &product, memory, err);
     }
-out:
     return status;
 }
 
@@ -167,9 +167,9 @@ qrun_status qr_cuda_linear_backward_panel(qr_cuda_backend &cuda, const qr_linear
                                      args.dx_stride,
                                      NULL,
                                      args.accumulate || o > 0};
-        QR_TRY(panel_of(cuda, w, args.dy_dtype, o, k, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
+        QR_RETURN_IF_ERROR(
+            panel_of(cuda, w, args.dy_dtype, o, k, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
         status = qr_device_multiply(cuda.device, &product, memory, err);
     }
-out:
     return status;
 }

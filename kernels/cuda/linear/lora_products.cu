@@ -225,15 +225,13 @@ qrun_status qr_cuda_lora_products(qr_cuda_backend &cuda, const qr_lora_args &arg
     const int64_t n = args.n_rows, twice = PARTS * factors.length, thrice = COPIES * factors.length;
     const lora_adapter adapter = {args.factors, args.row_adapter, {}};
     const uint16_t *a_parts = factors.a + factors.length * args.in;
-    qrun_status status = QRUN_OK;
-    QR_TRY(put_factors(cuda, adapter, factors, err));
-    QR_TRY(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride), transposed(a_parts, args.in),
-                    {scratch.halves, twice, false}, library, err));
-    QR_TRY(put_rows(cuda, scratch.halves, n, factors.length, scratch.rows, err));
-    QR_TRY(multiply(cuda, n, args.out, thrice, as_it_lies(scratch.rows, thrice), transposed(factors.b, thrice),
-                    {args.y, args.y_stride, true}, library, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(put_factors(cuda, adapter, factors, err));
+    QR_RETURN_IF_ERROR(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride),
+                                transposed(a_parts, args.in), {scratch.halves, twice, false}, library, err));
+    QR_RETURN_IF_ERROR(put_rows(cuda, scratch.halves, n, factors.length, scratch.rows, err));
+    QR_RETURN_IF_ERROR(multiply(cuda, n, args.out, thrice, as_it_lies(scratch.rows, thrice),
+                                transposed(factors.b, thrice), {args.y, args.y_stride, true}, library, err));
+    return QRUN_OK;
 }
 
 /* --- lora_backward --- */
@@ -280,16 +278,14 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
     const lora_adapter adapter = {NULL, NULL, {args.a, args.b, args.rank, args.scale, NULL}};
     const int64_t n = args.n_rows, twice = PARTS * factors.length;
     const uint16_t *a_parts = factors.a + factors.length * args.in, *b_parts = factors.b + factors.length;
-    qrun_status status = QRUN_OK;
-    QR_TRY(put_factors(cuda, adapter, factors, err));
-    QR_TRY(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride), transposed(a_parts, args.in),
-                    {scratch.halves, twice, false}, library, err));
-    QR_TRY(multiply(cuda, n, twice, args.out, as_it_lies(args.dy_rounded, args.out),
-                    as_it_lies(b_parts, COPIES * factors.length), {scratch.halves + n * twice, twice, false}, library,
-                    err));
-    QR_TRY(put_rows(cuda, scratch.halves, 2 * n, factors.length, scratch.h, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(put_factors(cuda, adapter, factors, err));
+    QR_RETURN_IF_ERROR(multiply(cuda, n, twice, args.in, as_it_lies(args.x, args.x_stride),
+                                transposed(a_parts, args.in), {scratch.halves, twice, false}, library, err));
+    QR_RETURN_IF_ERROR(multiply(cuda, n, twice, args.out, as_it_lies(args.dy_rounded, args.out),
+                                as_it_lies(b_parts, COPIES * factors.length),
+                                {scratch.halves + n * twice, twice, false}, library, err));
+    QR_RETURN_IF_ERROR(put_rows(cuda, scratch.halves, 2 * n, factors.length, scratch.h, err));
+    return QRUN_OK;
 }
 
 /* da += dhᵀ x and db += scale · dyᵀ h. */
@@ -299,14 +295,13 @@ static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_a
     const lora_gradients gradients = {scratch.da_halves, scratch.db_halves, args.da, args.db,   args.in,
                                       args.out,          args.rank,         length,  args.scale};
     const int64_t n = args.rank * (args.in + args.out);
-    qrun_status status = QRUN_OK;
-    QR_TRY(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
-                    as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
-    QR_TRY(multiply(cuda, args.out, twice, args.n_rows, transposed(args.dy_rounded, args.out),
-                    as_it_lies(scratch.h, thrice), {scratch.db_halves, twice, false}, library, err));
-    QR_TRY(QR_LAUNCH(cuda.device, err, lora_gradients_kernel, blocks_for(n, THREADS), THREADS, 0, gradients));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
+                                as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
+    QR_RETURN_IF_ERROR(multiply(cuda, args.out, twice, args.n_rows, transposed(args.dy_rounded, args.out),
+                                as_it_lies(scratch.h, thrice), {scratch.db_halves, twice, false}, library, err));
+    QR_RETURN_IF_ERROR(
+        QR_LAUNCH(cuda.device, err, lora_gradients_kernel, blocks_for(n, THREADS), THREADS, 0, gradients));
+    return QRUN_OK;
 }
 
 qrun_status qr_cuda_lora_backward_products(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
@@ -315,13 +310,12 @@ qrun_status qr_cuda_lora_backward_products(qr_cuda_backend &cuda, const qr_lora_
     lora_memory memory = memory_of(library);
     const lora_backward_scratch scratch = lay_out(args, memory);
     const int64_t thrice = COPIES * scratch.factors.length;
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_down(cuda, args, scratch, library, err));
-    QR_TRY(add_gradients(cuda, args, scratch, library, err));
+    QR_RETURN_IF_ERROR(run_down(cuda, args, scratch, library, err));
+    QR_RETURN_IF_ERROR(add_gradients(cuda, args, scratch, library, err));
     if (args.dx != NULL) {
-        QR_TRY(multiply(cuda, args.n_rows, args.in, thrice, as_it_lies(scratch.dh, thrice),
-                        as_it_lies(scratch.factors.a, args.in), {args.dx, args.dx_stride, true}, library, err));
+        QR_RETURN_IF_ERROR(multiply(cuda, args.n_rows, args.in, thrice, as_it_lies(scratch.dh, thrice),
+                                    as_it_lies(scratch.factors.a, args.in), {args.dx, args.dx_stride, true}, library,
+                                    err));
     }
-out:
-    return status;
+    return QRUN_OK;
 }

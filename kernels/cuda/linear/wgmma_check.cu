@@ -83,17 +83,15 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     qr_linear_args args = {};
     args.weight = &weight, args.x = device->x, args.x_dtype = dtype, args.y = device->y;
     args.n_rows = ROWS, args.x_stride = COLS, args.y_stride = OUTPUTS;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_copy_in(cuda.device, device->x, host->x, sizeof host->x, err));
-    QR_TRY(qr_device_copy_in(cuda.device, device->weight, host->weight, sizeof host->weight, err));
-    QR_TRY(qr_cuda_linear_tile(cuda, args, err));
-    QR_TRY(qr_device_copy_out(cuda.device, host->tile, device->y, sizeof host->tile, err));
-    QR_TRY(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
-    QR_TRY(qr_cuda_linear_wgmma(cuda, args, err));
-    QR_TRY(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_in(cuda.device, device->x, host->x, sizeof host->x, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_in(cuda.device, device->weight, host->weight, sizeof host->weight, err));
+    QR_RETURN_IF_ERROR(qr_cuda_linear_tile(cuda, args, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->tile, device->y, sizeof host->tile, err));
+    QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
+    QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma(cuda, args, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
     *same = *same && memcmp(host->tile, host->wgmma, sizeof host->tile) == 0;
-out:
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status compare_all(qr_cuda_backend &cuda, bool *same, qr_error *err) {

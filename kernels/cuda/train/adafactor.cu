@@ -119,9 +119,8 @@ static qrun_status launch_col_moments(qr_cuda_backend &cuda, const qr_adafactor_
     const int64_t n_chunks = n_chunks_of(args.rows);
     dim3 grid = blocks_for(args.cols, THREADS);
     grid.y = static_cast<unsigned>(n_chunks);
-    const qrun_status status = QR_LAUNCH(cuda.device, err, col_squares_kernel, grid, THREADS, 0, args,
-                                         chunk_rows_of(args.rows), work.chunk_squares);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, col_squares_kernel, grid, THREADS, 0, args, chunk_rows_of(args.rows),
+                                 work.chunk_squares));
     return QR_LAUNCH(cuda.device, err, col_moment_kernel, blocks_for(args.cols, THREADS), THREADS, 0, args, keep,
                      work.chunk_squares, n_chunks, work.col_scale);
 }
@@ -131,18 +130,19 @@ static qrun_status run_adafactor(qr_cuda_backend &cuda, const qr_adafactor_args 
     const double keep = 1.0 - pow(static_cast<double>(args.step), static_cast<double>(args.decay_rate));
     const double decay = 1.0 - static_cast<double>(args.lr) * static_cast<double>(args.weight_decay);
     const size_t scratch_bytes = WARPS * sizeof(double);
-    qrun_status status = QRUN_OK;
     if (args.rows > 1) {
-        QR_TRY(QR_LAUNCH(cuda.device, err, row_moment_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, keep));
-        QR_TRY(QR_LAUNCH(cuda.device, err, row_mean_kernel, dim3(1), THREADS, scratch_bytes, args, work.total));
+        QR_RETURN_IF_ERROR(
+            QR_LAUNCH(cuda.device, err, row_moment_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, keep));
+        QR_RETURN_IF_ERROR(
+            QR_LAUNCH(cuda.device, err, row_mean_kernel, dim3(1), THREADS, scratch_bytes, args, work.total));
     }
-    QR_TRY(launch_col_moments(cuda, args, keep, work, err));
-    QR_TRY(QR_LAUNCH(cuda.device, err, update_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, work));
-    QR_TRY(QR_LAUNCH(cuda.device, err, update_squares_kernel, dim3(1), THREADS, scratch_bytes, args, work));
-    QR_TRY(QR_LAUNCH(cuda.device, err, move_parameters_kernel, blocks_for(args.rows * args.cols, THREADS), THREADS, 0,
-                     args, work.total, static_cast<float>(decay)));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(launch_col_moments(cuda, args, keep, work, err));
+    QR_RETURN_IF_ERROR(
+        QR_LAUNCH(cuda.device, err, update_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, work));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, update_squares_kernel, dim3(1), THREADS, scratch_bytes, args, work));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, move_parameters_kernel, blocks_for(args.rows * args.cols, THREADS),
+                                 THREADS, 0, args, work.total, static_cast<float>(decay)));
+    return QRUN_OK;
 }
 
 QR_CUDA_OP(adafactor, adafactor_workspace, run_adafactor)

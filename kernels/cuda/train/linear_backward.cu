@@ -212,8 +212,7 @@ static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_ba
         part.n_rows = qr_min(LAUNCH_ROWS, args.n_rows - row);
         part.dy = static_cast<const unsigned char *>(args.dy) + row * dy_bytes;
         part.dx = args.dx + row * args.dx_stride;
-        const qrun_status status = launch_part(cuda, part, w, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(launch_part(cuda, part, w, err));
     }
     return QRUN_OK;
 }

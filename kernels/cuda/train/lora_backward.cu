@@ -113,9 +113,8 @@ static qrun_status add_token_sums(qr_cuda_backend &cuda, const token_sums &sums,
     dim3 grid = blocks_for(sums.n_cols, BLOCK_COLS);
     grid.y = SPLITS;
     grid.z = static_cast<unsigned>(sums.t_stride / LORA_RANKS);
-    const qrun_status status = QR_LAUNCH(cuda.device, err, lora_token_sums_kernel, grid, THREADS,
-                                         LORA_RANKS * WARP_LANES * sizeof(float4), sums);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_token_sums_kernel, grid, THREADS,
+                                 LORA_RANKS * WARP_LANES * sizeof(float4), sums));
     return QR_LAUNCH(cuda.device, err, lora_add_splits_kernel, blocks_for(sums.rank * sums.n_cols, THREADS), THREADS, 0,
                      sums);
 }
@@ -162,13 +161,11 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
                           args.rank,
                           fours_aligned(args.dy, args.dy_stride),
                           fours_aligned(scratch.b, args.out)};
-    qrun_status status = QRUN_OK;
-    QR_TRY(QR_LAUNCH(cuda.device, err, lora_transpose_kernel, blocks_for(args.rank * args.out, THREADS), THREADS, 0,
-                     args.b, args.out, int64_t{args.rank}, scratch.b));
-    QR_TRY(put_dots(cuda, h, args.n_rows, 1.0F, scratch.h, err));
-    QR_TRY(put_dots(cuda, dh, args.n_rows, args.scale, scratch.dh, err));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_transpose_kernel, blocks_for(args.rank * args.out, THREADS),
+                                 THREADS, 0, args.b, args.out, int64_t{args.rank}, scratch.b));
+    QR_RETURN_IF_ERROR(put_dots(cuda, h, args.n_rows, 1.0F, scratch.h, err));
+    QR_RETURN_IF_ERROR(put_dots(cuda, dh, args.n_rows, args.scale, scratch.dh, err));
+    return QRUN_OK;
 }
 
 static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
@@ -188,17 +185,15 @@ static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backwa
         scratch.dh,      length,       args.rank,
         scratch.partial, args.da,      1,
         args.in,         1.0F};
-    qrun_status status = QRUN_OK;
-    QR_TRY(run_down(cuda, args, scratch, err));
-    QR_TRY(add_token_sums(cuda, db, err));
-    QR_TRY(add_token_sums(cuda, da, err));
+    QR_RETURN_IF_ERROR(run_down(cuda, args, scratch, err));
+    QR_RETURN_IF_ERROR(add_token_sums(cuda, db, err));
+    QR_RETURN_IF_ERROR(add_token_sums(cuda, da, err));
     if (args.dx != NULL) {
         const int64_t n_blocks = qr_ceil_div(args.in, THREADS) * qr_ceil_div(args.n_rows, LORA_UP_ROWS);
-        QR_TRY(QR_LAUNCH(cuda.device, err, lora_dx_kernel, dim3(static_cast<unsigned>(n_blocks)), THREADS, 0, args,
-                         scratch.dh, length));
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_dx_kernel, dim3(static_cast<unsigned>(n_blocks)), THREADS,
+                                     0, args, scratch.dh, length));
     }
-out:
-    return status;
+    return QRUN_OK;
 }
 
 QR_CUDA_OP_SIZED(lora_backward, lora_workspace, run_lora_backward)

@@ -134,9 +134,8 @@ static qrun_status run_sum_squares(qr_cuda_backend &cuda, const qr_sum_squares_a
                                    qr_error *err) {
     squares *parts = static_cast<squares *>(workspace);
     const int64_t n_parts = qr_ceil_div(args.n, SQUARES);
-    const qrun_status status = QR_LAUNCH(cuda.device, err, sum_squares_kernel, blocks_for(args.n, SQUARES), THREADS,
-                                         sizeof(squares_scratch), args.x, args.n, parts);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sum_squares_kernel, blocks_for(args.n, SQUARES), THREADS,
+                                 sizeof(squares_scratch), args.x, args.n, parts));
     return QR_LAUNCH(cuda.device, err, sum_parts_kernel, dim3(1), THREADS, sizeof(squares_scratch), parts, n_parts,
                      args.dst, args.n_nonfinite);
 }

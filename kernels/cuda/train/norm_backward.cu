@@ -112,17 +112,15 @@ static qrun_status launch_rms_norm_backward(qr_cuda_backend &cuda, const qr_rms_
                          fours_aligned(args.weight, 0) && fours_aligned(args.dy, args.dy_stride) &&
                          fours_aligned(args.dx, args.dx_stride);
     const dim3 grid = team::grid(args.n_rows * args.n_groups);
-    qrun_status status = QRUN_OK;
     if (args.dweight != NULL) {
-        QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_moments_kernel<is_block>, grid, FOURS_THREADS, team::shared_bytes(),
-                         args, aligned, moments));
-        QR_TRY(add_rms_dweight(cuda, args, aligned, moments,
-                               reinterpret_cast<float *>(workspace + rms_moments_bytes(args)), err));
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, rms_norm_moments_kernel<is_block>, grid, FOURS_THREADS,
+                                     team::shared_bytes(), args, aligned, moments));
+        QR_RETURN_IF_ERROR(add_rms_dweight(cuda, args, aligned, moments,
+                                           reinterpret_cast<float *>(workspace + rms_moments_bytes(args)), err));
     }
-    QR_TRY(QR_LAUNCH(cuda.device, err, rms_norm_dx_kernel<is_block>, grid, FOURS_THREADS, team::shared_bytes(), args,
-                     aligned));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, rms_norm_dx_kernel<is_block>, grid, FOURS_THREADS,
+                                 team::shared_bytes(), args, aligned));
+    return QRUN_OK;
 }
 
 static qrun_status run_rms_norm_backward(qr_cuda_backend &cuda, const qr_rms_norm_backward_args &args, void *workspace,
@@ -251,17 +249,15 @@ static qrun_status launch_layer_norm_backward(qr_cuda_backend &cuda, const qr_la
     layer_moments *moments = reinterpret_cast<layer_moments *>(workspace);
     const bool aligned = fours_aligned(args.x, args.dim) && fours_aligned(args.weight, 0) &&
                          fours_aligned(args.dy, 0) && fours_aligned(args.dx, 0);
-    qrun_status status = QRUN_OK;
     if (args.dweight != NULL || args.dbias != NULL) {
-        QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_moments_kernel<is_block>, team::grid(args.n_rows), FOURS_THREADS,
-                         team::shared_bytes(), args, aligned, moments));
-        QR_TRY(add_layer_dweight(cuda, args, aligned, moments,
-                                 reinterpret_cast<float *>(workspace + layer_moments_bytes(args)), err));
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, layer_norm_moments_kernel<is_block>, team::grid(args.n_rows),
+                                     FOURS_THREADS, team::shared_bytes(), args, aligned, moments));
+        QR_RETURN_IF_ERROR(add_layer_dweight(cuda, args, aligned, moments,
+                                             reinterpret_cast<float *>(workspace + layer_moments_bytes(args)), err));
     }
-    QR_TRY(QR_LAUNCH(cuda.device, err, layer_norm_dx_kernel<is_block>, team::grid(args.n_rows), FOURS_THREADS,
-                     team::shared_bytes(), args, aligned));
-out:
-    return status;
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, layer_norm_dx_kernel<is_block>, team::grid(args.n_rows),
+                                 FOURS_THREADS, team::shared_bytes(), args, aligned));
+    return QRUN_OK;
 }
 
 static qrun_status run_layer_norm_backward(qr_cuda_backend &cuda, const qr_layer_norm_backward_args &args,

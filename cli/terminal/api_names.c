@@ -1,0 +1,61 @@
+#include "cli/terminal/api_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Fields whose option is not their own name with dashes. */
+static const struct {
+    const char *field, *option;
+} others[] = {
+    {"context_tokens", "context"},
+    {"eval_fraction", "eval-split"},
+    {"init_random", "init random"},
+    {"learning_rate", "lr"},
+    {"max_sequences", "max-batch"},
+    {"max_step_tokens", "step-tokens"},
+    {"memory_bytes", "memory"},
+    {"n_threads", "threads"},
+    {"offload_activations", "offload activations"},
+    {"offload_optimizer", "offload optimizer"},
+    {"quant_head_int8", "quant-head int8"},
+    {"seq_tokens", "seq-len"},
+    {"targets", "lora-targets"},
+};
+
+typedef struct writer {
+    char *out;
+    size_t size, capacity; /* capacity without the NUL */
+} writer;
+
+static void put(writer *w, char c) {
+    if (w->size < w->capacity) { w->out[w->size++] = c; }
+}
+
+static void put_option(writer *w, const char *field, size_t n_bytes) {
+    const size_t n_name = strcspn(field, "=`");
+    put(w, '-');
+    put(w, '-');
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (strlen(others[i].field) != n_name || memcmp(others[i].field, field, n_name) != 0) { continue; }
+        for (const char *c = others[i].option; *c != '\0'; c++) { put(w, *c); }
+        field += n_name;
+        n_bytes -= n_name;
+        break;
+    }
+    for (size_t i = 0; i < n_bytes; i++) { put(w, field[i] == '_' ? '-' : field[i] == '=' ? ' ' : field[i]); }
+}
+
+char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
+    writer w = {out, 0, n_bytes - 1};
+    for (const char *at = message; *at != '\0';) {
+        const char *end = *at == '`' ? strchr(at + 1, '`') : NULL;
+        if (end == NULL) {
+            put(&w, *at++);
+            continue;
+        }
+        put_option(&w, at + 1, (size_t)(end - at - 1));
+        at = end + 1;
+    }
+    out[w.size] = '\0';
+    return out;
+}
