@@ -1,6 +1,6 @@
 #include "cli/terminal/api_names.h"
 
-#include <stdio.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* Fields whose option is not their own name with dashes. */
@@ -31,18 +31,20 @@ static void put(writer *w, char c) {
     if (w->size < w->capacity) { w->out[w->size++] = c; }
 }
 
+/* field[0, n_bytes): "name" or "name=value". */
 static void put_option(writer *w, const char *field, size_t n_bytes) {
     const size_t n_name = strcspn(field, "=`");
+    const char *option = NULL;
     put(w, '-');
     put(w, '-');
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (strlen(others[i].field) != n_name || memcmp(others[i].field, field, n_name) != 0) { continue; }
-        for (const char *c = others[i].option; *c != '\0'; c++) { put(w, *c); }
-        field += n_name;
-        n_bytes -= n_name;
-        break;
+        const bool same = strlen(others[i].field) == n_name && memcmp(others[i].field, field, n_name) == 0;
+        if (same) { option = others[i].option; }
     }
-    for (size_t i = 0; i < n_bytes; i++) { put(w, field[i] == '_' ? '-' : field[i] == '=' ? ' ' : field[i]); }
+    for (size_t i = 0; option != NULL && option[i] != '\0'; i++) { put(w, option[i]); }
+    for (size_t i = 0; option == NULL && i < n_name; i++) { put(w, field[i] == '_' ? '-' : field[i]); }
+    if (n_name < n_bytes) { put(w, ' '); }
+    for (size_t i = n_name + 1; i < n_bytes; i++) { put(w, field[i]); }
 }
 
 char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
