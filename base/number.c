@@ -38,3 +38,8 @@ void qr_number_format(double value, char out[QR_NUMBER_BYTES]) {
     snprintf(out, 32, "%.*f", n_decimals > 0 ? n_decimals : 1, value);
     set_point(out);
 }
+
+void qr_number_format_digits(double value, int n_digits, char out[QR_NUMBER_BYTES]) {
+    (void)snprintf(out, QR_NUMBER_BYTES, "%.*g", n_digits, value);
+    set_point(out);
+}

@@ -8,4 +8,7 @@ enum { QR_NUMBER_BYTES = 32 };
  * "inf". */
 void qr_number_format(double value, char out[QR_NUMBER_BYTES]);
 
+/* As printf's %.*g writes it: 9 digits read back as the same float, 17 as the same double. */
+void qr_number_format_digits(double value, int n_digits, char out[QR_NUMBER_BYTES]);
+
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/terminal/api_names.h"
+
 static answer_sample *sample_at(answer *a, int32_t number) {
     if (number >= a->n_samples) {
         a->samples = reallocate(a->samples, sizeof *a->samples * (size_t)(number + 1));
@@ -49,8 +51,9 @@ void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *token
     if (event->type == QRUN_EVENT_ERROR) {
         const char *message = event->message != NULL ? event->message : "unknown error";
         free(a->error);
-        a->error = allocate(strlen(message) + 1);
-        memcpy(a->error, message, strlen(message) + 1);
+        const size_t n_bytes = strlen(message) + 256;
+        a->error = allocate(n_bytes);
+        api_names_to_options(message, a->error, n_bytes);
         return;
     }
     answer_sample *s = sample_at(a, event->sample);

@@ -8,6 +8,7 @@ static const struct {
     const char *field, *option;
 } others[] = {
     {"context_tokens", "context"},
+    {"early_stopping_patience", "early-stopping"},
     {"eval_fraction", "eval-split"},
     {"init_random", "init random"},
     {"learning_rate", "lr"},
@@ -17,9 +18,11 @@ static const struct {
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_optimizer", "offload optimizer"},
+    {"offload_optimizer,offload_activations", "offload optimizer,activations"},
     {"quant_head_int8", "quant-head int8"},
     {"seq_tokens", "seq-len"},
     {"targets", "lora-targets"},
+    {"window_tokens", "window"},
 };
 
 typedef struct writer {

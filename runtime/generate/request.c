@@ -25,8 +25,8 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
     }
     const int n_prompts = (params->prompt != NULL) + (params->token_ids != NULL) + (params->messages_json != NULL);
     if (n_prompts != 1) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a request needs one of prompt, token_ids and messages; it has %d",
-                       n_prompts);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a request needs one of `prompt`, `token_ids` and `messages_json`; it has %d", n_prompts);
     }
     const struct {
         const char *name;
@@ -42,7 +42,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"max_tokens", params->max_tokens, 0, INT32_MAX},
         {"n", params->n, 0, QR_MAX_SAMPLES},
         {"logprobs", params->logprobs, -1, QR_MAX_TOP_LOGPROBS},
-        {"the number of stop texts", params->n_stop, 0, QR_MAX_STOPS},
+        {"n_stop", params->n_stop, 0, QR_MAX_STOPS},
     };
     for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
         QR_RETURN_IF_ERROR(check_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high, err));
@@ -97,7 +97,7 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
         status = copy_ids(params, tokens, err);
     } else if (model->tokenizer == NULL) {
         status = qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                         "%s has no tokenizer.json; give the prompt as token_ids, or add the file", model->folder);
+                         "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);
     } else if (params->messages_json != NULL) {
         status = encode_messages(model, params, tokens, err);
     } else {
@@ -118,17 +118,18 @@ static qrun_status fit(const qrun_model *model, const qr_request_limits *limits,
     if (n_prompt >= limits->context_tokens) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
-            "the prompt has %lld tokens and the context is %lld; shorten it, or raise --context (up to %lld)",
+            "the prompt has %lld tokens and the context is %lld; shorten it, or raise `context_tokens` (up to %lld)",
             (long long)n_prompt, (long long)limits->context_tokens, (long long)model->shape.context_tokens);
     }
     const bool open_ended = params->max_tokens == 0;
     *capacity = open_ended ? limits->context_tokens : qr_min(limits->context_tokens, n_prompt + params->max_tokens);
     if (open_ended && n_prompt < limits->pool_tokens) { *capacity = qr_min(*capacity, limits->pool_tokens); }
     if (*capacity <= limits->pool_tokens) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_MEMORY,
-                   "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more --memory%s",
-                   (long long)*capacity, (long long)limits->pool_tokens,
-                   limits->kv_is_smallest ? " or a smaller --max-tokens" : ", a smaller --max-tokens, or --kv int8");
+    return qr_fail(
+        err, QRUN_ERROR_MEMORY,
+        "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more `memory_bytes`%s",
+        (long long)*capacity, (long long)limits->pool_tokens,
+        limits->kv_is_smallest ? " or a smaller `max_tokens`" : ", a smaller `max_tokens`, or `kv=int8`");
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -140,7 +141,7 @@ static uint64_t default_seed(const qr_tokens *tokens) {
 
 static qrun_status copy_stops(const qrun_request_params *params, qr_request *request, qr_error *err) {
     if (params->n_stop > 0 && params->stop == NULL) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "n_stop is %d but stop is NULL", params->n_stop);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_stop=%d`, but `stop` is NULL", params->n_stop);
     }
     request->stops = qr_alloc_array_zeroed((size_t)params->n_stop, sizeof *request->stops);
     if (request->stops == NULL) { return qr_fail_memory(err, "stop texts", (unsigned)params->n_stop * sizeof(char *)); }

@@ -56,8 +56,8 @@ static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
         size_t i = 0;
         while (i < QR_COUNT_OF(known_keys) && strcmp(item->string, known_keys[i]) != 0) { i++; }
         if (i == QR_COUNT_OF(known_keys)) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not an option of a request; see `qrun help generate`",
-                           parsed->what, item->string);
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of a request", parsed->what,
+                           item->string);
         }
     }
     return QRUN_OK;
@@ -124,7 +124,7 @@ static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model,
     if (status != QRUN_OK || name == NULL) { return status; }
     params->adapter = name[0] == '\0' ? NULL : qr_adapter_named(model, name);
     if (params->adapter == NULL && name[0] != '\0') {
-        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; give it with --adapter",
+        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; open it first (`adapter`)",
                        parsed->what, name);
     }
     return QRUN_OK;

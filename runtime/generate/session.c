@@ -26,15 +26,16 @@ static qrun_status check_params(const qrun_model *model, const qrun_session_para
                        "qrun_session_params has an unknown size; begin with QRUN_SESSION_PARAMS_INIT");
     }
     if (params->max_sequences < 0 || params->max_sequences > MAX_SEQUENCES) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "max_sequences must be 0 to %d, not %d", MAX_SEQUENCES,
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`max_sequences` must be from 0 to %d, not %d", MAX_SEQUENCES,
                        params->max_sequences);
     }
     if (params->context_tokens < 0 || params->context_tokens > model->shape.context_tokens) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a context of %d tokens is not possible: this model is made for %lld",
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`context_tokens=%d` is not possible: this model is made for %lld",
                        params->context_tokens, (long long)model->shape.context_tokens);
     }
     if (params->memory_bytes < 0 || params->kv_tokens < 0 || params->max_step_tokens < 0) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "memory_bytes, kv_tokens and max_step_tokens cannot be negative");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`memory_bytes`, `kv_tokens` and `max_step_tokens` cannot be negative");
     }
     return QRUN_OK;
 }
@@ -108,16 +109,16 @@ static advice advise(const qrun_model *model, const qr_forward_limits *limits, b
     const char *parts[3];
     int n_parts = 0;
     const qr_options_text options = qr_model_smaller_options(model);
-    if (can_have_more) { parts[n_parts++] = "give more --memory"; }
+    if (can_have_more) { parts[n_parts++] = "give more `memory_bytes`"; }
     if (options.text[0] != '\0') {
         (void)snprintf(smaller, sizeof smaller, "hold the weights smaller (%s)", options.text);
         parts[n_parts++] = smaller;
     }
     if (limits->max_tokens > limits->max_sequences) {
-        parts[n_parts++] =
-            limits->max_sequences > 1 ? "take smaller --step-tokens and --max-batch" : "take smaller --step-tokens";
+        parts[n_parts++] = limits->max_sequences > 1 ? "take smaller `max_step_tokens` and `max_sequences`"
+                                                     : "take smaller `max_step_tokens`";
     } else if (limits->max_sequences > 1) {
-        parts[n_parts++] = "take a smaller --max-batch";
+        parts[n_parts++] = "take a smaller `max_sequences`";
     }
     advice made = {"a smaller model is needed"};
     size_t used = 0;
@@ -171,7 +172,7 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
     }
     if (sizes->n_pages > MAX_PAGES) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "a pool of %lld tokens needs more than %d pages; give a smaller kv_tokens",
+                       "a pool of %lld tokens needs more than %d pages; give a smaller `kv_tokens`",
                        (long long)params->kv_tokens, MAX_PAGES);
     }
     if (sizes->n_pages < least || others > budget.bytes - sizes->n_pages * page_bytes) {

@@ -21,7 +21,7 @@ typedef struct variant {
 typedef struct search {
     const qrun_trainer *trainer;
     const qr_train_budget *budget;
-    qr_buffer found; /* "--seq-len 512 (1.2 GiB), …" */
+    qr_buffer found; /* "`seq_tokens=512` (1.2 GiB), …" */
     int n_found;
 } search;
 
@@ -63,14 +63,14 @@ static void add(search *s, const variant *v, const char *options) {
 static void try_policy(search *s) {
     variant v = variant_of(s->trainer);
     keep_least(&v);
-    if (s->trainer->policy.kind != QR_CHECKPOINT_AUTO && fits(s, &v)) { add(s, &v, "--checkpointing auto"); }
+    if (s->trainer->policy.kind != QR_CHECKPOINT_AUTO && fits(s, &v)) { add(s, &v, "`checkpointing=auto`"); }
 }
 
 static const struct {
     qrun_optimizer kind;
     const char *options;
-} smaller_optimizers[] = {{QRUN_OPTIMIZER_ADAMW8BIT, "--optimizer adamw8bit"},
-                          {QRUN_OPTIMIZER_ADAFACTOR, "--optimizer adafactor"}};
+} smaller_optimizers[] = {{QRUN_OPTIMIZER_ADAMW8BIT, "`optimizer=adamw8bit`"},
+                          {QRUN_OPTIMIZER_ADAFACTOR, "`optimizer=adafactor`"}};
 
 static void try_optimizer(search *s) {
     for (size_t i = 0; i < QR_COUNT_OF(smaller_optimizers); i++) {
@@ -91,7 +91,7 @@ static void offload_all(variant *v) {
 }
 
 static const char *offload_option(const variant *v) {
-    return v->trainer.policy.offload ? "--offload optimizer,activations" : "--offload optimizer";
+    return v->trainer.policy.offload ? "`offload_optimizer,offload_activations`" : "`offload_optimizer`";
 }
 
 static void try_offload(search *s) {
@@ -141,11 +141,11 @@ static int64_t largest(const search *s, variant *v, set_size set, int64_t low, i
 static int64_t seq_unit(int64_t seq_tokens) { return seq_tokens > 512 ? 128 : MIN_SEQ_TOKENS; }
 
 /* Of the variant, if it fits when its batch is made of other numbers. */
-static void try_size(search *s, set_size set, const char *option, int64_t low, int64_t high, int64_t unit) {
+static void try_size(search *s, set_size set, const char *field, int64_t low, int64_t high, int64_t unit) {
     variant v = variant_of(s->trainer);
     char text[48];
     const int64_t n = largest(s, &v, set, low, high, unit);
-    (void)snprintf(text, sizeof text, "%s %lld", option, (long long)n);
+    (void)snprintf(text, sizeof text, "`%s=%lld`", field, (long long)n);
     if (n > 0) { add(s, &v, text); }
 }
 
@@ -153,11 +153,11 @@ static void try_sizes(search *s) {
     const qr_train_settings *settings = &s->trainer->settings;
     if (settings->batching == QR_BATCH_GROUP) {
         const int64_t longest = qr_max(qr_dataset_get_info(s->trainer->dataset)->longest_tokens, 2);
-        try_size(s, set_tokens, "--batch-tokens", longest, settings->batch_tokens, 1);
+        try_size(s, set_tokens, "batch_tokens", longest, settings->batch_tokens, 1);
         return;
     }
-    try_size(s, set_batch_size, "--batch-size", 1, settings->batch_size, 1);
-    try_size(s, set_seq_tokens, "--seq-len", MIN_SEQ_TOKENS, settings->seq_tokens, seq_unit(settings->seq_tokens));
+    try_size(s, set_batch_size, "batch_size", 1, settings->batch_size, 1);
+    try_size(s, set_seq_tokens, "seq_tokens", MIN_SEQ_TOKENS, settings->seq_tokens, seq_unit(settings->seq_tokens));
 }
 
 /* The model with its layers in 4 bits, described but not opened. */
@@ -178,7 +178,7 @@ static void try_quant(search *s) {
     variant v = variant_of(s->trainer);
     v.trainer.model = other;
     if (qr_model_prepare(model->context, &params, other, &source, NULL) == QRUN_OK && fits(s, &v)) {
-        add(s, &v, "--quant nf4-dq");
+        add(s, &v, "`quant=nf4-dq`");
     }
     qr_safetensors_close(source);
     qr_model_release(other);
@@ -197,11 +197,11 @@ static bool try_together(search *s) {
     const qr_train_settings *settings = &s->trainer->settings;
     variant v = variant_of(s->trainer);
     qr_buffer options = {0};
-    if (v.trainer.policy.kind != QR_CHECKPOINT_AUTO) { add_option(&options, "--checkpointing auto"); }
+    if (v.trainer.policy.kind != QR_CHECKPOINT_AUTO) { add_option(&options, "`checkpointing=auto`"); }
     keep_least(&v);
     if (settings->optimizer.kind == QRUN_OPTIMIZER_ADAMW) {
         v.trainer.settings.optimizer.kind = QRUN_OPTIMIZER_ADAMW8BIT;
-        add_option(&options, "--optimizer adamw8bit");
+        add_option(&options, "`optimizer=adamw8bit`");
     }
     if (s->trainer->memory.is_separate) {
         offload_all(&v);
@@ -209,14 +209,14 @@ static bool try_together(search *s) {
     }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
         set_batch_size(&v, 1);
-        add_option(&options, "--batch-size 1");
+        add_option(&options, "`batch_size=1`");
     }
     if (settings->batching == QR_BATCH_PACK && !fits(s, &v)) {
         const int64_t high = settings->seq_tokens;
         const int64_t n = largest(s, &v, set_seq_tokens, MIN_SEQ_TOKENS, high, seq_unit(high));
         set_seq_tokens(&v, n > 0 ? n : qr_min(high, MIN_SEQ_TOKENS));
         char option[48];
-        (void)snprintf(option, sizeof option, "--seq-len %lld", (long long)v.seq_tokens);
+        (void)snprintf(option, sizeof option, "`seq_tokens=%lld`", (long long)v.seq_tokens);
         add_option(&options, option);
     }
     const bool found = fits(s, &v);

@@ -1,17 +1,18 @@
-/* Checkpoints: out/checkpoint-<step>/ with the parameters and the optimiser's states (state.safetensors), where the run
- * stands (state.json), what run it is (run.json), and the adapter as PEFT reads it. Written aside, fsynced, renamed: a
- * folder of that name is always whole. */
+/* Checkpoints: out/checkpoint-<step>/ with the parameters and the optimiser's states (state.safetensors), the position
+ * of the run (state.json), its fingerprint (run.json), and the adapter as PEFT reads it. Written under another name,
+ * fsynced, renamed: a folder of that name is always whole. */
 #include <dirent.h>
 #include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "loaders/files/checkpoint.h"
@@ -23,10 +24,16 @@ enum { COPY_BYTES = 1 << 22 };
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
-static char *checkpoint_path(const qrun_trainer *trainer, int64_t step) {
+static qrun_status join_path(const char *folder, const char *name, char **path, qr_error *err) {
+    *path = qr_path_join(folder, name);
+    return *path != NULL ? QRUN_OK : qr_fail_memory(err, "a path", strlen(folder));
+}
+
+/* *path: qr_free. */
+static qrun_status checkpoint_path(const qrun_trainer *trainer, int64_t step, char **path, qr_error *err) {
     char name[48];
     (void)snprintf(name, sizeof name, "%s%lld", CHECKPOINT_PREFIX, (long long)step);
-    return qr_path_join(trainer->settings.out, name);
+    return join_path(trainer->settings.out, name, path, err);
 }
 
 /* The step in a checkpoint's name; −1 for any other name. */
@@ -61,9 +68,9 @@ static qrun_status remove_old(const qrun_trainer *trainer, int64_t n_kept, qr_er
     int64_t step = INT64_MAX, n = 0;
     for (; status == QRUN_OK && (step = last_checkpoint(trainer->settings.out, step)) >= 0; n++) {
         if (n < n_kept || (n_kept > 0 && step == trainer->state.best_step)) { continue; }
-        char *path = checkpoint_path(trainer, step);
-        status =
-            path != NULL ? qr_folder_retire(path, err) : qr_fail_memory(err, "a path", strlen(trainer->settings.out));
+        char *path;
+        status = checkpoint_path(trainer, step, &path, err);
+        if (status == QRUN_OK) { status = qr_folder_retire(path, err); }
         qr_free(path);
     }
     return status;
@@ -72,8 +79,8 @@ static qrun_status remove_old(const qrun_trainer *trainer, int64_t n_kept, qr_er
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status write_text(const char *folder, const char *name, const char *text, qr_error *err) {
-    char *path = qr_path_join(folder, name);
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
+    char *path;
+    QR_RETURN_IF_ERROR(join_path(folder, name, &path, err));
     const qrun_status status = qr_file_write(path, text, strlen(text), err);
     qr_free(path);
     return status;
@@ -126,38 +133,70 @@ out:
     return status;
 }
 
-static qrun_status write_place(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
-    char text[512];
-    const int n = snprintf(text, sizeof text,
-                           "{\"version\":1,\"step\":%lld,\"updates\":%lld,\"epoch\":%lld,\"window\":%lld,"
-                           "\"loss_scale\":%.17g,\"good_steps\":%d,\"checksum\":\"%016" PRIx64 "\",",
-                           (long long)state->step, (long long)state->updates, (long long)state->cursor.epoch,
-                           (long long)state->cursor.window, (double)state->loss_scale.factor,
-                           state->loss_scale.good_steps, checksum);
-    (void)snprintf(text + n, sizeof text - (size_t)n,
-                   "\"evaluated_step\":%lld,\"best_step\":%lld,\"best_loss\":%.17g,\"n_not_better\":%lld}\n",
-                   (long long)state->evaluated_step, (long long)state->best_step, state->best_loss,
-                   (long long)state->n_not_better);
-    return write_text(folder, "state.json", text, err);
+/* A member of state.json: an integer from 0 or a number, never both. */
+typedef struct state_member {
+    const char *key;
+    int64_t *count;
+    double *number;
+    double low, high; /* of a number */
+} state_member;
+
+enum { N_STATE_MEMBERS = 11 };
+typedef struct state_members {
+    state_member list[N_STATE_MEMBERS];
+} state_members;
+
+/* In the order of the file, which has the checksum of the tensors before "evaluated_step". */
+static state_members members_of(qr_train_state *s) {
+    return (state_members){{{.key = "step", .count = &s->step},
+                            {.key = "updates", .count = &s->updates},
+                            {.key = "epoch", .count = &s->cursor.epoch},
+                            {.key = "window", .count = &s->cursor.batch},
+                            {.key = "loss_scale", .number = &s->loss_scale.factor, .low = 1, .high = FLT_MAX},
+                            {.key = "good_steps", .count = &s->loss_scale.good_steps},
+                            {.key = "checksum"},
+                            {.key = "evaluated_step", .count = &s->evaluated_step},
+                            {.key = "best_step", .count = &s->best_step},
+                            {.key = "best_loss", .number = &s->best_loss, .low = -1e300, .high = 1e300},
+                            {.key = "n_not_better", .count = &s->n_not_better}}};
+}
+
+static qrun_status write_position(qr_train_state state, const char *folder, uint64_t checksum, qr_error *err) {
+    const state_members members = members_of(&state);
+    qr_buffer text = {0};
+    qr_buffer_append_text(&text, "{\"version\":1");
+    for (int i = 0; i < N_STATE_MEMBERS; i++) {
+        const state_member *member = &members.list[i];
+        char value[QR_NUMBER_BYTES];
+        (void)snprintf(value, sizeof value, "\"%016" PRIx64 "\"", checksum);
+        if (member->count != NULL) { qr_number_format_digits((double)*member->count, 17, value); }
+        if (member->number != NULL) { qr_number_format_digits(*member->number, 17, value); }
+        qr_buffer_append_format(&text, ",\"%s\":%s", member->key, value);
+    }
+    qr_buffer_append_text(&text, "}\n");
+    const qrun_status status = qr_buffer_ok(&text) ? write_text(folder, "state.json", text.data, err)
+                                                   : qr_fail_memory(err, "a checkpoint", text.size);
+    qr_buffer_free(&text);
+    return status;
 }
 
 qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
-    char *path = checkpoint_path(trainer, trainer->state.step);
+    char *path = NULL;
     qr_folder_writer folder = {0};
     uint64_t checksum = QR_HASH_START;
     qrun_status status = QRUN_OK;
-    if (path == NULL) { QR_TRY(qr_fail_memory(error, "a path", strlen(trainer->settings.out))); }
     QR_TRY(qr_trainer_require_out(trainer, error));
     QR_TRY(qr_trainer_require_current(trainer, error));
-    if (!trainer->begins_anew && qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
+    QR_TRY(checkpoint_path(trainer, trainer->state.step, &path, error));
+    if (!trainer->restarts && qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
     if (qr_file_exists(path)) { QR_TRY(qr_folder_retire(path, error)); }
     QR_TRY(qr_folder_writer_open(&folder, path, error));
     QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
-    QR_TRY(write_place(&trainer->state, folder.partial_path, checksum, error));
+    QR_TRY(write_position(trainer->state, folder.partial_path, checksum, error));
     QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, error));
-    if (trainer->begins_anew) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
-    trainer->begins_anew = false;
+    if (trainer->restarts) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
+    trainer->restarts = false;
     QR_TRY(qr_folder_writer_commit(&folder, error));
     QR_TRY(remove_old(trainer, trainer->settings.keep, error));
 out:
@@ -166,7 +205,7 @@ out:
     return status;
 }
 
-/* ---- Taking up again --------------------------------------------------------------------------------------------- */
+/* ---- Resuming ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_run(const qrun_trainer *trainer, const char *folder, const qr_checkpoint *checkpoint,
                              qr_error *err) {
@@ -177,10 +216,11 @@ static qrun_status check_run(const qrun_trainer *trainer, const char *folder, co
     difference = qr_checkpoint_difference(own, checkpoint->run);
     if (difference == NULL) { QR_TRY(qr_fail_memory(err, "a message", 0)); }
     if (difference[0] != '\0') {
-        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: was made by another run: %s; use the same model, data and options, "
-                       "--restart to begin anew, or another --out",
-                       folder, difference));
+        QR_TRY(
+            qr_fail(err, QRUN_ERROR_INPUT,
+                    "%s: was made by another run: %s; use the same model, data and options, `restart` to begin again, "
+                    "or another `out`",
+                    folder, difference));
     }
 out:
     qr_json_free(own);
@@ -188,103 +228,87 @@ out:
     return status;
 }
 
-/* How to go on without a checkpoint that cannot be used. */
-static qrun_status refuse_damaged(const qrun_trainer *trainer, int64_t step, const qr_error *why, qr_error *err) {
-    const int64_t before = last_checkpoint(trainer->settings.out, step);
-    char way[128] = "--restart begins anew";
+/* Passes on why a checkpoint cannot be used; of a damaged one, also how to continue without it. */
+static qrun_status refuse_checkpoint(const qrun_trainer *trainer, int64_t step, const qr_error *why, qr_error *err) {
+    const bool damaged = why->status == QRUN_ERROR_INPUT || why->status == QRUN_ERROR_NOT_FOUND;
+    const int64_t before = damaged ? last_checkpoint(trainer->settings.out, step) : -1;
+    char way[128] = "`restart` begins again";
+    if (!damaged) { return qr_fail(err, why->status, "%s", why->message); }
     if (before >= 0) {
-        (void)snprintf(way, sizeof way, "remove that folder to go on from %s%lld, before it; the result is the same",
+        (void)snprintf(way, sizeof way, "remove that folder to continue from %s%lld, before it; the result is the same",
                        CHECKPOINT_PREFIX, (long long)before);
     }
     return qr_fail(err, why->status, "the checkpoint of step %lld is damaged: %s; %s", (long long)step, why->message,
                    way);
 }
 
-static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, const char *folder,
-                                   qr_checkpoint *checkpoint, qr_error *err) {
+/* Opens the checkpoint of a step and checks that it is of this run. Close it and free *folder, also after an error. */
+static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, char **folder, qr_checkpoint *checkpoint,
+                                   qr_error *err) {
     qr_error why = {0};
-    qrun_status status = qr_checkpoint_open(folder, checkpoint, &why);
+    *checkpoint = (qr_checkpoint){0};
+    QR_RETURN_IF_ERROR(checkpoint_path(trainer, step, folder, err));
+    qrun_status status = qr_checkpoint_open(*folder, checkpoint, &why);
     if (status == QRUN_OK && checkpoint->step != step) {
-        status = qr_fail(&why, QRUN_ERROR_INPUT, "%s: state.json is of step %lld", folder, (long long)checkpoint->step);
+        status =
+            qr_fail(&why, QRUN_ERROR_INPUT, "%s: state.json is of step %lld", *folder, (long long)checkpoint->step);
     }
-    if (status == QRUN_ERROR_INPUT || status == QRUN_ERROR_NOT_FOUND) {
-        return refuse_damaged(trainer, step, &why, err);
-    }
-    return status == QRUN_OK ? status : qr_fail(err, status, "%s", why.message);
+    if (status != QRUN_OK) { return refuse_checkpoint(trainer, step, &why, err); }
+    return check_run(trainer, *folder, checkpoint, err);
 }
 
-/* What the evaluations up to there have given. */
-static qrun_status read_evaluations(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
-    const struct {
-        const char *key;
-        int64_t *value;
-    } members[] = {{"evaluated_step", &state->evaluated_step},
-                   {"best_step", &state->best_step},
-                   {"n_not_better", &state->n_not_better}};
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < QR_COUNT_OF(members) && status == QRUN_OK; i++) {
-        *members[i].value = -1;
-        status = qr_json_get_int(object, members[i].key, 0, INT64_C(1) << 52, members[i].value, folder, err);
+static qrun_status read_position(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
+    const state_members members = members_of(state);
+    for (int i = 0; i < N_STATE_MEMBERS; i++) {
+        const state_member *m = &members.list[i];
+        if (qr_json_is_null(qr_json_get(object, m->key))) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks \"%s\"; `restart` begins again", folder,
+                           m->key);
+        }
+        if (m->count != NULL) {
+            QR_RETURN_IF_ERROR(qr_json_get_int(object, m->key, 0, INT64_C(1) << 52, m->count, folder, err));
+        } else if (m->number != NULL) {
+            QR_RETURN_IF_ERROR(qr_json_get_double(object, m->key, m->low, m->high, m->number, folder, err));
+        }
     }
-    state->best_loss = NAN;
-    if (status == QRUN_OK) {
-        status = qr_json_get_double(object, "best_loss", -1e300, 1e300, &state->best_loss, folder, err);
+    if (state->updates <= state->step && state->evaluated_step <= state->step &&
+        state->best_step <= state->evaluated_step) {
+        return QRUN_OK;
     }
-    const bool whole = state->evaluated_step >= 0 && state->evaluated_step <= state->step && state->best_step >= 0 &&
-                       state->best_step <= state->evaluated_step && state->n_not_better >= 0 &&
-                       isfinite(state->best_loss);
-    if (status != QRUN_OK || whole) { return status; }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks the evaluations of the run; --restart begins anew",
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: the steps in state.json contradict each other; `restart` begins again",
                    folder);
 }
 
-/* The updates so far, and the loss scale that the last one left. */
-static qrun_status read_scaling(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
-    double factor = 0;
-    int64_t good_steps = -1;
-    state->updates = -1;
-    QR_RETURN_IF_ERROR(qr_json_get_int(object, "updates", 0, state->step, &state->updates, folder, err));
-    QR_RETURN_IF_ERROR(qr_json_get_double(object, "loss_scale", 1, FLT_MAX, &factor, folder, err));
-    QR_RETURN_IF_ERROR(qr_json_get_int(object, "good_steps", 0, INT32_MAX, &good_steps, folder, err));
-    if (state->updates < 0 || factor < 1 || good_steps < 0) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: state.json lacks updates, loss_scale or good_steps; --restart begins "
-                       "anew",
-                       folder);
-    }
-    state->loss_scale.factor = (float)factor;
-    state->loss_scale.good_steps = (int32_t)good_steps;
-    return QRUN_OK;
+/* state.safetensors has as many bytes as this run needs. */
+static qrun_status check_bytes(const qr_safetensors_tensor *stored, size_t n_bytes, const char *folder, qr_error *err) {
+    if (stored->n_bytes == n_bytes) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; `restart` begins again",
+                   folder);
 }
 
 static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                                    qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_safetensors_tensor *values = checkpoint->parameters;
-    if (values->n_bytes != qr_parameters_bytes(&trainer->parameters)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
-                       folder);
-    }
+    QR_RETURN_IF_ERROR(check_bytes(values, qr_parameters_bytes(&trainer->parameters), folder, err));
     return backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
 }
 
 static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                               qr_error *err) {
     const qr_safetensors_tensor *states = checkpoint->optimizer;
-    qr_train_state state = {.step = checkpoint->step,
-                            .cursor = {checkpoint->epoch, checkpoint->window},
-                            .loss_scale = trainer->state.loss_scale};
-    if (states->n_bytes != qr_optimizer_states_bytes(trainer->optimizer) || checkpoint->step > trainer->total_steps) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: does not have the size that this run needs; --restart begins anew",
-                       folder);
+    qr_train_state state = {.loss_scale = trainer->state.loss_scale};
+    QR_RETURN_IF_ERROR(check_bytes(states, qr_optimizer_states_bytes(trainer->optimizer), folder, err));
+    QR_RETURN_IF_ERROR(read_position(checkpoint->state, folder, &state, err));
+    if (state.step > trainer->total_steps) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is after the last step of this run, %lld; `restart` begins again",
+                       folder, (long long)trainer->total_steps);
     }
-    QR_RETURN_IF_ERROR(read_scaling(checkpoint->state, folder, &state, err));
-    QR_RETURN_IF_ERROR(read_evaluations(checkpoint->state, folder, &state, err));
     if (state.best_step > 0 && !has_checkpoint(trainer, state.best_step)) {
-        QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_INPUT,
-                                   "%s: the checkpoint of the best evaluation, %s%lld, is not beside it; "
-                                   "put it back, or use --restart to begin anew",
-                                   folder, CHECKPOINT_PREFIX, (long long)state.best_step));
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: the checkpoint of the best evaluation, %s%lld, is missing from the same folder; put it "
+                       "back, or use `restart` to begin again",
+                       folder, CHECKPOINT_PREFIX, (long long)state.best_step);
     }
     QR_RETURN_IF_ERROR(take_parameters(trainer, checkpoint, folder, err));
     QR_RETURN_IF_ERROR(qr_optimizer_states_write(trainer->optimizer, 0, states->n_bytes, states->data, err));
@@ -293,35 +317,66 @@ static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkp
 }
 
 qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err) {
-    qr_checkpoint checkpoint = {0};
-    char *path = checkpoint_path(trainer, step);
+    qr_checkpoint checkpoint;
+    char *folder;
     qrun_status status;
-    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(trainer->settings.out))); }
-    QR_TRY(open_checkpoint(trainer, step, path, &checkpoint, err));
-    QR_TRY(check_run(trainer, path, &checkpoint, err));
-    QR_TRY(take_parameters(trainer, &checkpoint, path, err));
+    QR_TRY(open_checkpoint(trainer, step, &folder, &checkpoint, err));
+    QR_TRY(take_parameters(trainer, &checkpoint, folder, err));
     QR_TRY(qr_whole_parameters_refresh(&trainer->parameters, trainer->scratch, err));
 out:
     qr_checkpoint_close(&checkpoint);
-    qr_free(path);
+    qr_free(folder);
     return status;
 }
 
-/* In the folder of a run: none of another is at work there, and nothing is left of those that were killed. */
+qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
+    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
+    if (step < 0) { return QRUN_OK; }
+    qr_checkpoint checkpoint;
+    char *folder;
+    qrun_status status;
+    QR_TRY(open_checkpoint(trainer, step, &folder, &checkpoint, err));
+    QR_TRY(take_state(trainer, &checkpoint, folder, err));
+    QR_TRY(remove_old(trainer, trainer->settings.keep, err)); /* a run killed before it did */
+out:
+    qr_checkpoint_close(&checkpoint);
+    qr_free(folder);
+    return status;
+}
+
+qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {
+    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
+    if (step < 0) { return QRUN_OK; }
+    qr_error why = {0};
+    qr_json *root = NULL;
+    char *folder = NULL, *path = NULL;
+    qrun_status status;
+    QR_TRY(checkpoint_path(trainer, step, &folder, &why));
+    QR_TRY(join_path(folder, "run.json", &path, &why));
+    QR_TRY(qr_json_read(path, QR_CHECKPOINT_JSON_BYTES, &root, &why));
+    QR_TRY(qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, &why));
+out:
+    if (status != QRUN_OK) { status = refuse_checkpoint(trainer, step, &why, err); }
+    qr_json_free(root);
+    qr_free(path);
+    qr_free(folder);
+    return status;
+}
+
+/* ---- The folder of a run ----------------------------------------------------------------------------------------- */
+
 qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
     const char *out = trainer->settings.out;
     char *tokens = NULL;
     qrun_status status;
     if (qr_file_is_same(out, trainer->model->folder)) {
-        QR_TRY(
-            qr_fail(err, QRUN_ERROR_INPUT, "%s: is the model's own folder; give another one to write to (--out)", out));
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is the model's own folder; give another one as `out`", out);
     }
     trainer->made_out = !qr_file_is_folder(out);
     QR_TRY(qr_folder_create(out, err));
     QR_TRY(qr_folder_lock(out, &trainer->out_lock, err));
     QR_TRY(qr_folder_remove_partials(out, err));
-    tokens = qr_path_join(out, QR_TOKENS_FOLDER);
-    if (tokens == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(out))); }
+    QR_TRY(join_path(out, QR_TOKENS_FOLDER, &tokens, err));
     QR_TRY(qr_folder_remove_partials(tokens, err));
 out:
     qr_free(tokens);
@@ -334,42 +389,4 @@ void qr_trainer_leave_folder(qrun_trainer *trainer) {
     if (tokens != NULL) { (void)rmdir(tokens); }
     (void)rmdir(trainer->settings.out);
     qr_free(tokens);
-}
-
-qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {
-    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
-    if (step < 0) { return QRUN_OK; }
-    qr_error why = {0};
-    qr_json *root = NULL;
-    char *folder = checkpoint_path(trainer, step);
-    char *path = folder != NULL ? qr_path_join(folder, "run.json") : NULL;
-    qrun_status status = path != NULL ? qr_json_read(path, QR_CHECKPOINT_JSON_BYTES, &root, &why)
-                                      : qr_fail_memory(&why, "a path", strlen(trainer->settings.out));
-    if (status == QRUN_OK) { status = qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, &why); }
-    if (status == QRUN_ERROR_INPUT || status == QRUN_ERROR_NOT_FOUND) {
-        status = refuse_damaged(trainer, step, &why, err);
-    } else if (status != QRUN_OK) {
-        status = qr_fail(err, status, "%s", why.message);
-    }
-    qr_json_free(root);
-    qr_free(path);
-    qr_free(folder);
-    return status;
-}
-
-qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
-    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
-    if (step < 0) { return QRUN_OK; }
-    qr_checkpoint checkpoint = {0};
-    char *path = checkpoint_path(trainer, step);
-    qrun_status status;
-    if (path == NULL) { QR_TRY(qr_fail_memory(err, "a path", strlen(trainer->settings.out))); }
-    QR_TRY(open_checkpoint(trainer, step, path, &checkpoint, err));
-    QR_TRY(check_run(trainer, path, &checkpoint, err));
-    QR_TRY(take_state(trainer, &checkpoint, path, err));
-    QR_TRY(remove_old(trainer, trainer->settings.keep, err)); /* a run killed before it did */
-out:
-    qr_checkpoint_close(&checkpoint);
-    qr_free(path);
-    return status;
 }

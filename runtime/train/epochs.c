@@ -1,5 +1,5 @@
-/* The examples of a run: its data sets, what is set aside for evaluation, the plan of an epoch, and how many steps
- * there are. */
+/* The examples of a run: its data sets, the part set aside for evaluation, the batches of an epoch, and the number of
+ * steps. */
 #include <math.h>
 #include <string.h>
 
@@ -55,41 +55,38 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
     return QRUN_OK;
 }
 
-/* Steps in n_epochs; a fraction counts by its share of the last epoch's windows. */
+/* Steps in n_epochs; a fraction counts by its share of the last epoch's steps. */
 static qrun_status count_steps(qrun_trainer *trainer, double n_epochs, int64_t *n_steps, qr_error *err) {
     const int64_t whole = (int64_t)n_epochs;
-    qrun_status status = QRUN_OK;
     *n_steps = 0;
-    for (int64_t epoch = 0; epoch <= whole && status == QRUN_OK; epoch++) {
-        status = qr_trainer_plan_epoch(trainer, epoch, err);
-        if (status != QRUN_OK) { break; }
-        const int64_t windows = qr_batch_plan_windows(trainer->epoch_plan);
-        *n_steps += epoch < whole ? windows : (int64_t)((n_epochs - (double)whole) * (double)windows + 0.5);
+    for (int64_t epoch = 0; epoch <= whole; epoch++) {
+        QR_RETURN_IF_ERROR(qr_trainer_plan_epoch(trainer, epoch, err));
+        const int64_t n = qr_batch_plan_windows(trainer->epoch_plan);
+        *n_steps += epoch < whole ? n : (int64_t)((n_epochs - (double)whole) * (double)n + 0.5);
     }
     *n_steps = qr_max(*n_steps, 1);
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status choose_views(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
-    const double fraction = trainer->settings.eval_fraction;
+    const qr_train_settings *s = &trainer->settings;
     trainer->view = qr_dataset_view_all(trainer->dataset);
-    if (params->eval_data == NULL) {
-        return fraction > 0 ? qr_dataset_split(trainer->dataset, fraction, trainer->settings.seed, &trainer->view,
-                                               &trainer->eval_view, err)
-                            : QRUN_OK;
+    if (s->eval_fraction > 0) {
+        return qr_dataset_split(trainer->dataset, s->eval_fraction, s->seed, &trainer->view, &trainer->eval_view, err);
     }
-    const qrun_status status = open_dataset(trainer, params, params->eval_data, &trainer->eval_dataset, err);
-    if (status == QRUN_OK) { trainer->eval_view = qr_dataset_view_all(trainer->eval_dataset); }
-    return status;
+    if (params->eval_data == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->eval_data, &trainer->eval_dataset, err));
+    trainer->eval_view = qr_dataset_view_all(trainer->eval_dataset);
+    return QRUN_OK;
 }
 
-/* A micro-batch has room for every example. */
+/* Every example fits a micro-batch. */
 static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dataset, qr_error *err) {
     const int64_t longest = dataset != NULL ? qr_dataset_get_info(dataset)->longest_tokens : 0;
     if (longest <= trainer->settings.batch_tokens) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "an example has %lld tokens and a batch %lld; give a larger "
-                   "--batch-tokens, or a --seq-len of at most %lld to cut examples",
+                   "an example has %lld tokens and a batch has room for %lld; give a larger `batch_tokens`, or a "
+                   "`seq_tokens` of at most %lld to cut examples",
                    (long long)longest, (long long)trainer->settings.batch_tokens,
                    (long long)trainer->settings.batch_tokens);
 }
@@ -97,9 +94,8 @@ static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dat
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     if (!params->random_tokens && trainer->model->tokenizer == NULL) {
-        QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                                   "%s has no tokenizer.json, so it cannot be trained on text",
-                                   trainer->model->folder));
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot be trained on text",
+                       trainer->model->folder);
     }
     if (params->random_tokens) {
         QR_RETURN_IF_ERROR(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens,

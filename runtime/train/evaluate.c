@@ -1,4 +1,4 @@
-/* Evaluation on the way: when it is due, which was the best, and when there is no hope for a better one. */
+/* Evaluation during a run: when it is due, which was the best, and when early stopping ends the run. */
 #include <math.h>
 
 #include "base/sizes.h"
@@ -51,9 +51,9 @@ static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, 
         metrics->n_tokens += micro.n_tokens;
         metrics->n_target_tokens += micro.n_targets;
         n_examples += micro.n_examples;
-        const bool goes_on = status != QRUN_OK || trainer->progress == NULL ||
-                             trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n);
-        if (!goes_on) { status = qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled"); }
+        const bool continues = status != QRUN_OK || trainer->progress == NULL ||
+                               trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n);
+        if (!continues) { status = qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled"); }
     }
     return status;
 }
@@ -64,7 +64,7 @@ static qrun_status run_evaluation(qrun_trainer *trainer, qrun_train_metrics *met
     qr_batch_plan *plan = NULL;
     qrun_status status = QRUN_OK;
     double loss = 0;
-    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err)); /* tells the share of the epoch */
+    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err)); /* for the share of the epoch */
     QR_TRY(qr_batch_plan_create(&trainer->eval_view, &options, 0, &plan, err));
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .is_evaluation = true,
@@ -84,12 +84,11 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
     *loss = 0;
     if (trainer->eval_view.n == 0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "there are no examples to evaluate on; give --eval-data or --eval-split");
+                       "there are no examples to evaluate on; give `eval_data` or `eval_fraction`");
     }
-    qrun_status status = qr_trainer_require_current(trainer, error);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_trainer_require_current(trainer, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);
-    status = run_evaluation(trainer, &metrics, error);
+    const qrun_status status = run_evaluation(trainer, &metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
     if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); }
     if (status != QRUN_OK) { return status; }
@@ -104,7 +103,7 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
 qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error) {
     const qr_train_state *state = &trainer->state;
     if (state->best_step == 0) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "there is no best evaluation: none gave a number");
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "there is no best evaluation: none gave a finite loss");
     }
     trainer->holds_best = true;
     return state->best_step != state->step ? qr_trainer_read_parameters(trainer, state->best_step, error) : QRUN_OK;

@@ -18,8 +18,8 @@ static const char *last_component(const char *module) {
 
 static qrun_status check_uniform(const qr_adapter *adapter, const char *folder, qr_error *err) {
     if (adapter->n_parameters > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: brings %s whole; training cannot go on from that", folder,
-                       adapter->parameters[0].name);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: has %s trained whole; training cannot continue from that",
+                       folder, adapter->parameters[0].name);
     }
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const qr_adapter_module *module = &adapter->modules[i];
@@ -29,8 +29,8 @@ static qrun_status check_uniform(const qr_adapter *adapter, const char *folder, 
         }
         return qr_fail(
             err, QRUN_ERROR_UNSUPPORTED,
-            "%s: %s has a rank or scale of its own or is an embedding; training goes on from adapters of one "
-            "rank on linear layers only",
+            "%s: %s has a rank or scale of its own or is an embedding; training continues only from adapters of "
+            "one rank on linear layers",
             folder, module->name);
     }
     return QRUN_OK;
@@ -40,16 +40,15 @@ static qrun_status check_given(const qr_adapter *adapter, const char *folder, co
                                qr_error *err) {
     const qr_adapter_module *module = &adapter->modules[0];
     if (given->rank != 0 && given->rank != module->rank) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: has rank %lld, not %d; leave the rank out to go on with the adapter's", folder,
-                       (long long)module->rank, (int)given->rank);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has rank %lld, not %d; leave `rank` out to keep the adapter's",
+                       folder, (long long)module->rank, (int)given->rank);
     }
     if (given->alpha != 0 && fabs((double)given->alpha - module->alpha) > 1e-6 * module->alpha) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has alpha %g, not %g; leave alpha out to go on with the adapter's",
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has alpha %g, not %g; leave `alpha` out to keep the adapter's",
                        folder, module->alpha, (double)given->alpha);
     }
     if ((given->rslora && !adapter->config.use_rslora) || (given->dora && !adapter->config.use_dora)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is no %s adapter, and cannot become one on the way", folder,
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a %s adapter, and cannot become one in training", folder,
                        given->rslora && !adapter->config.use_rslora ? "rsLoRA" : "DoRA");
     }
     return QRUN_OK;
@@ -69,8 +68,8 @@ static char *list_targets(const qr_adapter *adapter) {
 
 qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *given, qr_adapter **adapter,
                                     qr_lora_options *options, char **targets, qr_error *err) {
-    qrun_status status = qr_adapter_open(folder, adapter, err);
-    if (status != QRUN_OK) { return status; }
+    qrun_status status;
+    QR_TRY(qr_adapter_open(folder, adapter, err));
     if ((*adapter)->n_modules == 0) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: adapts no layer", folder)); }
     QR_TRY(check_uniform(*adapter, folder, err));
     QR_TRY(check_given(*adapter, folder, given, err));
@@ -109,15 +108,15 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
     const qr_adapter_module *module = qr_adapter_find(adapter, name);
     if (module == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "the adapter to begin from has nothing for %s, which is to be trained; was it made for another "
-                       "model, or for other --lora-targets?",
+                       "the adapter to begin from does not adapt %s, which is to be trained; was it made for another "
+                       "model, or for other `targets`?",
                        name);
     }
     if (module->in_features != pair->in || module->out_features != pair->out) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "the adapter to begin from is made for [%lld, %lld] at %s and the model's layer is [%lld, %lld]",
-                       (long long)module->out_features, (long long)module->in_features, name, (long long)pair->out,
-                       (long long)pair->in);
+        return qr_fail(
+            err, QRUN_ERROR_INPUT,
+            "the adapter to begin from is made for %s of shape [%lld, %lld], and the model's is [%lld, %lld]", name,
+            (long long)module->out_features, (long long)module->in_features, (long long)pair->out, (long long)pair->in);
     }
     QR_RETURN_IF_ERROR(put(p, pair->a_offset, module->a, module->rank * pair->in, err));
     QR_RETURN_IF_ERROR(put(p, pair->b_offset, module->b, module->rank * pair->out, err));
@@ -130,7 +129,7 @@ qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p,
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "
-                   "another model, or for other --lora-targets?",
+                   "another model, or for other `targets`?",
                    (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs);
 }
 

@@ -1,13 +1,13 @@
 #include "runtime/train/loss_scale.h"
 
-#include <math.h>
+#include <float.h>
 
 enum { GROWTH_STEPS = 2000 };
-static const float INITIAL = 65536.0F, GROWTH = 2.0F, BACKOFF = 0.5F, LEAST = 1.0F;
+static const double INITIAL = 65536, GROWTH = 2, BACKOFF = 0.5, LEAST = 1;
 
 qr_loss_scale qr_loss_scale_initial(qr_dtype act_dtype) {
     const bool dynamic = act_dtype == QR_DTYPE_F16;
-    return (qr_loss_scale){.dynamic = dynamic, .factor = dynamic ? INITIAL : 1.0F};
+    return (qr_loss_scale){.dynamic = dynamic, .factor = dynamic ? INITIAL : 1};
 }
 
 bool qr_loss_scale_update(qr_loss_scale *scale, bool overflowed) {
@@ -20,8 +20,7 @@ bool qr_loss_scale_update(qr_loss_scale *scale, bool overflowed) {
     }
     if (++scale->good_steps == GROWTH_STEPS) {
         scale->good_steps = 0;
-        const float larger = scale->factor * GROWTH;
-        if (isfinite(larger)) { scale->factor = larger; }
+        if (scale->factor * GROWTH <= (double)FLT_MAX) { scale->factor *= GROWTH; }
     }
     return false;
 }

@@ -68,7 +68,7 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     trainer->policy.offload = params->offload_activations;
     if (trainer->policy.offload && !qr_checkpoint_policy_has_inputs(&trainer->policy)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "--offload activations is for layers that are computed again; --checkpointing %s has none: take "
+                       "`offload_activations` is for layers that are computed again; `checkpointing=%s` has none: take "
                        "full, every:N or auto",
                        given);
     }

@@ -1,5 +1,5 @@
-/* What of qrun_train_params decides a run. A field that decides it belongs into the run's fingerprint too
- * (qr_trainer_make_fingerprint, in train/settings.c as well). */
+/* The settings of a run, checked and with defaults filled in. A field that changes the result belongs in the run's
+ * fingerprint too (qr_trainer_make_fingerprint, in settings.c as well). */
 #ifndef QR_RUNTIME_TRAIN_SETTINGS_H
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
@@ -8,7 +8,6 @@
 #include "runtime/train/optimizer.h"
 #include "runtime/train/whole_parameters.h"
 
-/* With defaults filled in. */
 typedef struct qr_train_settings {
     char *out, *targets, *modules; /* modules: NULL: none */
     qr_adapter *adapter;           /* to begin from; NULL: none */
@@ -25,10 +24,10 @@ typedef struct qr_train_settings {
     int64_t patience; /* evaluations without improvement; 0: no early stopping */
     double threshold; /* that an improvement is larger than */
     bool load_best;
-    int64_t now; /* unix time that templates see: that of the run's beginning, also after a resume */
+    int64_t now; /* unix time that chat templates see: the day on which the run began, also after a resume */
 } qr_train_settings;
 
-/* Checks params and fills the settings in; they are the caller's to free, also after an error. */
+/* Every rule about the fields of params is checked here, and only here. Free the settings also after an error. */
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params,
                                    qr_train_settings *settings, qr_error *err);
 void qr_train_settings_free(qr_train_settings *settings); /* fine for a zeroed one */

@@ -1,4 +1,4 @@
-/* Steps over windows of examples. */
+/* A step: the gradients of its micro-batches added up, one update, and the position moved on by one batch. */
 #include <math.h>
 
 #include "base/random.h"
@@ -7,11 +7,11 @@
 #include "runtime/train/schedule.h"
 #include "runtime/train/trainer.h"
 
-/* What is to be loaded while a micro-batch of the current step is computed. */
-static void prepare_next(qrun_trainer *trainer, const qr_batch_window *window, int64_t index) {
+/* Loads the next micro-batch while the current one is computed. */
+static void prepare_next(qrun_trainer *trainer, const qr_batch_window *batch, int64_t index) {
     const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
     const qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + 1};
-    if (next.index < window->first + window->n_micro_batches ||
+    if (next.index < batch->first + batch->n_micro_batches ||
         (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
         qr_train_loader_prepare(trainer->loader, &next);
     } else if (more_steps) {
@@ -20,20 +20,21 @@ static void prepare_next(qrun_trainer *trainer, const qr_batch_window *window, i
     }
 }
 
-static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *window, double *loss, qr_error *err) {
+static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *batch, double *loss, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
-    const float loss_factor = scale->factor / (float)window->n_targets; /* once, over all micro-batches of the step */
+    const float loss_factor =
+        (float)scale->factor / (float)batch->n_targets; /* once, over all micro-batches of the step */
     const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
-    for (int64_t i = 0; i < window->n_micro_batches && status == QRUN_OK; i++) {
-        const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, window->first + i};
-        qr_train_batch batch = *qr_train_loader_take(trainer->loader, &source);
+    for (int64_t i = 0; i < batch->n_micro_batches && status == QRUN_OK; i++) {
+        const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, batch->first + i};
+        qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
         double sum = 0;
-        prepare_next(trainer, window, source.index);
-        batch.dropout_key = key;
-        status = qr_train_pass_run(trainer->pass, &batch, loss_factor, true, &sum, err);
+        prepare_next(trainer, batch, source.index);
+        micro_batch.dropout_key = key;
+        status = qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, &sum, err);
         *loss += sum;
     }
     return status;
@@ -42,16 +43,16 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *wind
 static void advance(qrun_trainer *trainer) {
     qr_train_cursor *cursor = &trainer->state.cursor;
     trainer->state.step++;
-    cursor->window++;
-    if (cursor->window == qr_batch_plan_windows(trainer->epoch_plan)) {
+    cursor->batch++;
+    if (cursor->batch == qr_batch_plan_windows(trainer->epoch_plan)) {
         *cursor = (qr_train_cursor){cursor->epoch + 1, 0};
     }
 }
 
 double qr_trainer_epoch(const qrun_trainer *trainer) {
     const qr_train_cursor *cursor = &trainer->state.cursor;
-    if (cursor->window == 0) { return (double)cursor->epoch; }
-    return (double)cursor->epoch + (double)cursor->window / (double)qr_batch_plan_windows(trainer->epoch_plan);
+    if (cursor->batch == 0) { return (double)cursor->epoch; }
+    return (double)cursor->epoch + (double)cursor->batch / (double)qr_batch_plan_windows(trainer->epoch_plan);
 }
 
 qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err) {
@@ -59,15 +60,15 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
 }
 
-/* One update from the gradients; *overflowed where the loss scale was too large for them. A loss that is no number has
- * nothing to do with it. */
+/* One update from the gradients; *overflowed where the loss scale was too large for them. A non-finite loss has
+ * another cause. */
 static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_update_result *result, bool *overflowed,
                           qr_error *err) {
     qr_train_state *state = &trainer->state;
     const qr_update_args args = {.step = state->updates + 1,
                                  .learning_rate = rate,
                                  .max_grad_norm = trainer->settings.max_grad_norm,
-                                 .loss_scale = state->loss_scale.factor};
+                                 .loss_scale = (float)state->loss_scale.factor};
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
@@ -77,11 +78,11 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
     return QRUN_OK;
 }
 
-/* Names the first tensor whose gradient was no number, where there is one. */
+/* The first tensor whose gradient is not finite; *name is unchanged where there is none. */
 static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
     int64_t index;
-    const qrun_status status = qr_update_find_nonfinite(&trainer->parameters, trainer->scratch, &index, err);
-    if (status != QRUN_OK || index < 0) { return status; }
+    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, trainer->scratch, &index, err));
+    if (index < 0) { return QRUN_OK; }
     qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,
                       sizeof trainer->nonfinite_name);
     *name = trainer->nonfinite_name;
@@ -97,8 +98,8 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     const char *nonfinite = NULL;
     double loss = 0;
     QR_RETURN_IF_ERROR(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
-    const qr_batch_window window = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.window);
-    QR_RETURN_IF_ERROR(accumulate(trainer, &window, &loss, err));
+    const qr_batch_window batch = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.batch);
+    QR_RETURN_IF_ERROR(accumulate(trainer, &batch, &loss, err));
     const int64_t step = trainer->state.step + 1;
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
@@ -108,15 +109,15 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
                                     .epoch = qr_trainer_epoch(trainer),
-                                    .loss = loss / (double)window.n_targets,
+                                    .loss = loss / (double)batch.n_targets,
                                     .learning_rate = rate,
                                     .grad_norm = result.grad_norm,
-                                    .loss_scale = loss_scale.dynamic ? (double)loss_scale.factor : 0,
+                                    .loss_scale = loss_scale.dynamic ? loss_scale.factor : 0,
                                     .skipped = result.skipped,
                                     .nonfinite = nonfinite,
                                     .overflowed = overflowed,
-                                    .n_tokens = window.n_tokens,
-                                    .n_target_tokens = window.n_targets,
+                                    .n_tokens = batch.n_tokens,
+                                    .n_target_tokens = batch.n_targets,
                                     .seconds = qr_now_seconds() - start};
     return QRUN_OK;
 }
@@ -132,12 +133,13 @@ qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
                        "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
     }
-    qrun_status status = check_not_done(trainer, done, error);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_not_done(trainer, done, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);
-    status = run_step(trainer, metrics, error);
+    qrun_status status = run_step(trainer, metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
-    if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* told, so it is served */
+    if (status == QRUN_ERROR_CANCELLED) {
+        atomic_store(&trainer->cancelled, false);
+    } /* reported, so no longer pending */
     if (status != QRUN_OK) { return status; }
     if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, metrics); }
     *done = trainer->state.step >= trainer->total_steps;

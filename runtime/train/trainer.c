@@ -93,9 +93,9 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(describe_parameters(made, params, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
     QR_TRY(qr_trainer_count_flops(made, error));
-    QR_TRY(qr_trainer_make_fingerprint(made, params, error));
+    QR_TRY(qr_trainer_make_fingerprint(made, error));
     QR_TRY(make_memory(made, error));
-    made->begins_anew = params->restart;
+    made->restarts = params->restart;
     if (goes_on) { QR_TRY(qr_trainer_resume(made, error)); }
     QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
     made->first_step = made->state.step + 1;

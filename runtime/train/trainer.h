@@ -1,6 +1,6 @@
-/* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c makes it, train/settings.c,
- * train/epochs.c and train/plan.c settle its options, data and memory, train/step.c steps, train/evaluate.c evaluates
- * and knows the best, train/checkpoint.c writes it down and takes it up again, train_run.c is all of it in order. */
+/* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
+ * first step to the export; settings.c checks the options, epochs.c opens the data, plan.c plans the memory, step.c
+ * runs a step, evaluate.c evaluates and knows the best step, checkpoint.c saves and resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 
@@ -12,18 +12,18 @@
 #include "runtime/train/settings.h"
 #include "runtime/train/update.h"
 
-/* Where in the data a run stands: the next window of examples. */
+/* The next batch of examples: the micro-batches of one step. */
 typedef struct qr_train_cursor {
-    int64_t epoch, window;
+    int64_t epoch, batch; /* batch: of the epoch */
 } qr_train_cursor;
 
-/* Where a run stands: with the parameters and the optimiser's states, all that the rest of it depends on. */
+/* The position of a run. The rest of the run depends on it, the parameters and the optimiser's states alone. */
 typedef struct qr_train_state {
     int64_t step;    /* finished */
-    int64_t updates; /* of the parameters: steps less those that were skipped */
+    int64_t updates; /* of the parameters: steps minus those that were skipped */
     qr_train_cursor cursor;
     qr_loss_scale loss_scale;
-    int64_t evaluated_step; /* after which the last evaluation took place; 0: none yet, like best_step */
+    int64_t evaluated_step; /* after which the last evaluation ran; 0: none yet, like best_step */
     int64_t best_step;
     double best_loss;
     int64_t n_not_better; /* evaluations in a row that did not improve on the best by more than the threshold */
@@ -45,15 +45,15 @@ struct qrun_trainer {
     char policy_name[24];
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
-    qr_device_memory memory;  /* as it was before the run took any */
+    qr_device_memory memory;  /* before the run allocated any */
     bool weights_to_come;     /* the model is described and not loaded: only a plan is wanted */
     qr_plan plan;
     void *scratch; /* device, for qr_update_run */
     size_t scratch_bytes;
     int64_t total_steps, warmup_steps, first_step;
-    char *fingerprint;    /* JSON of everything that must be equal to go on from a checkpoint */
-    bool made_out;        /* settings.out was not there before */
-    int out_lock;         /* descriptor that holds settings.out against other runs; −1: none */
+    char *fingerprint;    /* JSON of everything that must be equal to resume from a checkpoint */
+    bool made_out;        /* this trainer created settings.out */
+    int out_lock;         /* descriptor of the lock on settings.out; −1: none */
     bool counted_session; /* model->n_sessions counts this trainer */
     atomic_bool cancelled;
     bool holds_best; /* the parameters are no longer those of state.step */
@@ -61,22 +61,22 @@ struct qrun_trainer {
     void *progress_user;
     qrun_train_metrics_fn on_metrics;
     void *metrics_user;
-    bool begins_anew; /* checkpoints of an earlier run are in its folder until it saves its first one */
+    bool restarts; /* the folder may have checkpoints of an earlier run until this one saves its first */
 };
 
 /* ---- train/settings.c -------------------------------------------------------------------------------------------- */
 
 /* QRUN_ERROR_ARGUMENT where the run has no folder to save in (random_tokens). */
 qrun_status qr_trainer_require_out(const qrun_trainer *trainer, qr_error *err);
-/* What a checkpoint must agree with to be gone on from. Needs settings, data and total_steps. */
-qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+/* What a checkpoint must agree with to be resumed. Needs settings, data and total_steps. */
+qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/epochs.c ---------------------------------------------------------------------------------------------- */
 
-/* Opens the data sets, counts the steps, and makes room for a micro-batch. Needs the settings. */
+/* Opens the data sets and counts the steps. Needs the settings. */
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle);
-/* Makes the plan of an epoch the current one. */
+/* Makes epoch_plan the batches of an epoch. */
 qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
 
 /* ---- train/plan.c ------------------------------------------------------------------------------------------------ */
@@ -103,7 +103,7 @@ qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/step.c ------------------------------------------------------------------------------------------------ */
 
-/* Epochs that are done, with the share of the current one; its plan must be the current one. */
+/* Finished epochs, and the share of the current one, whose batches must be planned. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
 /* QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
 qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err);
@@ -112,7 +112,7 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
 
 bool qr_trainer_stopped_early(const qrun_trainer *trainer);
 
-/* ---- train_export.c ---------------------------------------------------------------------------------------------- */
+/* ---- train/trainer.c --------------------------------------------------------------------------------------------- */
 
 /* Writes what has been trained into an existing folder: an adapter, or a whole model. */
 qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, qr_error *err);
@@ -127,20 +127,20 @@ qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train
 
 #define QR_TOKENS_FOLDER "tokens" /* in settings.out, of the data set's cache, where no other was given */
 
-/* Makes settings.out, holds it against other runs while the trainer lives, and removes what killed ones left half
+/* Creates settings.out, locks it against other runs while the trainer lives, and removes what a killed run left half
  * written. */
 qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err);
-/* After a run that could not begin: removes the folder that it made, if nothing is in it. */
+/* After a run that could not begin: removes the folder that it created, if that is empty. */
 void qr_trainer_leave_folder(qrun_trainer *trainer);
 
-/* The `now` of the last checkpoint in settings.out; *now stays as it is where there is none. */
+/* The `now` of the last checkpoint in settings.out; *now is unchanged where there is none. */
 qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);
 
-/* Takes up the last checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run, or
- * damaged: the message says how to go on. Nothing is passed over silently, because damage may mean a failing disk. */
+/* Resumes from the last checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run or
+ * damaged: the message says how to continue. A damaged one is never skipped silently: it may mean a failing disk. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
 
-/* Puts the parameters of a checkpoint in the place of the current ones; nothing else of it. */
+/* Replaces the parameters by those of a checkpoint; the position and the optimiser stay. */
 qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err);
 
 #endif

@@ -70,11 +70,10 @@ static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const q
 }
 
 static qrun_status refuse_untrainable(const qrun_model *model, const qr_module *module, qr_error *err) {
-    return qr_fail(
-        err, QRUN_ERROR_ARGUMENT,
-        "full fine-tuning changes every weight, and %s is held in %s; open the model as trainable, or train an "
-        "adapter on it",
-        model->family->modules[module->role], qr_weight_format_name(module->matrix->desc.format));
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "`full` changes every weight, and %s is held in %s; open the model as trainable, or train an "
+                   "adapter on it",
+                   model->family->modules[module->role], qr_weight_format_name(module->matrix->desc.format));
 }
 
 static qrun_status describe_module(void *arg, const qr_module *module, qr_error *err) {
@@ -216,8 +215,8 @@ static qrun_status load_values(const qr_parameters *p, float *staging, qr_error 
     qr_safetensors *source = NULL;
     if (p->model->random_weights) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "%s was opened with random weights, so there is nothing to go on from; train from random ones "
-                       "(--full --init random)",
+                       "%s was opened with random weights, so it has none to continue from; give `full` and "
+                       "`init_random` to train from random ones",
                        p->model->folder);
     }
     qrun_status status = qr_safetensors_open(p->model->folder, &source, err);

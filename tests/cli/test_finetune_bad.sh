@@ -133,7 +133,7 @@ damaged() {
     # shellcheck disable=SC2086
     refused 3 "$name" $good "$work/c"
     expect_err "checkpoint of step 4 is damaged"
-    expect_err "go on from checkpoint-2"
+    expect_err "continue from checkpoint-2"
     find "$work/c" -type f -exec cksum {} + | sort >"$work/after"
     expect_true "nothing is lost" cmp -s "$work/before" "$work/after"
     rm -r "$work/c/checkpoint-4"

@@ -75,8 +75,8 @@ static qrun_train_params improbable_params(const char *out) {
     qrun_train_params params = trainer_params(out);
     params.data = trainer_path("improbable.jsonl");
     params.batching = QRUN_BATCHING_GROUP;
-    params.batch_size = params.grad_accum = 1;
-    params.batch_tokens = 20;
+    params.grad_accum = 1;
+    params.batch_size = 0, params.batch_tokens = 20;
     params.learning_rate = 1e-3;
     return params;
 }
@@ -158,9 +158,10 @@ static void test_a_stopped_run_goes_on_with_its_scale(void) {
 
 /* A state.json without the scale, and with one that cannot be. */
 static void test_a_checkpoint_without_scale_is_refused(void) {
-    static const char *const states[] = {"{\"version\":1,\"step\":1,\"epoch\":0,\"window\":1,\"checksum\":\"%s\"}",
-                                         "{\"version\":1,\"step\":1,\"epoch\":0,\"window\":1,\"updates\":0,"
-                                         "\"loss_scale\":0.5,\"good_steps\":0,\"checksum\":\"%s\"}"};
+    static const char *const states[] = {
+        "{\"version\":1,\"step\":1,\"updates\":0,\"epoch\":0,\"window\":1,\"checksum\":\"%s\"}",
+        "{\"version\":1,\"step\":1,\"epoch\":0,\"window\":1,\"updates\":0,"
+        "\"loss_scale\":0.5,\"good_steps\":0,\"checksum\":\"%s\"}"};
     char out[64], path[128], checksum[32] = "", *text;
     size_t n_bytes;
     qrun_train_metrics metrics[12];

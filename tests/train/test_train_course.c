@@ -30,7 +30,7 @@ static qrun_train_params ragged_params(const char *out, qrun_batching batching) 
     qrun_train_params params = trainer_params(out);
     params.data = trainer_path("ragged.jsonl");
     params.batching = batching;
-    if (batching == QRUN_BATCHING_GROUP) { params.batch_tokens = 96; }
+    if (batching == QRUN_BATCHING_GROUP) { params.batch_size = 0, params.batch_tokens = 96; }
     return params;
 }
 
@@ -95,7 +95,7 @@ static void test_grouped_batches_keep_to_their_budget(void) {
         n_tokens += m.n_tokens;
         n_targets += m.n_target_tokens;
         most = m.n_tokens > most ? m.n_tokens : most;
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, at.window);
+        const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, at.batch);
         int64_t shortest = INT64_MAX, longest = 0;
         for (int64_t i = 0; i < micro.n_examples; i++) {
             const int64_t length = qr_dataset_get(trainer->dataset, micro.examples[i]).n_tokens;
@@ -120,10 +120,10 @@ static void test_grouped_batches_keep_to_their_budget(void) {
 static void test_budgets_that_cannot_be_are_refused(void) {
     qrun_train_params params = ragged_params(trainer_path("none"), QRUN_BATCHING_GROUP);
     params.batch_tokens = 8;
-    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--batch-tokens");
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`batch_tokens`");
     params = ragged_params(trainer_path("none"), QRUN_BATCHING_PACK);
     params.batch_tokens = 96;
-    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--batching group");
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`batching=group`");
     params = ragged_params(trainer_path("group"), QRUN_BATCHING_GROUP);
     qrun_model *model = trainer_open_model();
     qrun_trainer *trainer = trainer_create(model, &params);
@@ -134,7 +134,7 @@ static void test_budgets_that_cannot_be_are_refused(void) {
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
     params.batch_tokens = 97; /* another run */
-    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
 }
 
 /* ---- Evaluation -------------------------------------------------------------------------------------------------- */
@@ -230,7 +230,7 @@ static void test_early_stopping_ends_with_the_best(void) {
     CHECK_INT(none.n, 0);
     CHECK(trainer_files_are_equal(trainer_path("early/adapter_model.safetensors"), trainer_path("kept")));
     params.early_stopping_patience = 4; /* another run */
-    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
 }
 
 /* The best, what early stopping counts, and an evaluation that was due are all in the checkpoint. */
@@ -274,11 +274,11 @@ static void test_the_best_checkpoint_is_kept(void) {
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "the checkpoint of the best evaluation");
     params = evaluated_params(trainer_path("none"));
     params.eval_data = NULL;
-    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--eval-data");
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`eval_data`");
     params = evaluated_params(trainer_path("none"));
     params.eval_every = 0;
     params.early_stopping_patience = 1;
-    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "--eval-every");
+    trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`eval_every`");
 }
 
 static void test_after_load_best_the_run_is_over(void) {

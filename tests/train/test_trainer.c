@@ -121,7 +121,7 @@ static void test_what_cannot_be_is_refused(void) {
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "4096");
     params = trainer_params(trainer_path("s0")); /* holds a checkpoint of other options */
     params.rank = 8;
-    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
     CHECK(!qr_file_exists(trainer_path("none/adapter_config.json")));
 }
 

@@ -59,7 +59,7 @@ static void test_dropout_goes_on_to_the_bit(void) {
 static void test_dropout_decides_the_run(void) {
     qrun_train_params params = dropout_params(trainer_path("dropout-stopped"));
     params.lora_dropout = 0.3;
-    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "--restart");
+    trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
     params.lora_dropout = 1.5;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "dropout");
 }
@@ -125,7 +125,7 @@ static void test_going_on_from_an_adapter(void) {
         trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "rank 4, not 8");
         params.rank = 0;
         params.targets = "attn";
-        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "lora-targets");
+        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`targets`");
         params.targets = NULL;
         params.adapter = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-lora";
         trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "made for");

@@ -221,7 +221,7 @@ static void test_what_full_training_refuses(void) {
     expect_create(trainable, &params, QRUN_ERROR_INPUT, "own folder");
     params = trainer_params(trainer_path("none"));
     params.init_random = true;
-    expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "--full");
+    expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "`full`");
     params = trainer_params(trainer_path("none"));
     params.modules_to_save = "lm_head,lm_haed";
     expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "lm_haed");
