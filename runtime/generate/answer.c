@@ -9,7 +9,7 @@ static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 enum { RESERVED_BYTES = 256 };
 enum { PRIMING_TOKENS = 8 }; /* more than any decoder looks back, unless it is in the middle of a run of byte tokens */
 
-/* Models may have more ids than their tokenizer has tokens; the others have no text. */
+/* A model may have more ids than its tokenizer has tokens; these have no text. */
 static qrun_status push_token(qr_token_stream *stream, int32_t id, qr_buffer *out, qr_error *err) {
     size_t n_bytes;
     if (qr_tokenizer_token(stream->tokenizer, id, &n_bytes) == NULL) { return QRUN_OK; }
@@ -22,8 +22,8 @@ static qrun_status push_all(qr_token_stream *stream, const int32_t *ids, int64_t
     return status;
 }
 
-/* Primes the decoder with the shortest end of the prompt, of at least PRIMING_TOKENS, of which it passes something on:
- * then it does not begin in the middle of what it would hold. *first is where that end begins. */
+/* Primes the decoder with an end of the prompt, at least PRIMING_TOKENS long and as short as gives any text: then the
+ * decoder does not start in the middle of what it would hold back. *first: where that end begins. */
 static qrun_status prime(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                          int64_t *first, qr_error *err) {
     for (int64_t n = PRIMING_TOKENS;; n *= 2) {
@@ -35,7 +35,7 @@ static qrun_status prime(qr_answer *answer, const qr_tokenizer *tokenizer, const
     }
 }
 
-/* The whole characters among what the decoder holds after these tokens: what it passes on at their end, with the tokens
+/* The whole characters that the decoder holds back after these tokens: the text it adds at their end, with the tokens
  * of an incomplete last character left out. */
 static qrun_status find_held_characters(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t n, qr_buffer *held,
                                         qr_error *err) {
@@ -81,12 +81,10 @@ qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, co
     *answer = (qr_answer){.has_text = tokenizer != NULL, .stops = *stops};
     if (tokenizer == NULL) { return QRUN_OK; }
     int64_t first;
-    qrun_status status = prime(answer, tokenizer, prompt, n_prompt, &first, err);
+    QR_RETURN_IF_ERROR(prime(answer, tokenizer, prompt, n_prompt, &first, err));
     qr_buffer_clear(&answer->pending);
-    if (status == QRUN_OK) {
-        status = find_held_characters(tokenizer, prompt + first, n_prompt - first, &answer->prompt_tail, err);
-    }
-    return status == QRUN_OK ? reserve_buffers(answer, err) : status;
+    QR_RETURN_IF_ERROR(find_held_characters(tokenizer, prompt + first, n_prompt - first, &answer->prompt_tail, err));
+    return reserve_buffers(answer, err);
 }
 
 void qr_answer_free(qr_answer *answer) {
@@ -102,14 +100,18 @@ static void drop_front(qr_buffer *text, size_t n_bytes) {
     text->data[text->size] = '\0';
 }
 
-static void drop_given(qr_answer *answer) {
+/* Drops what the last call returned. */
+static void begin_call(qr_answer *answer, const char **text, size_t *n_bytes, bool *stopped) {
+    *text = "";
+    *n_bytes = 0;
+    *stopped = false;
     if (answer->pending.size == 0) { return; }
     answer->pending.data[answer->n_given] = answer->after_given;
     drop_front(&answer->pending, answer->n_given);
     answer->n_given = 0;
 }
 
-/* The first text that the decoder passes on may begin with the end of the prompt. */
+/* The first text of the decoder may begin with the end of the prompt. */
 static void drop_prompt_tail(qr_answer *answer) {
     const qr_buffer *tail = &answer->prompt_tail;
     if (tail->size == 0 || answer->pending.size == 0) { return; }
@@ -159,21 +161,15 @@ static qrun_status give(qr_answer *answer, bool all, const char **text, size_t *
 
 qrun_status qr_answer_push(qr_answer *answer, int32_t token, const char **text, size_t *n_bytes, bool *stopped,
                            qr_error *err) {
-    *text = "";
-    *n_bytes = 0;
-    *stopped = false;
+    begin_call(answer, text, n_bytes, stopped);
     if (!answer->has_text) { return QRUN_OK; }
-    drop_given(answer);
-    const qrun_status status = push_token(&answer->stream, token, &answer->pending, err);
-    return status == QRUN_OK ? give(answer, false, text, n_bytes, stopped, err) : status;
+    QR_RETURN_IF_ERROR(push_token(&answer->stream, token, &answer->pending, err));
+    return give(answer, false, text, n_bytes, stopped, err);
 }
 
 qrun_status qr_answer_finish(qr_answer *answer, const char **text, size_t *n_bytes, bool *stopped, qr_error *err) {
-    *text = "";
-    *n_bytes = 0;
-    *stopped = false;
+    begin_call(answer, text, n_bytes, stopped);
     if (!answer->has_text) { return QRUN_OK; }
-    drop_given(answer);
-    const qrun_status status = qr_token_stream_finish(&answer->stream, &answer->pending, err);
-    return status == QRUN_OK ? give(answer, true, text, n_bytes, stopped, err) : status;
+    QR_RETURN_IF_ERROR(qr_token_stream_finish(&answer->stream, &answer->pending, err));
+    return give(answer, true, text, n_bytes, stopped, err);
 }

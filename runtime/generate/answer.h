@@ -1,5 +1,5 @@
-/* The text of one sample as it grows: token pieces to whole characters, stop strings held back until it is certain that
- * they are none. */
+/* The text of one sample as it grows. Tokens become whole characters, and text that may be the beginning of a stop
+ * string is held back until it is certain. */
 #ifndef QR_RUNTIME_GENERATE_ANSWER_H
 #define QR_RUNTIME_GENERATE_ANSWER_H
 
@@ -15,10 +15,10 @@ typedef struct qr_answer {
     bool has_text; /* false: no tokenizer; every piece is empty */
     qr_token_stream stream;
     qr_stop_list stops;
-    qr_buffer pending; /* text that was not given out yet; its first n_given bytes were, by the last call */
+    qr_buffer pending; /* text not returned yet; the last call returned its first n_given bytes */
     size_t n_given;
-    char after_given;      /* the byte that the NUL behind what was given stands for */
-    qr_buffer prompt_tail; /* characters of the prompt that the decoder still holds; they are not the answer's */
+    char after_given;      /* the byte that the NUL after the returned text replaces */
+    qr_buffer prompt_tail; /* characters of the prompt that the decoder still holds, not part of the answer */
 } qr_answer;
 
 /* The end of the prompt primes the decoder, so that the answer continues the prompt's text: a leading space stays, and
@@ -27,12 +27,12 @@ qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, co
                             const qr_stop_list *stops, qr_error *err);
 void qr_answer_free(qr_answer *answer); /* fine for a zeroed one */
 
-/* Adds a token; *text [*n_bytes, NUL-terminated] is what can be given out now (lent until the next call), *stopped
- * whether a stop string has appeared: then the text ends before it, and the answer takes nothing more. */
+/* Adds a token. *text [*n_bytes, NUL-terminated] is what can be shown now, lent until the next call. *stopped: a stop
+ * string has appeared; the text ends before it, and the answer takes no further token. */
 qrun_status qr_answer_push(qr_answer *answer, int32_t token, const char **text, size_t *n_bytes, bool *stopped,
                            qr_error *err);
 
-/* What was held back, when the answer ends otherwise. */
+/* The text that was held back, when the answer ends without a stop string. */
 qrun_status qr_answer_finish(qr_answer *answer, const char **text, size_t *n_bytes, bool *stopped, qr_error *err);
 
 #endif

@@ -6,11 +6,11 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/generate/sampler.h"
-#include "runtime/generate/window.h"
+#include "runtime/generate/scored_text.h"
 
 enum { DEFAULT_TOKENS = 256, STEP_TOKENS = 128 };
 
-/* Prose, a list, numbers, code and another language: a little of what models are asked for. */
+/* Prose, a list, numbers, code and another language. */
 static const char default_text[] =
     "The ferry left the harbour at half past six, and nobody on the quay looked up. Anna counted the lamps along the "
     "pier, as she had done as a child: one, two, three, and then the dark. \"You will write?\" he asked. \"Every "
@@ -52,24 +52,14 @@ static void compare_row(compare_state *state, const float *p, const float *q) {
         const double log_p = (double)p[i] - p_sum;
         kl += exp(log_p) * (log_p - ((double)q[i] - q_sum));
     }
-    kl = fmax(kl, 0); /* zero but for rounding where the two are equal */
+    kl = fmax(kl, 0); /* rounding can make it negative where the two are equal */
     state->sum_kl += kl;
     d->max_kl = fmax(d->max_kl, kl);
     d->n_same_greedy += best(p, vocab) == best(q, vocab);
     d->n_tokens++;
 }
 
-/* ---- One model ----------------------------------------------------------------------------------------------------
- */
-
-static qrun_status report(compare_state *state, int64_t n, qr_error *err) {
-    const qrun_compare_params *params = state->params;
-    state->n_done += n;
-    if (params->progress == NULL || params->progress(params->progress_user, state->n_done, 2 * state->n)) {
-        return QRUN_OK;
-    }
-    return qr_fail(err, QRUN_ERROR_CANCELLED, "the comparison was cancelled");
-}
+/* ---- One model --------------------------------------------------------------------------------------------------- */
 
 static qrun_status take_pass(void *arg, qrun_session *session, int64_t first, int64_t n, qr_error *err) {
     compare_state *state = arg;
@@ -81,14 +71,15 @@ static qrun_status take_pass(void *arg, qrun_session *session, int64_t first, in
         QR_RETURN_IF_ERROR(qr_forward_logits(session->forward, at, n_rows, logits, err));
         for (int64_t i = 0; i < n_rows; i++) {
             if (!qr_logits_are_finite(logits + i * state->vocab, state->vocab)) {
-                return qr_fail(err, QRUN_ERROR_INPUT,
-                               "%s: computes values that are no numbers; are its weights intact?",
+                return qr_fail(err, QRUN_ERROR_INPUT, "%s: computes non-finite values; are its weights intact?",
                                session->model->folder);
             }
             if (state->is_other) { compare_row(state, kept + i * state->vocab, logits + i * state->vocab); }
         }
     }
-    return report(state, n, err);
+    const qrun_compare_params *params = state->params;
+    state->n_done += n;
+    return qr_scored_text_progress(params->progress, params->progress_user, state->n_done, 2 * state->n, err);
 }
 
 static qrun_status tokenize(compare_state *state, const qrun_model *model, qr_tokens *tokens, qr_error *err) {
@@ -136,13 +127,12 @@ static qrun_status run_session(compare_state *state, qrun_model *model, const qr
     params.max_sequences = 1;
     params.max_step_tokens = (int32_t)qr_min(STEP_TOKENS, state->n);
     params.context_tokens = (int32_t)state->n;
-    qrun_status status = qrun_session_create(model, &params, &session, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_window_begin(session, err);
-    if (status == QRUN_OK) {
-        status = qr_window_run(session, adapter, state->ids, state->n, state->n, take_pass, state, err);
-        qr_window_end(session);
-    }
+    qrun_status status;
+    QR_TRY(qrun_session_create(model, &params, &session, err));
+    QR_TRY(qr_scored_text_begin(session, err));
+    status = qr_scored_text_run(session, adapter, state->ids, state->n, state->n, take_pass, state, err);
+    qr_scored_text_end(session);
+out:
     qrun_session_destroy(session);
     return status;
 }

@@ -1,11 +1,12 @@
-/* Perplexity: the text in windows, each scored by one pass of the model over all of its tokens. */
+/* Perplexity: the text is cut into pieces of `window_tokens`, and the model scores every token of a piece but its
+ * first. */
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "runtime/engine/machine.h"
-#include "runtime/generate/window.h"
+#include "runtime/generate/scored_text.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/new_tokens.h"
 
@@ -14,39 +15,30 @@ enum { DEFAULT_WINDOW_TOKENS = 2048 };
 typedef struct eval_state {
     qrun_session *session;
     const qrun_eval_params *params;
-    const int32_t *ids; /* of the window being scored */
+    const int32_t *ids; /* of the piece being scored */
     float *nll;         /* [max_logit_rows] */
     int64_t n_scored, total;
     double sum;
 } eval_state;
 
-static qrun_status report(eval_state *state, qr_error *err) {
-    const qrun_eval_params *params = state->params;
-    if (params->progress == NULL || params->progress(params->progress_user, state->n_scored, state->total)) {
-        return QRUN_OK;
-    }
-    return qr_fail(err, QRUN_ERROR_CANCELLED, "the evaluation was cancelled");
-}
-
-/* Adds −log p of ids[first + 1 …] given the rows of the last pass, all of which have a successor in the window. */
+/* Adds −log p of ids[first + 1 …] given the rows of the last pass, all of which have a successor in the piece. */
 static qrun_status score_pass(void *arg, qrun_session *session, int64_t first, int64_t n, qr_error *err) {
     eval_state *state = arg;
     const int64_t most = session->sizes.forward.max_logit_rows;
     for (int64_t at = 0; at < n; at += most) {
         const int64_t n_rows = qr_min(most, n - at);
-        const qrun_status status =
-            qr_forward_nll(session->forward, at, state->ids + first + at + 1, n_rows, state->nll, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_forward_nll(session->forward, at, state->ids + first + at + 1, n_rows, state->nll, err));
         for (int64_t i = 0; i < n_rows; i++) { state->sum += (double)state->nll[i]; }
     }
     state->n_scored += n;
-    return report(state, err);
+    const qrun_eval_params *params = state->params;
+    return qr_scored_text_progress(params->progress, params->progress_user, state->n_scored, state->total, err);
 }
 
-/* Scores ids[1 …] of one window of n tokens. */
-static qrun_status eval_window(eval_state *state, const int32_t *ids, int64_t n, qr_error *err) {
+/* Scores ids[1 …] of one piece of n tokens. */
+static qrun_status eval_piece(eval_state *state, const int32_t *ids, int64_t n, qr_error *err) {
     state->ids = ids;
-    return qr_window_run(state->session, state->params->adapter, ids, n - 1, n, score_pass, state, err);
+    return qr_scored_text_run(state->session, state->params->adapter, ids, n - 1, n, score_pass, state, err);
 }
 
 static qrun_status check(qrun_session *session, const qrun_eval_params *params, const qrun_eval_result *result,
@@ -56,47 +48,21 @@ static qrun_status check(qrun_session *session, const qrun_eval_params *params, 
                        "qrun_eval_params or qrun_eval_result has an unknown size; begin with its _INIT");
     }
     if (params->window_tokens < 0 || params->max_tokens < 0) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "window_tokens and max_tokens cannot be negative");
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`window_tokens` and `max_tokens` cannot be negative");
     }
     return qr_adapter_check_owner(session->model, params->adapter, err);
-}
-
-/* Runs `windows` with the session to itself. */
-static qrun_status eval_exclusively(qrun_session *session, const qrun_eval_params *params,
-                                    qrun_status (*windows)(eval_state *, const void *, qr_error *), const void *what,
-                                    int64_t total, qrun_eval_result *result, qr_error *err) {
-    const double start = qr_now_seconds();
-    eval_state state = {.session = session, .params = params, .total = total};
-    qrun_status status = qr_window_begin(session, err);
-    if (status != QRUN_OK) { return status; }
-    state.nll = qr_alloc_array((size_t)session->sizes.forward.max_logit_rows, sizeof *state.nll);
-    if (state.nll == NULL) { QR_TRY(qr_fail_memory(err, "the scores", 0)); }
-    status = windows(&state, what, err);
-    if (status == QRUN_OK && state.n_scored == 0) {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
-    }
-    if (status != QRUN_OK) { goto out; }
-    result->n_tokens = state.n_scored;
-    result->mean_nll = state.sum / (double)state.n_scored;
-    result->perplexity = exp(result->mean_nll);
-    result->seconds = qr_now_seconds() - start;
-out:
-    qr_free(state.nll);
-    qr_window_end(session);
-    return status;
 }
 
 typedef struct id_list {
     const int32_t *ids;
     int64_t n;
-    int64_t window;   /* tokens of a window, BOS included */
-    int32_t bos;      /* put before every window; −1: none */
-    int32_t *scratch; /* [window] */
+    int64_t piece_tokens; /* BOS included */
+    int32_t bos;          /* before every piece; −1: none */
+    int32_t *scratch;     /* [piece_tokens] */
 } id_list;
 
-static qrun_status eval_windows(eval_state *state, const void *what, qr_error *err) {
-    const id_list *list = what;
-    const int64_t n_own = list->window - (list->bos >= 0);
+static qrun_status eval_pieces(eval_state *state, const id_list *list, qr_error *err) {
+    const int64_t n_own = list->piece_tokens - (list->bos >= 0);
     for (int64_t first = 0; first < list->n; first += n_own) {
         int64_t n = 0;
         if (list->bos >= 0) { list->scratch[n++] = list->bos; }
@@ -105,36 +71,46 @@ static qrun_status eval_windows(eval_state *state, const void *what, qr_error *e
         n += take;
         const int64_t left = state->params->max_tokens > 0 ? state->params->max_tokens - state->n_scored : INT64_MAX;
         if (left <= 0) { break; }
-        if (n - 1 > left) { n = left + 1; }
-        const qrun_status status = n > 1 ? eval_window(state, list->scratch, n, err) : QRUN_OK;
-        if (status != QRUN_OK) { return status; }
+        n = qr_min(n, left < INT64_MAX ? left + 1 : INT64_MAX);
+        if (n > 1) { QR_RETURN_IF_ERROR(eval_piece(state, list->scratch, n, err)); }
     }
-    return QRUN_OK;
+    if (state->n_scored > 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
 }
 
 static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eval_params *params,
                             qrun_eval_result *result, qr_error *err) {
     const int64_t longest = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens);
-    if (list->window > longest || list->window < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "a window of %lld tokens is not possible: this session holds 2 to %lld", (long long)list->window,
-                       (long long)longest);
+    const double start = qr_now_seconds();
+    eval_state state = {.session = session, .params = params, .total = list->n};
+    if (list->piece_tokens > longest || list->piece_tokens < 2) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`window_tokens=%lld` is not possible: this session holds 2 to %lld",
+                       (long long)list->piece_tokens, (long long)longest);
     }
     for (int64_t i = 0; i < list->n; i++) {
-        const qrun_status status = qr_token_id_check(session->model, list->ids[i], (int64_t)i, "text", err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_token_id_check(session->model, list->ids[i], (int64_t)i, "text", err));
     }
-    list->scratch = qr_alloc_array((size_t)list->window, sizeof *list->scratch);
-    if (list->scratch == NULL) { return qr_fail_memory(err, "a window", (unsigned long long)list->window * 4); }
-    const qrun_status status = eval_exclusively(session, params, eval_windows, list, list->n, result, err);
+    QR_RETURN_IF_ERROR(qr_scored_text_begin(session, err));
+    qrun_status status;
+    list->scratch = qr_alloc_array((size_t)list->piece_tokens, sizeof *list->scratch);
+    state.nll = qr_alloc_array((size_t)session->sizes.forward.max_logit_rows, sizeof *state.nll);
+    if (list->scratch == NULL || state.nll == NULL) { QR_TRY(qr_fail_memory(err, "the scores", 0)); }
+    QR_TRY(eval_pieces(&state, list, err));
+    result->n_tokens = state.n_scored;
+    result->mean_nll = state.sum / (double)state.n_scored;
+    result->perplexity = exp(result->mean_nll);
+    result->seconds = qr_now_seconds() - start;
+out:
+    qr_free(state.nll);
     qr_free(list->scratch);
+    qr_scored_text_end(session);
     return status;
 }
 
 qrun_status qrun_session_eval_tokens(qrun_session *session, const int32_t *ids, int64_t n_ids,
                                      const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error) {
     QR_RETURN_IF_ERROR(check(session, params, result, error));
-    id_list list = {.ids = ids, .n = n_ids, .window = n_ids, .bos = -1};
+    id_list list = {.ids = ids, .n = n_ids, .piece_tokens = n_ids, .bos = -1};
     return eval_ids(session, &list, params, result, error);
 }
 
@@ -148,13 +124,13 @@ qrun_status qrun_session_eval(qrun_session *session, const char *text, size_t n_
         QR_TRY(qr_fail(error, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so a text cannot be scored",
                        model->folder));
     }
-    /* What the tokenizer puts before a text (BOS) comes before every window. */
+    /* What the tokenizer puts before a text (BOS) comes before every piece. */
     QR_TRY(qr_tokenizer_encode(model->tokenizer->tokenizer, "", 0, &(qr_encode_options){.add_special = true}, &special,
                                error));
     QR_TRY(qr_tokenizer_encode(model->tokenizer->tokenizer, text, n_bytes, &(qr_encode_options){0}, &tokens, error));
     const int64_t longest = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens);
     id_list list = {.ids = tokens.ids, .n = (int64_t)tokens.n, .bos = special.n > 0 ? special.ids[0] : -1};
-    list.window = params->window_tokens > 0 ? params->window_tokens : qr_min(DEFAULT_WINDOW_TOKENS, longest);
+    list.piece_tokens = params->window_tokens > 0 ? params->window_tokens : qr_min(DEFAULT_WINDOW_TOKENS, longest);
     status = eval_ids(session, &list, params, result, error);
 out:
     qr_tokens_free(&tokens);

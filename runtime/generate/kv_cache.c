@@ -20,7 +20,7 @@ typedef struct kv_node {
     int32_t parent; /* node or QR_KV_ROOT */
     int32_t next;   /* in its bucket, or in the free list */
     int32_t n_children;
-    int32_t n_tails; /* sequences that stand here */
+    int32_t n_tails; /* sequences whose tail it is */
     int32_t n_known; /* groups whose page is remembered */
     qr_kv_key key;   /* repeated in every node; decides under the root */
     int32_t tokens[PAGE];
@@ -65,10 +65,9 @@ static void free_append(qr_kv_cache *cache, int32_t p) {
     cache->n_free++;
 }
 
-static void note_peak(qr_kv_cache *cache) {
-    const int32_t used = cache->options.n_pages - cache->n_free - cache->n_cached;
-    if (used > cache->peak_used) { cache->peak_used = used; }
-}
+static int32_t n_used(const qr_kv_cache *cache) { return cache->options.n_pages - cache->n_free - cache->n_cached; }
+
+static void note_peak(qr_kv_cache *cache) { cache->peak_used = (int32_t)qr_max(cache->peak_used, n_used(cache)); }
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
@@ -87,18 +86,15 @@ static int32_t *node_page(const qr_kv_cache *cache, int32_t node, int32_t group)
 }
 
 static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
-    int32_t n = cache->buckets[bucket_of(cache, parent, key, tokens)];
-    for (; n != NONE; n = cache->nodes[n].next) {
+    for (int32_t n = cache->buckets[bucket_of(cache, parent, key, tokens)]; n != NONE; n = cache->nodes[n].next) {
         const kv_node *node = &cache->nodes[n];
-        if (node->parent == parent && same_key(node->key, key) &&
-            memcmp(node->tokens, tokens, sizeof node->tokens) == 0) {
-            break;
-        }
+        const bool same_tokens = memcmp(node->tokens, tokens, sizeof node->tokens) == 0;
+        if (same_tokens && node->parent == parent && same_key(node->key, key)) { return n; }
     }
-    return n;
+    return NONE;
 }
 
-/* NONE when every node is taken: the sequence then goes on unshared. */
+/* NONE when every node is in use: the sequence then continues unshared. */
 static int32_t make_child(qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
     const int32_t n = cache->free_node;
     if (n == NONE) { return NONE; }
@@ -122,7 +118,7 @@ static void unlink_node(qr_kv_cache *cache, int32_t n) {
     cache->free_node = n;
 }
 
-/* Frees nodes, from n upwards, that remember nothing and that nothing stands on. */
+/* Frees n and then its ancestors, as far as they have no pages, no children and are no tail. */
 static void drop_if_empty(qr_kv_cache *cache, int32_t n) {
     while (n >= 0) {
         const kv_node *node = &cache->nodes[n];
@@ -163,7 +159,7 @@ int32_t qr_kv_table_entry(const qr_kv_sequence *sequence, int32_t group, int64_t
     return *table_entry(sequence, group, block);
 }
 
-/* A page with one reference and no content of note. The caller made sure there is one. */
+/* A page with one reference, its content unspecified. The caller made sure there is one. */
 static int32_t take_page(qr_kv_cache *cache) {
     int32_t p = cache->free_page;
     if (p != NONE) {
@@ -234,7 +230,7 @@ qrun_status qr_kv_cache_create(const qr_kv_cache_options *options, qr_kv_cache *
     qr_kv_cache *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the K/V page tables", sizeof *made); }
     made->options = *options;
-    /* Nodes whose pages were all given back or taken stay while others hang below them, hence more nodes than pages. */
+    /* Nodes without pages stay as long as they have descendants with some, hence more nodes than pages. */
     made->n_nodes = options->n_pages + options->n_pages / 2 + 64;
     if (!make_tables(made)) {
         qr_kv_cache_destroy(made);
@@ -257,6 +253,12 @@ void qr_kv_cache_destroy(qr_kv_cache *cache) {
     qr_free(cache);
 }
 
+static void free_tables(qr_kv_sequence *sequence) {
+    qr_free(sequence->tables);
+    qr_free(sequence->first_block);
+    *sequence = (qr_kv_sequence){0};
+}
+
 static void reset_tables(const qr_kv_cache *cache, qr_kv_sequence *sequence) {
     for (int64_t i = 0; i < (int64_t)cache->options.n_groups * sequence->n_blocks; i++) { sequence->tables[i] = NONE; }
     for (int32_t g = 0; g < cache->options.n_groups; g++) { sequence->first_block[g] = 0; }
@@ -270,40 +272,33 @@ qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, 
     sequence->tables = qr_alloc_array(n_groups * (size_t)sequence->n_blocks, sizeof *sequence->tables);
     sequence->first_block = qr_alloc_array(n_groups, sizeof *sequence->first_block);
     if (sequence->tables == NULL || sequence->first_block == NULL) {
-        qr_free(sequence->tables);
-        qr_free(sequence->first_block);
-        *sequence = (qr_kv_sequence){0};
+        free_tables(sequence);
         return qr_fail_memory(err, "a block table", n_groups * (size_t)qr_ceil_div(max_tokens, PAGE) * sizeof(int32_t));
     }
     reset_tables(cache, sequence);
     return QRUN_OK;
 }
 
-void qr_kv_clear(qr_kv_cache *cache, qr_kv_sequence *sequence) {
-    /* The last pages first: of a prefix, the end is taken before the beginning, without which it would be useless. */
-    for (int64_t b = qr_ceil_div(sequence->n_tokens, PAGE) + 1; b-- > 0;) {
-        for (int32_t g = 0; g < cache->options.n_groups && b < sequence->n_blocks; g++) {
-            int32_t *entry = table_entry(sequence, g, b);
-            if (*entry != NONE) { release_page(cache, *entry); }
-        }
+static void release_block(qr_kv_cache *cache, const qr_kv_sequence *sequence, int64_t block) {
+    for (int32_t g = 0; g < cache->options.n_groups; g++) {
+        const int32_t page = qr_kv_table_entry(sequence, g, block);
+        if (page != NONE) { release_page(cache, page); }
     }
-    /* Blocks that were reserved but not written. */
-    for (int64_t b = qr_ceil_div(sequence->n_tokens, PAGE) + 1; b < sequence->n_blocks; b++) {
-        for (int32_t g = 0; g < cache->options.n_groups; g++) {
-            int32_t *entry = table_entry(sequence, g, b);
-            if (*entry != NONE) { release_page(cache, *entry); }
-        }
-    }
+}
+
+void qr_kv_sequence_release(qr_kv_cache *cache, qr_kv_sequence *sequence) {
+    const int64_t n_written = qr_min(qr_ceil_div(sequence->n_tokens, PAGE) + 1, sequence->n_blocks);
+    /* The last pages first: the end of a prefix is reused before its beginning, without which it would be useless. */
+    for (int64_t b = n_written; b-- > 0;) { release_block(cache, sequence, b); }
+    for (int64_t b = n_written; b < sequence->n_blocks; b++) { release_block(cache, sequence, b); } /* only reserved */
     set_tail(cache, sequence, QR_KV_ROOT);
     reset_tables(cache, sequence);
 }
 
 void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence) {
     if (sequence->tables == NULL) { return; }
-    qr_kv_clear(cache, sequence);
-    qr_free(sequence->tables);
-    qr_free(sequence->first_block);
-    *sequence = (qr_kv_sequence){0};
+    qr_kv_sequence_release(cache, sequence);
+    free_tables(sequence);
 }
 
 /* ---- Prefix sharing ---------------------------------------------------------------------------------------------- */
@@ -313,7 +308,7 @@ static int64_t first_visible_block(int32_t window, int64_t n_tokens) {
     return window == 0 ? 0 : qr_max(n_tokens - window + 1, 0) / PAGE;
 }
 
-/* Walks the tree along tokens and writes the nodes into table 0, where the pages will stand; returns their number. */
+/* Walks the tree along tokens and writes the nodes into table 0, where their pages go later; returns their number. */
 static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequence, const int32_t *tokens,
                           int64_t max_blocks) {
     int32_t node = QR_KV_ROOT;
@@ -326,8 +321,8 @@ static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequen
     return n;
 }
 
-/* The most blocks, at most n_nodes, for which every group still has all that the next token would see: one walk, in
- * which first_block [n_groups], not in use yet, holds how far each group's run of present pages reaches back. */
+/* The most blocks, at most n_nodes, after which every group still has all that the next token would see. One walk,
+ * which uses first_block [n_groups], not in use yet, for the first page of each group's last run without a gap. */
 static int64_t usable_blocks(const qr_kv_cache *cache, const qr_kv_sequence *nodes, int64_t n_nodes) {
     int64_t usable = 0;
     for (int64_t n = 1; n <= n_nodes; n++) {
@@ -395,14 +390,14 @@ bool qr_kv_reserve(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_new, 
             } else if (old == NONE) {
                 *entry = take_page(cache);
             } else if (cache->pages[old].node != NONE) {
-                forget_page(cache, old); /* about to be written: what the tree knew of it ends here */
+                forget_page(cache, old); /* about to be overwritten */
             }
         }
     }
     return true;
 }
 
-/* Remembers block b, which has just become full, under the sequence's tail. */
+/* Adds block b, which has just become full, to the tree under the sequence's tail. */
 static void remember_block(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t b) {
     if (sequence->tail == QR_KV_UNSHARED) { return; }
     int32_t node = find_child(cache, sequence->tail, sequence->key, tokens + b * PAGE);
@@ -422,7 +417,7 @@ static void remember_block(qr_kv_cache *cache, qr_kv_sequence *sequence, const i
     set_tail(cache, sequence, node);
 }
 
-static void give_back_behind_windows(qr_kv_cache *cache, qr_kv_sequence *sequence) {
+static void release_outside_windows(qr_kv_cache *cache, qr_kv_sequence *sequence) {
     for (int32_t g = 0; g < cache->options.n_groups; g++) {
         const int64_t first = first_visible_block(cache->windows[g], sequence->n_tokens);
         for (int64_t b = sequence->first_block[g]; b < first; b++) {
@@ -442,7 +437,7 @@ void qr_kv_commit(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *t
             remember_block(cache, sequence, tokens, b);
         }
     }
-    give_back_behind_windows(cache, sequence);
+    release_outside_windows(cache, sequence);
 }
 
 void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *dst) {
@@ -464,7 +459,7 @@ void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *d
 int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens) {
     const int64_t all = qr_ceil_div(n_tokens, PAGE);
     if (window == 0) { return all; }
-    /* A step's own tokens, the window before them, and a page at either end that is only partly inside. */
+    /* A step's own tokens, the window before them, and at either end a page that is only partly inside. */
     return qr_min(all, qr_ceil_div((int64_t)window + step_tokens, PAGE) + 2);
 }
 
@@ -480,7 +475,7 @@ void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats) {
     *stats = (qr_kv_stats){.n_pages = cache->options.n_pages,
                            .n_free = cache->n_free,
                            .n_cached = cache->n_cached,
-                           .n_used = cache->options.n_pages - cache->n_free - cache->n_cached,
+                           .n_used = n_used(cache),
                            .peak_used = cache->peak_used};
 }
 

@@ -1,14 +1,14 @@
-/* Which page of the K/V pool holds what: block tables, reference counts, prefix sharing, copy-on-write, and windows
- * that give pages back. Accounting only; the pages' memory is someone else's.
+/* Which page of the K/V pool holds what: block tables, reference counts, prefix sharing, copy-on-write, and the release
+ * of pages, also of those outside a sliding window. Accounting only: the session owns the pages' memory.
  *
  * A page holds QR_KV_PAGE_TOKENS tokens of one layer group. All groups take from one pool. A sequence has one block
- * table per group; entry b of group g is the page of positions [16 b, 16 b + 16), or −1: not yet written, or fallen out
- * of the group's window.
+ * table per group; entry b of group g is the page of positions [16 b, 16 b + 16), or −1: not yet written, or outside
+ * the group's window and released.
  *
  * Full pages become shareable: a tree of nodes, one per 16 tokens under their predecessors, remembers which page of
  * each group holds them. Nodes are found by hash and compared by content (their own 16 tokens and the identity of their
- * parent), so two different prefixes are never taken for each other. Pages that no sequence uses stay in the tree until
- * they are needed, and are then taken in order of last use.
+ * parent), so two different prefixes are never confused. Pages that no sequence uses stay in the tree until they are
+ * needed, and are then reused in order of last use.
  *
  * Not thread-safe. After creation nothing is allocated. */
 #ifndef QR_RUNTIME_GENERATE_KV_CACHE_H
@@ -29,16 +29,16 @@ typedef struct qr_kv_cache_options {
     bool share_prefixes;
 } qr_kv_cache_options;
 
-/* What besides the tokens decides K/V values: sequences share only under equal keys. */
+/* What K/V values depend on besides the tokens: sequences share only under equal keys. */
 typedef struct qr_kv_key {
     int64_t adapter;    /* identity of the adapter; 0: the base model */
     int64_t rope_class; /* qr_rope_length_class */
 } qr_kv_key;
 
-/* The caller's; made by qr_kv_sequence_create, and empty (no pages) until matched or reserved. */
+/* Owned by the caller. Made by qr_kv_sequence_create, and empty (no pages) until matched or reserved. */
 typedef struct qr_kv_sequence {
     int32_t *tables;      /* [n_groups][n_blocks] */
-    int32_t *first_block; /* [n_groups]: blocks before it were given back */
+    int32_t *first_block; /* [n_groups]: blocks before it are released */
     int32_t n_blocks;     /* capacity of a table */
     int64_t n_tokens;     /* whose K/V are written */
     int32_t tail;         /* node of the last full page; QR_KV_ROOT or QR_KV_UNSHARED */
@@ -47,7 +47,7 @@ typedef struct qr_kv_sequence {
 
 enum { QR_KV_ROOT = -1, QR_KV_UNSHARED = -2 };
 
-/* A page to be copied (whole) before the next write: the sequence's own copy of a page it shared. */
+/* A whole page to be copied before the next write: dst is the sequence's own copy of the shared page src. */
 typedef struct qr_kv_copy {
     int32_t src, dst;
 } qr_kv_copy;
@@ -58,28 +58,28 @@ void qr_kv_cache_destroy(qr_kv_cache *cache); /* NULL is fine; sequences are not
 /* Tables for up to max_tokens. */
 qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, qr_kv_key key, qr_kv_sequence *sequence,
                                   qr_error *err);
-/* Gives pages and tables back. Fine for a zeroed sequence. */
+/* Releases pages and tables. Fine for a zeroed sequence. */
 void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence);
 
-/* For an empty sequence: takes the longest run of whole pages that holds tokens[0, n) from its beginning, always
- * leaving at least one token to compute. Returns how many tokens are there; the sequence stands behind them. */
+/* For an empty sequence: shares the longest run of whole pages that hold tokens[0, n) from the beginning, always
+ * leaving at least one token to compute. Returns the tokens found, n_tokens from now on. */
 int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n);
 
-/* Makes the pages for the next n_new tokens present and writable. False when the pool has too few: nothing has changed
- * then. copies [n_groups] receives the pages to copy first, *n_copies of them. */
+/* Makes the pages for the next n_new tokens present and writable. False, and nothing changed, when the pool has too
+ * few. copies [n_groups] receives the *n_copies pages to copy first. */
 bool qr_kv_reserve(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_new, qr_kv_copy *copies, int32_t *n_copies);
 
 /* The next n_new tokens are written. tokens [n_tokens + n_new] is the whole sequence: pages that became full can be
- * shared from now on; pages behind a window are given back. */
+ * shared from now on, pages outside a window are released. */
 void qr_kv_commit(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n_new);
 
-/* dst (created, empty, of at least the capacity in use, same key) becomes a second owner of all of src's pages. */
+/* dst (created, empty, same key, with room for src's tokens) becomes a second owner of all of src's pages. */
 void qr_kv_fork(qr_kv_cache *cache, const qr_kv_sequence *src, qr_kv_sequence *dst);
 
-/* Forgets all tokens; keeps the tables' memory. */
-void qr_kv_clear(qr_kv_cache *cache, qr_kv_sequence *sequence);
+/* Releases all pages and forgets the tokens; keeps the tables' memory. */
+void qr_kv_sequence_release(qr_kv_cache *cache, qr_kv_sequence *sequence);
 
-/* Pages a lone sequence holds at most on its way to n_tokens, written in steps of at most step_tokens. */
+/* Pages that a sequence alone holds at most while it grows to n_tokens, in steps of at most step_tokens. */
 int64_t qr_kv_group_pages(int32_t window, int64_t n_tokens, int64_t step_tokens); /* of one group */
 int64_t qr_kv_pages_needed(const qr_kv_cache *cache, int64_t n_tokens, int64_t step_tokens);
 

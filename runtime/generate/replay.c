@@ -6,13 +6,14 @@ bool qr_replay_is_possible(const qr_replay *replay) {
     return replay->backend->record_begin != NULL && replay->stats.reason[0] == '\0';
 }
 
+static bool same_key(const qr_replay_key *a, const qr_replay_key *b) {
+    return a->n_rows == b->n_rows && a->table_stride == b->table_stride && a->adapters == b->adapters;
+}
+
 static qr_replay_entry *find(qr_replay *replay, const qr_replay_key *key) {
     for (int i = 0; i < QR_REPLAY_MOST; i++) {
         qr_replay_entry *entry = &replay->entries[i];
-        if (entry->recording != NULL && entry->key.n_rows == key->n_rows &&
-            entry->key.table_stride == key->table_stride && entry->key.adapters == key->adapters) {
-            return entry;
-        }
+        if (entry->recording != NULL && same_key(&entry->key, key)) { return entry; }
     }
     return NULL;
 }
@@ -27,7 +28,7 @@ void qr_replay_clear(qr_replay *replay) {
     for (int i = 0; i < QR_REPLAY_MOST; i++) { drop(replay, &replay->entries[i]); }
 }
 
-/* A free entry, or the one not used for longest. */
+/* A free entry, or the least recently used one. */
 static qr_replay_entry *make_room(qr_replay *replay) {
     qr_replay_entry *oldest = &replay->entries[0];
     for (int i = 0; i < QR_REPLAY_MOST; i++) {
@@ -40,7 +41,7 @@ static qr_replay_entry *make_room(qr_replay *replay) {
     return oldest;
 }
 
-/* From now on steps are issued. */
+/* From now on every step is issued op by op. */
 static void give_up(qr_replay *replay, const qr_error *why) {
     (void)snprintf(replay->stats.reason, sizeof replay->stats.reason, "%.*s", QR_REPLAY_REASON_BYTES - 1,
                    why->message[0] != '\0' ? why->message : "recording failed");
@@ -61,7 +62,7 @@ static void record(qr_replay *replay, const qr_replay_key *key, qr_replay_issue 
         give_up(replay, &why);
         return;
     }
-    *make_room(replay) = (qr_replay_entry){*key, recording, replay->clock};
+    *make_room(replay) = (qr_replay_entry){.key = *key, .recording = recording, .last_use = replay->clock};
     replay->stats.n_recorded++;
 }
 

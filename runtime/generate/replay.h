@@ -1,11 +1,11 @@
-/* Steps of equal shape, recorded by the backend the first time one is met and replayed from then on: one call in place
- * of a launch for every op. A backend that cannot record, or fails to, has its steps issued as ever. */
+/* Replay of steps: the backend records the first step of a shape, and later ones of that shape are one call instead of
+ * a launch for every op. Where the backend cannot record, or fails to, steps are issued op by op as usual. */
 #ifndef QR_RUNTIME_GENERATE_REPLAY_H
 #define QR_RUNTIME_GENERATE_REPLAY_H
 
 #include "kernels/backend.h"
 
-/* What decides which ops a step issues, and with which arguments. */
+/* The ops of a step and their arguments depend on nothing else. */
 typedef struct qr_replay_key {
     int32_t n_rows, table_stride;
     int32_t adapters; /* 0: none; else which kinds of rows there are */
@@ -24,7 +24,7 @@ typedef struct qr_replay_entry {
     int64_t last_use;
 } qr_replay_entry;
 
-/* A fixed number of recordings; the one not used for longest makes room. Zeroed but for the backend to begin with. */
+/* A fixed number of recordings; the least recently used one makes room. Begin from {.backend = …}. */
 typedef struct qr_replay {
     qr_backend *backend;
     qr_replay_entry entries[QR_REPLAY_MOST];
@@ -37,12 +37,12 @@ typedef qrun_status (*qr_replay_issue)(void *arg, qr_error *err);
 
 bool qr_replay_is_possible(const qr_replay *replay);
 
-/* Computes a step. The first of its key is issued and then recorded while the device is at it, so a recording that
- * fails costs nothing but its use. */
+/* Computes a step. The first of its key is issued, and recorded while the device computes it, so a recording that fails
+ * costs only its use. */
 qrun_status qr_replay_step(qr_replay *replay, const qr_replay_key *key, qr_replay_issue issue, void *arg,
                            qr_error *err);
 
-/* Gives all recordings back. */
+/* Destroys all recordings. */
 void qr_replay_clear(qr_replay *replay);
 
 #endif

@@ -165,7 +165,7 @@ static qrun_status make_sequence(const qrun_model *model, qr_kv_cache *cache, qr
     *sequence = (qr_sequence){.request = request,
                               .sample = sample,
                               .n_tokens = (int64_t)prompt->n,
-                              .place = -1,
+                              .slot = -1,
                               .state = sample == 0 ? QR_SEQUENCE_WAITING : QR_SEQUENCE_HELD};
     sequence->tokens = qr_alloc_array((size_t)request->capacity, sizeof *sequence->tokens);
     if (sequence->tokens == NULL) {

@@ -9,7 +9,7 @@
 struct qr_sampler {
     int64_t vocab;
     void *scratch;   /* of kernels/sample.h */
-    int32_t *counts; /* [vocab], all zero between draws */
+    int32_t *counts; /* [vocab], all zero between calls */
     float *adjusted; /* [vocab] logits after penalties and mask */
 };
 
@@ -65,14 +65,14 @@ static void apply_mask(const uint32_t *mask, int64_t vocab, float *logits) {
     }
 }
 
-/* ---- Drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ---------------------------------------------------------------------------------------------------- */
 
 bool qr_sampling_changes_logits(const qr_sampling *sampling) {
     return sampling->repetition_penalty != 1.0F || sampling->presence_penalty != 0.0F ||
            sampling->frequency_penalty != 0.0F;
 }
 
-qr_sample_draw qr_sampling_draw(const qr_sampling *sampling, int32_t sample, int64_t position) {
+qr_sample_draw qr_sampling_op_args(const qr_sampling *sampling, int32_t sample, int64_t position) {
     return (qr_sample_draw){.uniform = qr_random_uniform(sampling->seed, (uint64_t)sample, (uint64_t)position),
                             .temperature = sampling->temperature,
                             .top_k = sampling->top_k,
@@ -80,7 +80,7 @@ qr_sample_draw qr_sampling_draw(const qr_sampling *sampling, int32_t sample, int
                             .min_p = sampling->min_p};
 }
 
-/* The logits a draw goes by: as they are, or a copy with penalties and mask applied. */
+/* The logits to sample from: unchanged, or a copy with penalties and mask applied. */
 static const float *adjust(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
                            const uint32_t *mask, const float *logits) {
     if (!qr_sampling_changes_logits(sampling) && mask == NULL) { return logits; }
@@ -95,11 +95,11 @@ static const float *adjust(qr_sampler *sampler, const qr_sampling *sampling, con
     return sampler->adjusted;
 }
 
-int32_t qr_sampler_draw(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
-                        int32_t sample, const uint32_t *mask, const float *logits) {
-    const qr_sample_draw draw = qr_sampling_draw(sampling, sample, history->n_tokens);
+int32_t qr_sampler_sample(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
+                          int32_t sample, const uint32_t *mask, const float *logits) {
+    const qr_sample_draw args = qr_sampling_op_args(sampling, sample, history->n_tokens);
     const qr_sample_scratch scratch = qr_sample_scratch_at(sampler->scratch, sampler->vocab);
-    return qr_sample_token(&draw, adjust(sampler, sampling, history, mask, logits), sampler->vocab, &scratch);
+    return qr_sample_token(&args, adjust(sampler, sampling, history, mask, logits), sampler->vocab, &scratch);
 }
 
 /* ---- Log probabilities ------------------------------------------------------------------------------------------- */

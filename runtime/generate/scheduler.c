@@ -1,11 +1,11 @@
 /* What the next step computes. Running sequences come first, each with the one token it generated last; then prompts,
  * in order of arrival, with what is left of the step's token budget; then new sequences are admitted. When pages run
- * out the youngest running sequence is put back and computed again later. The oldest sequence always gets its pages (it
- * was refused at submission if it could not), so every step makes progress and nothing waits forever. */
+ * out the youngest running sequence is preempted and computed again later. The oldest sequence always gets its pages
+ * (submission refuses one that could not), so every step makes progress and nothing waits forever. */
 #include "base/sizes.h"
 #include "runtime/generate/session.h"
 
-/* ---- Places and lists -------------------------------------------------------------------------------------------- */
+/* ---- Slots and lists --------------------------------------------------------------------------------------------- */
 
 static bool is_older(const qr_sequence *a, const qr_sequence *b) {
     return a->request->id < b->request->id || (a->request->id == b->request->id && a->sample < b->sample);
@@ -19,9 +19,9 @@ void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence) {
     *link = sequence;
 }
 
-bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence) {
-    if (session->n_free_places == 0) { return false; }
-    sequence->place = session->free_places[--session->n_free_places];
+bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence) {
+    if (session->n_free_slots == 0) { return false; }
+    sequence->slot = session->free_slots[--session->n_free_slots];
     sequence->state = QR_SEQUENCE_RUNNING;
     int32_t at = session->n_running++;
     for (; at > 0 && is_older(sequence, session->running[at - 1]); at--) {
@@ -32,12 +32,12 @@ bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence) {
 }
 
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence) {
-    qr_kv_clear(session->cache, &sequence->kv);
+    qr_kv_sequence_release(session->cache, &sequence->kv);
     sequence->n_step = 0;
     sequence->has_rope = false;
-    if (sequence->place < 0) { return; }
-    session->free_places[session->n_free_places++] = sequence->place;
-    sequence->place = -1;
+    if (sequence->slot < 0) { return; }
+    session->free_slots[session->n_free_slots++] = sequence->slot;
+    sequence->slot = -1;
     int32_t kept = 0;
     for (int32_t i = 0; i < session->n_running; i++) {
         if (session->running[i] != sequence) { session->running[kept++] = session->running[i]; }
@@ -66,7 +66,7 @@ static void preempt(qrun_session *session, qr_sequence *sequence) {
     session->counts.n_preemptions++;
 }
 
-void qr_put_back_all(qrun_session *session) {
+void qr_requeue_all(qrun_session *session) {
     while (session->n_running > 0) {
         qr_sequence *youngest = session->running[session->n_running - 1];
         qr_sequence_leave(session, youngest);
@@ -74,7 +74,7 @@ void qr_put_back_all(qrun_session *session) {
     }
 }
 
-/* Reserves pages for the i-th running sequence, putting back younger ones while there are too few; itself last. */
+/* Reserves pages for a running sequence. While there are too few, preempts the youngest one; false: it was this one. */
 static bool reserve_or_preempt(qrun_session *session, qr_sequence *sequence, int64_t n_tokens) {
     while (!reserve(session, sequence, n_tokens)) {
         qr_sequence *youngest = session->running[session->n_running - 1];
@@ -92,11 +92,11 @@ static int64_t count_decoding(const qrun_session *session) {
     return n;
 }
 
-/* Returns the tokens planned; *preempted tells whether a sequence had to go. Sequences behind the current one may leave
- * the list, those before it stay. */
+/* Returns the tokens scheduled; *preempted: a sequence was. Sequences after the current one may leave the list, those
+ * before it stay. */
 static int64_t schedule_running(qrun_session *session, bool *preempted) {
     const int64_t n_decoding = count_decoding(session);
-    int64_t planned = 0, prompt_budget = session->sizes.forward.max_tokens - n_decoding;
+    int64_t n_scheduled = 0, prompt_budget = session->sizes.forward.max_tokens - n_decoding;
     const int64_t n_preemptions = session->counts.n_preemptions;
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
@@ -105,11 +105,11 @@ static int64_t schedule_running(qrun_session *session, bool *preempted) {
         sequence->n_step = 0;
         if (n <= 0) { continue; }
         if (!reserve_or_preempt(session, sequence, n)) { break; }
-        planned += n;
+        n_scheduled += n;
         if (rest > 1) { prompt_budget -= n; }
     }
     *preempted = session->counts.n_preemptions != n_preemptions;
-    return planned;
+    return n_scheduled;
 }
 
 /* ---- Admission --------------------------------------------------------------------------------------------------- */
@@ -122,8 +122,8 @@ static int64_t pages_held(const qrun_session *session, const qr_sequence *sequen
     return n;
 }
 
-/* A sequence begins only when everything it already has can be computed: one that had to stop half way through its
- * prompt would have cost pages and time for nothing. */
+/* A sequence begins only when all its tokens fit: one that stopped half way through its prompt would cost pages and
+ * time for nothing. */
 static bool fits_now(const qrun_session *session, const qr_sequence *sequence) {
     qr_kv_stats stats;
     qr_kv_get_stats(session->cache, &stats);
@@ -135,7 +135,7 @@ static bool admit(qrun_session *session, qr_sequence *sequence, int64_t budget) 
     const int64_t n_shared = qr_kv_match_prefix(session->cache, &sequence->kv, sequence->tokens, sequence->n_tokens);
     const int64_t n = qr_min(tokens_to_compute(sequence), budget);
     if (!fits_now(session, sequence) || !reserve(session, sequence, n)) {
-        qr_kv_clear(session->cache, &sequence->kv);
+        qr_kv_sequence_release(session->cache, &sequence->kv);
         return false;
     }
     if (!sequence->has_run) {
@@ -143,25 +143,25 @@ static bool admit(qrun_session *session, qr_sequence *sequence, int64_t budget) 
         sequence->n_cached = n_shared;
         session->counts.cached_prompt_tokens += n_shared;
     }
-    return qr_sequence_take_place(session, sequence);
+    return qr_sequence_take_slot(session, sequence);
 }
 
 static int64_t admit_waiting(qrun_session *session, int64_t budget) {
-    int64_t planned = 0;
-    while (session->waiting != NULL && session->n_free_places > 0 && planned < budget) {
+    int64_t n_scheduled = 0;
+    while (session->waiting != NULL && session->n_free_slots > 0 && n_scheduled < budget) {
         qr_sequence *sequence = session->waiting;
-        if (!admit(session, sequence, budget - planned)) { break; }
+        if (!admit(session, sequence, budget - n_scheduled)) { break; }
         session->waiting = sequence->next;
         sequence->next = NULL;
-        planned += sequence->n_step;
+        n_scheduled += sequence->n_step;
     }
-    return planned;
+    return n_scheduled;
 }
 
 bool qr_schedule(qrun_session *session) {
     session->step.n_copies = 0;
     bool preempted;
-    int64_t planned = schedule_running(session, &preempted);
-    if (!preempted) { planned += admit_waiting(session, session->sizes.forward.max_tokens - planned); }
-    return planned > 0;
+    int64_t n_scheduled = schedule_running(session, &preempted);
+    if (!preempted) { n_scheduled += admit_waiting(session, session->sizes.forward.max_tokens - n_scheduled); }
+    return n_scheduled > 0;
 }

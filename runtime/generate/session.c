@@ -242,16 +242,16 @@ static qrun_status make_lists(qrun_session *session, qr_error *err) {
     const int64_t s = session->sizes.forward.max_sequences, vocab = session->model->shape.vocab;
     qr_step *step = &session->step;
     session->running = qr_alloc_array_zeroed((size_t)s, sizeof *session->running);
-    session->free_places = qr_alloc_array((size_t)s, sizeof *session->free_places);
+    session->free_slots = qr_alloc_array((size_t)s, sizeof *session->free_slots);
     session->logits = qr_alloc_array((size_t)(session->sizes.forward.max_logit_rows * vocab), sizeof(float));
     step->copies = qr_alloc_array((size_t)(s * session->model->n_kv_groups), sizeof *step->copies);
-    step->draws = qr_alloc_array((size_t)s, sizeof *step->draws);
-    if (session->running == NULL || session->free_places == NULL || session->logits == NULL || step->copies == NULL ||
-        step->draws == NULL) {
+    step->next = qr_alloc_array((size_t)s, sizeof *step->next);
+    if (session->running == NULL || session->free_slots == NULL || session->logits == NULL || step->copies == NULL ||
+        step->next == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(s * vocab) * sizeof(float));
     }
-    for (int64_t i = 0; i < s; i++) { session->free_places[i] = (int32_t)(s - 1 - i); }
-    session->n_free_places = (int32_t)s;
+    for (int64_t i = 0; i < s; i++) { session->free_slots[i] = (int32_t)(s - 1 - i); }
+    session->n_free_slots = (int32_t)s;
     return QRUN_OK;
 }
 
@@ -353,9 +353,9 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session->samplers);
     qr_free(session->logits);
     qr_free(session->step.copies);
-    qr_free(session->step.draws);
+    qr_free(session->step.next);
     qr_free(session->running);
-    qr_free(session->free_places);
+    qr_free(session->free_slots);
     if (session->event_descriptor >= 0) { close(session->event_descriptor); }
     pthread_mutex_lock(&session->model->lock);
     session->model->n_sessions--;

@@ -1,12 +1,12 @@
-/* A session: the page pool, the forward pass and the requests between them. session.c makes it and takes requests in;
- * scheduler.c decides what the next step computes; step.c computes it and gives tokens out. */
+/* A session: the page pool, the forward pass and the requests. session.c creates it and accepts requests; scheduler.c
+ * decides what the next step computes; step.c computes it, samples and delivers tokens. */
 #ifndef QR_RUNTIME_GENERATE_SESSION_H
 #define QR_RUNTIME_GENERATE_SESSION_H
 
 #include "runtime/generate/forward.h"
 #include "runtime/generate/request.h"
 
-/* Sizes that follow from model and parameters, before anything is made. */
+/* Sizes that follow from model and parameters, before anything is allocated. */
 typedef struct qr_session_sizes {
     qr_forward_limits forward;
     int64_t context_tokens;
@@ -16,27 +16,27 @@ typedef struct qr_session_sizes {
     bool share_prefixes;
 } qr_session_sizes;
 
-/* One token to be drawn, and what came out. */
-typedef struct qr_draw {
+/* The next token of a sequence: how it is sampled, and the result. */
+typedef struct qr_next_token {
     qr_sequence *sequence;
-    int64_t row;         /* of the step's rows that want logits */
-    bool on_host;        /* the device cannot: logits that are changed first, the best ids beside the drawn one */
-    int64_t index;       /* of the batch's draws, where it is one */
+    int64_t row;         /* among the step's rows that want logits */
+    bool on_host;        /* the host samples it: its logits are changed first, or the best ids are wanted too */
+    int64_t index;       /* among the batch's samples, where the device takes it */
     const float *logits; /* on the host: [V] */
     int32_t token;
-    bool is_broken; /* the logits are no numbers */
+    bool is_broken; /* the logits are not finite */
     float logprob;
     int32_t n_top;
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
-} qr_draw;
+} qr_next_token;
 
-/* The step being built: lists made once at their largest. Its tables are the forward pass'. */
+/* The step being built. Its lists are allocated once, at their largest. */
 typedef struct qr_step {
     qr_kv_copy *copies; /* [S · n_kv_groups] */
     int32_t n_copies;
-    qr_draw *draws;                       /* [S] in order of their rows */
-    int64_t n_rows, n_draws, n_on_device; /* draws that the device makes */
-    bool is_decode;                       /* one token, row and draw a sequence, as the forward pass replays them */
+    qr_next_token *next;                 /* [S] in order of their rows */
+    int64_t n_rows, n_next, n_on_device; /* n_on_device: tokens that the device samples */
+    bool is_decode; /* one token, one row and one next token a sequence, as the forward pass replays them */
 } qr_step;
 
 struct qrun_session {
@@ -54,8 +54,8 @@ struct qrun_session {
     /* Of the stepping thread. */
     qr_sequence **running; /* [S] in order of arrival */
     int32_t n_running;
-    int32_t *free_places; /* stack */
-    int32_t n_free_places;
+    int32_t *free_slots; /* stack */
+    int32_t n_free_slots;
     qr_sequence *waiting;      /* in order of arrival */
     qr_request *live;          /* accepted and not over, newest first */
     qrun_session_stats counts; /* what `stats` is published from after each step */
@@ -70,19 +70,19 @@ struct qrun_session {
     atomic_bool stepping;
 };
 
-/* Sizes and plan of a session for a described model. memory->free_bytes: beside its weights and adapters. */
+/* Sizes and plan of a session for a described model. memory->free_bytes: after its weights and adapters. */
 qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, const qr_device_memory *memory,
                             qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
 
-/* scheduler.c: moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.
+/* scheduler.c. Moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.
  * False when nothing can be computed. */
 bool qr_schedule(qrun_session *session);
-void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence); /* into waiting, at its place */
-/* A place for a sequence that runs from now on; false when all are taken. */
-bool qr_sequence_take_place(qrun_session *session, qr_sequence *sequence);
-/* All running sequences wait again, and what they have is computed anew: after a step that failed. */
-void qr_put_back_all(qrun_session *session);
-/* Gives place and pages back; the caller sets the new state. */
+void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence); /* into the waiting list, by age */
+/* Makes a sequence a running one; false when all slots are taken. */
+bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence);
+/* After a step that failed: all running sequences wait, and are computed again from their first token. */
+void qr_requeue_all(qrun_session *session);
+/* Releases slot and pages; the caller sets the new state. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
 
 #endif

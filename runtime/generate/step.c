@@ -1,5 +1,5 @@
-/* One step of a session: takes in what was submitted and cancelled, runs the forward pass over what the scheduler
- * chose, draws tokens and tells the callers. Callbacks run without any lock held. */
+/* One step of a session: accepts what was submitted and cancelled, runs the forward pass over what the scheduler chose,
+ * samples the next tokens and reports them to the callers. Callbacks run without any lock held. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,7 +57,7 @@ static void close_sequence(qrun_session *session, qr_sequence *sequence) {
     if (--sequence->request->n_open == 0) { atomic_store(&sequence->request->over, true); }
 }
 
-/* Requests that are over leave the list of live ones and are freed. */
+/* Frees the requests that are over. */
 static void sweep(qrun_session *session) {
     pthread_mutex_lock(&session->lock);
     qr_request *over = NULL;
@@ -89,7 +89,7 @@ static void fail_request(qrun_session *session, qr_request *request, const char 
     send(first, &event);
 }
 
-/* Ends a sample; what its decoder still holds goes out with the event, unless a stop string ended it. */
+/* Ends a sample. The event carries the text that was held back, unless a stop string ended the sample. */
 static void finish(qrun_session *session, qr_sequence *sequence, const char *reason, bool by_stop_text) {
     const char *text = "";
     size_t n_bytes = 0;
@@ -133,44 +133,44 @@ static void take_cancellations(qrun_session *session) {
     sweep(session);
 }
 
-/* ---- The draws of a step ----------------------------------------------------------------------------------------- */
+/* ---- The next tokens of a step ----------------------------------------------------------------------------------- */
 
-/* Whether the step computes all that is known of a sequence, so that its last row gives the next token. */
+/* Whether the step computes all known tokens of a sequence, so that its last row gives the next one. */
 static bool catches_up(const qr_sequence *sequence) {
     return sequence->kv.n_tokens + sequence->n_step == sequence->n_tokens;
 }
 
-static void plan_draw(qr_step *step, qr_sequence *sequence) {
+static void add_next_token(qr_step *step, qr_sequence *sequence) {
     const qr_request *request = sequence->request;
     const bool on_host = request->logprobs > 0 || qr_sampling_changes_logits(&request->sampling);
-    step->draws[step->n_draws++] =
-        (qr_draw){.sequence = sequence, .row = step->n_rows, .on_host = on_host, .index = step->n_on_device};
+    step->next[step->n_next++] =
+        (qr_next_token){.sequence = sequence, .row = step->n_rows, .on_host = on_host, .index = step->n_on_device};
     step->n_on_device += !on_host;
 }
 
-/* The draws that the step's rows give rise to: one a row; where it is the first of its request, one for every sample
- * that starts from it and will get a place. */
-static void plan_draws(qrun_session *session) {
+/* One next token for each row of logits. The first row of a request has one more for every other sample that starts
+ * from it and will get a slot. */
+static void list_next_tokens(qrun_session *session) {
     qr_step *step = &session->step;
-    int32_t n_free = session->n_free_places;
-    step->n_rows = step->n_draws = step->n_on_device = 0;
+    int32_t n_free = session->n_free_slots;
+    step->n_rows = step->n_next = step->n_on_device = 0;
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0 || !catches_up(sequence)) { continue; }
         qr_request *request = sequence->request;
-        plan_draw(step, sequence);
+        add_next_token(step, sequence);
         for (int32_t k = 1; !request->started && k < request->n_samples; k++) {
             qr_sequence *held = &request->sequences[k];
             if (held->state != QR_SEQUENCE_HELD || n_free == 0) { continue; }
             n_free--;
-            plan_draw(step, held);
+            add_next_token(step, held);
         }
         step->n_rows++;
     }
 }
 
-/* The first sample has its prompt computed: the others become owners of the same pages, or wait for a place. Places go
- * to those whose draws were planned. */
+/* The prompt of the first sample is computed: the others share its pages, or wait for a slot. The slots go to those
+ * whose next tokens are listed. */
 static void release_held(qrun_session *session, qr_sequence *first) {
     qr_request *request = first->request;
     if (request->started) { return; }
@@ -178,7 +178,7 @@ static void release_held(qrun_session *session, qr_sequence *first) {
     for (int32_t i = 1; i < request->n_samples; i++) {
         qr_sequence *sequence = &request->sequences[i];
         if (sequence->state != QR_SEQUENCE_HELD) { continue; }
-        if (qr_sequence_take_place(session, sequence)) {
+        if (qr_sequence_take_slot(session, sequence)) {
             qr_kv_fork(session->cache, &first->kv, &sequence->kv);
             sequence->n_cached = request->n_prompt;
             sequence->has_run = true;
@@ -190,8 +190,8 @@ static void release_held(qrun_session *session, qr_sequence *first) {
 
 /* ---- Computing --------------------------------------------------------------------------------------------------- */
 
-/* Tables as wide as the longest sequence of the step needs. A decode step has the sizes that the forward pass replays,
- * and a draw for every row. */
+/* Block tables as wide as the longest sequence of the step needs. A decode step has the sizes that the forward pass
+ * replays, and a next token for every row. */
 static qr_batch_sizes measure_step(qrun_session *session) {
     qr_step *step = &session->step;
     qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_draws = step->n_on_device, .table_stride = 1};
@@ -204,21 +204,21 @@ static qr_batch_sizes measure_step(qrun_session *session) {
         sizes.table_stride = qr_max(sizes.table_stride, n_blocks);
     }
     step->is_decode = sizes.n_tokens == sizes.n_sequences && sizes.n_tokens == step->n_rows &&
-                      sizes.n_tokens == step->n_draws && qr_forward_decode_sizes(session->forward, &sizes);
-    for (int64_t i = 0; step->is_decode && i < step->n_draws; i++) { step->draws[i].index = i; }
+                      sizes.n_tokens == step->n_next && qr_forward_decode_sizes(session->forward, &sizes);
+    for (int64_t i = 0; step->is_decode && i < step->n_next; i++) { step->next[i].index = i; }
     return sizes;
 }
 
-/* first_row: whose logits are the first there when the draw is made. What the host draws is greedy here, and not looked
- * at. */
-static qr_sample_draw device_draw(const qr_draw *draw, int64_t first_row) {
-    const qr_sequence *sequence = draw->sequence;
+/* first_row: the first row whose logits exist when the device samples. For a token that the host samples the device
+ * takes the greedy one, and nothing reads it. */
+static qr_sample_draw device_args(const qr_next_token *next, int64_t first_row) {
+    const qr_sequence *sequence = next->sequence;
     const qr_request *request = sequence->request;
-    qr_sample_draw made = {.temperature = 0.0F};
-    if (!draw->on_host) { made = qr_sampling_draw(&request->sampling, sequence->sample, sequence->n_tokens); }
-    made.row = (int32_t)(draw->row - first_row);
-    made.wants_logprob = request->logprobs == 0;
-    return made;
+    qr_sample_draw args = {.temperature = 0.0F};
+    if (!next->on_host) { args = qr_sampling_op_args(&request->sampling, sequence->sample, sequence->n_tokens); }
+    args.row = (int32_t)(next->row - first_row);
+    args.wants_logprob = request->logprobs == 0;
+    return args;
 }
 
 static void fill_batch(const qrun_session *session, qr_batch *batch) {
@@ -227,25 +227,23 @@ static void fill_batch(const qrun_session *session, qr_batch *batch) {
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0) { continue; }
-        qr_batch_add(batch, &sequence->kv, sequence->tokens, sequence->n_step, sequence->place,
+        qr_batch_add(batch, &sequence->kv, sequence->tokens, sequence->n_step, sequence->slot,
                      qr_adapter_index(sequence->request->adapter), catches_up(sequence));
     }
-    for (int64_t i = 0; i < step->n_draws; i++) {
-        const qr_draw *draw = &step->draws[i];
-        if (draw->on_host && !step->is_decode) { continue; }
-        batch->draws[batch->n_draws++] = device_draw(draw, draw->row / most * most);
+    for (int64_t i = 0; i < step->n_next; i++) {
+        const qr_next_token *next = &step->next[i];
+        if (next->on_host && !step->is_decode) { continue; }
+        batch->draws[batch->n_draws++] = device_args(next, next->row / most * most);
     }
     if (step->is_decode) { qr_batch_pad(batch); }
 }
 
-/* What a sequence needs on the device before its first step in a place. */
-static qrun_status prepare_places(qrun_session *session, qr_error *err) {
+/* What a sequence needs on the device before its first step in a slot. */
+static qrun_status prepare_slots(qrun_session *session, qr_error *err) {
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
         if (sequence->has_rope || sequence->n_step == 0) { continue; }
-        const qrun_status status =
-            qr_forward_set_rope(session->forward, sequence->place, sequence->request->rope_tokens, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_forward_set_rope(session->forward, sequence->slot, sequence->request->rope_tokens, err));
         sequence->has_rope = true;
         if (sequence->request->start_time == 0) { sequence->request->start_time = qr_now_seconds(); }
     }
@@ -267,13 +265,13 @@ static qrun_status copy_pages(qrun_session *session, qr_error *err) {
 static qrun_status compute(qrun_session *session, qr_error *err) {
     pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
     qr_batch *batch;
-    plan_draws(session);
+    list_next_tokens(session);
     const qr_batch_sizes sizes = measure_step(session);
     pthread_mutex_lock(compute_lock);
     qrun_status status = QRUN_OK;
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
     fill_batch(session, batch);
-    QR_TRY(prepare_places(session, err));
+    QR_TRY(prepare_slots(session, err));
     QR_TRY(copy_pages(session, err));
     QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
 out:
@@ -281,7 +279,6 @@ out:
     return status;
 }
 
-/* What was computed is in the cache now. */
 static void commit(qrun_session *session) {
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
@@ -289,48 +286,47 @@ static void commit(qrun_session *session) {
     }
 }
 
-/* ---- Drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ---------------------------------------------------------------------------------------------------- */
 
-/* Some of a step's draws, of rows [first_row, first_row + n_rows). */
-typedef struct draw_piece {
+/* The next tokens of rows [first_row, first_row + n_rows), whose logits exist at the same time. */
+typedef struct sampling_piece {
     qrun_session *session;
     int64_t first_row, n_rows;
-    qr_draw *draws;
-    int64_t n_draws, n_on_device, n_on_host;
-} draw_piece;
+    qr_next_token *next;
+    int64_t n_next, n_on_device;
+} sampling_piece;
 
-static void draw_task(void *arg, int64_t index, int worker) {
-    const draw_piece *piece = arg;
+static void sample_on_host(void *arg, int64_t index, int worker) {
+    const sampling_piece *piece = arg;
     qrun_session *session = piece->session;
-    qr_draw *draw = &piece->draws[index];
-    const qr_request *request = draw->sequence->request;
+    qr_next_token *next = &piece->next[index];
+    const qr_sequence *sequence = next->sequence;
+    const qr_request *request = sequence->request;
     const int64_t vocab = session->model->shape.vocab;
-    if (!draw->on_host) { return; }
-    draw->is_broken = !qr_logits_are_finite(draw->logits, vocab);
-    if (draw->is_broken) { return; }
-    const qr_sampling_history history = {draw->sequence->tokens, request->n_prompt, draw->sequence->n_tokens};
-    draw->token = qr_sampler_draw(session->samplers[worker], &request->sampling, &history, draw->sequence->sample, NULL,
-                                  draw->logits);
+    if (!next->on_host) { return; }
+    next->is_broken = !qr_logits_are_finite(next->logits, vocab);
+    if (next->is_broken) { return; }
+    const qr_sampling_history history = {
+        .tokens = sequence->tokens, .n_prompt = request->n_prompt, .n_tokens = sequence->n_tokens};
+    next->token = qr_sampler_sample(session->samplers[worker], &request->sampling, &history, sequence->sample, NULL,
+                                    next->logits);
     if (request->logprobs < 0) { return; }
-    const double log_sum = qr_log_sum_exp(draw->logits, vocab);
-    draw->n_top = (int32_t)qr_min(request->logprobs, vocab);
-    qr_top_logprobs(draw->logits, vocab, log_sum, draw->n_top, draw->top);
-    draw->logprob = (float)((double)draw->logits[draw->token] - log_sum);
+    const double log_sum = qr_log_sum_exp(next->logits, vocab);
+    next->n_top = (int32_t)qr_min(request->logprobs, vocab);
+    qr_top_logprobs(next->logits, vocab, log_sum, next->n_top, next->top);
+    next->logprob = (float)((double)next->logits[next->token] - log_sum);
 }
 
-/* The draws behind the last piece's, of as many rows as have their logits at once. */
-static draw_piece piece_from(qrun_session *session, int64_t first_row, int64_t first_draw) {
+/* From a row and its first next token on, as many rows as have their logits at the same time. */
+static sampling_piece piece_from(qrun_session *session, int64_t first_row, int64_t first_next) {
     const qr_step *step = &session->step;
-    const int64_t most = session->sizes.forward.max_logit_rows;
-    draw_piece piece = {.session = session,
-                        .first_row = first_row,
-                        .draws = step->draws + first_draw,
-                        .n_rows = qr_min(most, step->n_rows - first_row)};
-    for (int64_t i = first_draw; i < step->n_draws && step->draws[i].row < first_row + piece.n_rows; i++) {
-        piece.n_draws++;
-        piece.n_on_host += step->draws[i].on_host;
+    const int64_t n_rows = qr_min(session->sizes.forward.max_logit_rows, step->n_rows - first_row);
+    sampling_piece piece = {
+        .session = session, .first_row = first_row, .n_rows = n_rows, .next = step->next + first_next};
+    for (int64_t i = first_next; i < step->n_next && step->next[i].row < first_row + n_rows; i++) {
+        piece.n_next++;
+        piece.n_on_device += !step->next[i].on_host;
     }
-    piece.n_on_device = piece.n_draws - piece.n_on_host;
     return piece;
 }
 
@@ -340,15 +336,15 @@ static qrun_status copy_rows(qrun_session *session, int64_t first, int64_t n, qr
                                   err);
 }
 
-/* The logits of draws on the host; rows that lie side by side in one copy. */
-static qrun_status copy_logits(const draw_piece *piece, qr_error *err) {
+/* The logits that the host samples from; neighbouring rows in one copy. */
+static qrun_status copy_logits(const sampling_piece *piece, qr_error *err) {
     qrun_session *session = piece->session;
     int64_t begin = 0, end = 0;
-    for (int64_t i = 0; i < piece->n_draws; i++) {
-        qr_draw *draw = &piece->draws[i];
-        const int64_t row = draw->row - piece->first_row;
-        if (!draw->on_host) { continue; }
-        draw->logits = session->logits + row * session->model->shape.vocab;
+    for (int64_t i = 0; i < piece->n_next; i++) {
+        qr_next_token *next = &piece->next[i];
+        const int64_t row = next->row - piece->first_row;
+        if (!next->on_host) { continue; }
+        next->logits = session->logits + row * session->model->shape.vocab;
         if (row > end) {
             QR_RETURN_IF_ERROR(copy_rows(session, begin, end - begin, err));
             begin = row;
@@ -358,54 +354,55 @@ static qrun_status copy_logits(const draw_piece *piece, qr_error *err) {
     return copy_rows(session, begin, end - begin, err);
 }
 
-static qrun_status draw_rows(const draw_piece *piece, int64_t first_on_device, qr_error *err) {
+/* Output head and sampling of a piece; a decode step has done both on the device. */
+static qrun_status sample_rows(const sampling_piece *piece, int64_t first_on_device, qr_error *err) {
     qr_forward *forward = piece->session->forward;
-    if (!piece->session->step.is_decode) { /* which has done this */
-        QR_RETURN_IF_ERROR(qr_forward_head(forward, piece->first_row, piece->n_rows, err));
-        if (piece->n_on_device > 0) {
-            QR_RETURN_IF_ERROR(qr_forward_draw(forward, first_on_device, piece->n_on_device, err));
-        }
+    const bool is_decode = piece->session->step.is_decode;
+    if (!is_decode) { QR_RETURN_IF_ERROR(qr_forward_head(forward, piece->first_row, piece->n_rows, err)); }
+    if (!is_decode && piece->n_on_device > 0) {
+        QR_RETURN_IF_ERROR(qr_forward_draw(forward, first_on_device, piece->n_on_device, err));
     }
-    QR_RETURN_IF_ERROR(copy_logits(piece, err));
-    return QRUN_OK;
+    return copy_logits(piece, err);
 }
 
-/* What the device drew. */
+/* What the device sampled. */
 static qrun_status take_sampled(qrun_session *session, qr_error *err) {
     const qr_step *step = &session->step;
     const qr_sampled *sampled;
     if (step->n_on_device == 0) { return QRUN_OK; }
-    const qrun_status status =
-        qr_forward_sampled(session->forward, step->is_decode ? step->n_draws : step->n_on_device, &sampled, err);
-    for (int64_t i = 0; status == QRUN_OK && i < step->n_draws; i++) {
-        qr_draw *draw = &step->draws[i];
-        if (draw->on_host) { continue; }
-        draw->token = sampled[draw->index].token;
-        draw->is_broken = sampled[draw->index].is_finite == 0;
-        draw->logprob = sampled[draw->index].logprob;
-    }
-    return status;
-}
-
-static qrun_status draw_tokens(qrun_session *session, qr_error *err) {
-    const qr_step *step = &session->step;
-    qrun_context *context = session->model->context;
-    int64_t n_draws = 0, n_on_device = 0;
-    for (int64_t row = 0; row < step->n_rows; row += session->sizes.forward.max_logit_rows) {
-        draw_piece piece = piece_from(session, row, n_draws);
-        n_draws += piece.n_draws;
-        pthread_mutex_lock(&context->compute_lock);
-        qrun_status status = draw_rows(&piece, n_on_device, err);
-        n_on_device += piece.n_on_device;
-        if (status == QRUN_OK && n_draws == step->n_draws) { status = take_sampled(session, err); }
-        pthread_mutex_unlock(&context->compute_lock);
-        if (status != QRUN_OK) { return status; }
-        if (piece.n_on_host > 0) { qr_threads_run(context->threads, piece.n_draws, draw_task, &piece); }
+    QR_RETURN_IF_ERROR(
+        qr_forward_sampled(session->forward, step->is_decode ? step->n_next : step->n_on_device, &sampled, err));
+    for (int64_t i = 0; i < step->n_next; i++) {
+        qr_next_token *next = &step->next[i];
+        if (next->on_host) { continue; }
+        next->token = sampled[next->index].token;
+        next->is_broken = sampled[next->index].is_finite == 0;
+        next->logprob = sampled[next->index].logprob;
     }
     return QRUN_OK;
 }
 
-/* ---- Giving tokens out ------------------------------------------------------------------------------------------- */
+static qrun_status sample_tokens(qrun_session *session, qr_error *err) {
+    const qr_step *step = &session->step;
+    qrun_context *context = session->model->context;
+    int64_t n_next = 0, n_on_device = 0;
+    for (int64_t row = 0; row < step->n_rows; row += session->sizes.forward.max_logit_rows) {
+        sampling_piece piece = piece_from(session, row, n_next);
+        n_next += piece.n_next;
+        pthread_mutex_lock(&context->compute_lock);
+        qrun_status status = sample_rows(&piece, n_on_device, err);
+        n_on_device += piece.n_on_device;
+        if (status == QRUN_OK && n_next == step->n_next) { status = take_sampled(session, err); }
+        pthread_mutex_unlock(&context->compute_lock);
+        if (status != QRUN_OK) { return status; }
+        if (piece.n_on_device < piece.n_next) {
+            qr_threads_run(context->threads, piece.n_next, sample_on_host, &piece);
+        }
+    }
+    return QRUN_OK;
+}
+
+/* ---- Delivering tokens ------------------------------------------------------------------------------------------- */
 
 static bool is_end(const qrun_session *session, int32_t token) {
     const qr_token_ids *eos = &session->model->generation.eos;
@@ -415,31 +412,31 @@ static bool is_end(const qrun_session *session, int32_t token) {
     return false;
 }
 
-/* Adds the drawn token to its sequence: text, event, and the end of the sample where this was it. */
-static void give_token(qrun_session *session, const qr_draw *draw) {
-    qr_sequence *sequence = draw->sequence;
+/* Adds the token to its sequence, sends its event, and ends the sample where it was the last. */
+static void deliver_token(qrun_session *session, const qr_next_token *next) {
+    qr_sequence *sequence = next->sequence;
     qr_request *request = sequence->request;
-    if (sequence->state != QR_SEQUENCE_RUNNING) { return; } /* its request has failed in this very step */
-    if (draw->is_broken) {
-        fail_request(session, request, "the model computed values that are no numbers; are its weights intact?");
+    if (sequence->state != QR_SEQUENCE_RUNNING) { return; } /* its request failed earlier in this step */
+    if (next->is_broken) {
+        fail_request(session, request, "the model computed non-finite values; are its weights intact?");
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
-    if (!request->ignore_eos && is_end(session, draw->token)) {
+    if (!request->ignore_eos && is_end(session, next->token)) {
         finish(session, sequence, "stop", false);
         return;
     }
-    sequence->tokens[sequence->n_tokens++] = draw->token;
+    sequence->tokens[sequence->n_tokens++] = next->token;
     session->counts.completion_tokens++;
     qrun_event event = {.type = QRUN_EVENT_TOKEN,
-                        .token_id = draw->token,
+                        .token_id = next->token,
                         .has_logprob = request->logprobs >= 0,
-                        .logprob = draw->logprob,
-                        .top = draw->top,
-                        .n_top = draw->n_top};
+                        .logprob = next->logprob,
+                        .top = next->top,
+                        .n_top = next->n_top};
     bool stopped;
     qr_error err = {0};
-    if (qr_answer_push(&sequence->answer, draw->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {
+    if (qr_answer_push(&sequence->answer, next->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {
         fail_request(session, request, err.message);
         return;
     }
@@ -451,11 +448,11 @@ static void give_token(qrun_session *session, const qr_draw *draw) {
     }
 }
 
-static void give_tokens(qrun_session *session) {
+static void deliver_tokens(qrun_session *session) {
     const qr_step *step = &session->step;
     commit(session);
-    for (int64_t i = 0; i < step->n_draws; i++) { release_held(session, step->draws[i].sequence); }
-    for (int64_t i = 0; i < step->n_draws; i++) { give_token(session, &step->draws[i]); }
+    for (int64_t i = 0; i < step->n_next; i++) { release_held(session, step->next[i].sequence); }
+    for (int64_t i = 0; i < step->n_next; i++) { deliver_token(session, &step->next[i]); }
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
@@ -494,7 +491,7 @@ static bool update_stats(qrun_session *session, double seconds, int64_t prompt_t
     return has_work;
 }
 
-/* Prompt tokens of the step: those that belong to prompts, whether computed for the first time or again. */
+/* Prompt tokens of the step, computed for the first time or again. */
 static int64_t count_prompt_tokens(const qrun_session *session) {
     int64_t n = 0;
     for (int32_t i = 0; i < session->n_running; i++) {
@@ -517,12 +514,11 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
     qrun_status status = compute(session, err);
     if (status == QRUN_OK) {
         session->counts.steps++;
-        status = draw_tokens(session, err);
+        status = sample_tokens(session, err);
     }
-    if (status == QRUN_OK) { give_tokens(session); }
-    /* Pages that were reserved, copied or written half way hold nothing to build on: a later step computes all again.
-     */
-    if (status != QRUN_OK) { qr_put_back_all(session); }
+    if (status == QRUN_OK) { deliver_tokens(session); }
+    /* Pages may have been reserved or half written: a later step computes everything again. */
+    if (status != QRUN_OK) { qr_requeue_all(session); }
     sweep(session);
     return status;
 }

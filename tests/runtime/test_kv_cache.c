@@ -157,16 +157,16 @@ static void test_match_takes_whole_pages_and_leaves_a_token(void) {
         CHECK_INT(qr_kv_table_entry(&b->kv, 0, block), qr_kv_table_entry(&a->kv, 0, block));
     }
     CHECK_INT(stats_of(&f).n_used, 4);
-    qr_kv_clear(f.cache, &b->kv);
+    qr_kv_sequence_release(f.cache, &b->kv);
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 48), 32); /* one token is always left to compute */
-    qr_kv_clear(f.cache, &b->kv);
+    qr_kv_sequence_release(f.cache, &b->kv);
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 17), 16);
-    qr_kv_clear(f.cache, &b->kv);
+    qr_kv_sequence_release(f.cache, &b->kv);
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 16), 0);
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 1), 0);
     b->tokens[20] = 9999;
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 50), 16);
-    qr_kv_clear(f.cache, &b->kv);
+    qr_kv_sequence_release(f.cache, &b->kv);
     b->tokens[0] = 9999;
     CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, 50), 0);
     end(&f);
@@ -178,7 +178,7 @@ static void test_released_pages_stay_until_they_are_needed(void) {
     modelled_sequence *a = make(&f, 0, BASE), *b = make(&f, 1, BASE), *c = make(&f, 2, BASE);
     count_up(a, 0), count_up(b, 1000), count_up(c, 0);
     feed(&f, a, 64);
-    qr_kv_clear(f.cache, &a->kv);
+    qr_kv_sequence_release(f.cache, &a->kv);
     CHECK_INT(stats_of(&f).n_cached, 4);
     CHECK_INT(stats_of(&f).n_used, 0);
     feed(&f, b, 64); /* from the free pages first */
@@ -199,18 +199,18 @@ static void test_least_recently_used_goes_first(void) {
     for (int32_t i = 0; i < 4; i++) { /* four prefixes of a page each, released in order */
         count_up(a, 1000 * i);
         feed(&f, a, PAGE);
-        qr_kv_clear(f.cache, &a->kv);
+        qr_kv_sequence_release(f.cache, &a->kv);
     }
     count_up(a, 0); /* the first is used again, so the second is now the oldest */
     CHECK_INT(qr_kv_match_prefix(f.cache, &a->kv, a->tokens, PAGE + 1), PAGE);
-    qr_kv_clear(f.cache, &a->kv);
+    qr_kv_sequence_release(f.cache, &a->kv);
     count_up(a, 9000);
     feed(&f, a, 1);
     modelled_sequence *b = make(&f, 1, BASE);
     for (int32_t i = 0; i < 4; i++) {
         count_up(b, 1000 * i);
         CHECK_INT(qr_kv_match_prefix(f.cache, &b->kv, b->tokens, PAGE + 1), i == 1 ? 0 : PAGE);
-        qr_kv_clear(f.cache, &b->kv);
+        qr_kv_sequence_release(f.cache, &b->kv);
     }
     end(&f);
 }
@@ -281,7 +281,7 @@ static void test_a_prefix_needs_only_what_the_window_sees(void) {
     CHECK_INT(qr_kv_match_prefix(f.cache, &c->kv, c->tokens, 65), 64);
     check_visible(&f, c);
     CHECK_INT(qr_kv_table_entry(&c->kv, 1, 1), -1);
-    qr_kv_clear(f.cache, &c->kv);
+    qr_kv_sequence_release(f.cache, &c->kv);
     CHECK_INT(qr_kv_match_prefix(f.cache, &c->kv, c->tokens, 64), 0); /* 48 would need block 1 of the window */
     check_accounts(&f);
     end(&f);
@@ -411,11 +411,11 @@ static void advance(fixture *f, modelled_sequence *s) {
         const qr_kv_stats after = stats_of(f);
         CHECK(memcmp(tables, s->kv.tables, (size_t)(f->n_groups * s->kv.n_blocks) * sizeof *tables) == 0);
         CHECK(memcmp(&before, &after, sizeof before) == 0);
-        if (draw(f, 2) == 0) { qr_kv_clear(f->cache, &s->kv); } /* preempted */
+        if (draw(f, 2) == 0) { qr_kv_sequence_release(f->cache, &s->kv); } /* preempted */
     } else if (draw(f, 16) > 0) {
         write_and_commit(f, s, n);
     } else if (draw(f, 2) == 0) {
-        qr_kv_clear(f->cache, &s->kv); /* the step failed; else it is tried again with another length */
+        qr_kv_sequence_release(f->cache, &s->kv); /* the step failed; else it is tried again with another length */
     }
 }
 
@@ -431,7 +431,7 @@ static void act(fixture *f) {
     if (choice == 0) {
         drop(f, s);
     } else if (choice == 1) {
-        qr_kv_clear(f->cache, &s->kv);
+        qr_kv_sequence_release(f->cache, &s->kv);
     } else if (choice < 4 && s->kv.n_tokens > 0) {
         modelled_sequence *other = &f->sequences[draw(f, MAX_SEQUENCES)];
         if (other->exists) { return; }

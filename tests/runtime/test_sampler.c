@@ -23,7 +23,7 @@ static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const floa
                     int32_t sample, const uint32_t *mask) {
     static int32_t tokens[1 << 16];
     const qr_sampling_history history = {tokens, position, position};
-    return qr_sampler_draw(sampler, sampling, &history, sample, mask, logits);
+    return qr_sampler_sample(sampler, sampling, &history, sample, mask, logits);
 }
 
 /* ---- A naive sampler: Hugging Face's warpers in their order ------------------------------------------------------ */
@@ -218,16 +218,16 @@ static void check_penalties(qr_sampling sampling, const float *logits, const flo
         if (seed % 2 == 1) { without.top_k = 5; }
         sampling.temperature = without.temperature, sampling.top_p = 1, sampling.seed = seed,
         sampling.top_k = without.top_k;
-        const int32_t expected = qr_sampler_draw(sampler, &without, &history, 0, NULL, changed);
-        CHECK_INT(qr_sampler_draw(sampler, &sampling, &history, 0, NULL, given), expected);
-        n_changed += qr_sampler_draw(sampler, &without, &history, 0, NULL, logits) != expected;
+        const int32_t expected = qr_sampler_sample(sampler, &without, &history, 0, NULL, changed);
+        CHECK_INT(qr_sampler_sample(sampler, &sampling, &history, 0, NULL, given), expected);
+        n_changed += qr_sampler_sample(sampler, &without, &history, 0, NULL, logits) != expected;
     }
     CHECK(n_changed > 100);
     CHECK(memcmp(given, logits, sizeof given) == 0); /* the caller's logits stay */
     sampling.temperature = 0;
     qr_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
-    CHECK_INT(qr_sampler_draw(sampler, &sampling, &history, 0, NULL, given),
-              qr_sampler_draw(sampler, &greedy, &history, 0, NULL, changed));
+    CHECK_INT(qr_sampler_sample(sampler, &sampling, &history, 0, NULL, given),
+              qr_sampler_sample(sampler, &greedy, &history, 0, NULL, changed));
     qr_sampler_destroy(sampler);
 }
 

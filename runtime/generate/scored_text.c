@@ -1,10 +1,10 @@
-#include "runtime/generate/window.h"
+#include "runtime/generate/scored_text.h"
 
 #include "base/sizes.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/rope.h"
 
-qrun_status qr_window_begin(qrun_session *session, qr_error *err) {
+qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err) {
     if (atomic_exchange(&session->stepping, true)) {
         return qr_fail(err, QRUN_ERROR_BUSY, "another thread is stepping this session");
     }
@@ -19,36 +19,40 @@ qrun_status qr_window_begin(qrun_session *session, qr_error *err) {
     return QRUN_OK;
 }
 
-void qr_window_end(qrun_session *session) {
+void qr_scored_text_end(qrun_session *session) {
     pthread_mutex_unlock(&session->model->context->compute_lock);
     atomic_store(&session->stepping, false);
 }
 
-/* One pass over the next n tokens of the window. */
+qrun_status qr_scored_text_progress(qrun_progress_fn progress, void *user, int64_t done, int64_t total, qr_error *err) {
+    if (progress == NULL || progress(user, done, total)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled after %lld of %lld tokens", (long long)done, (long long)total);
+}
+
+/* One pass over the next n tokens. */
 static qrun_status run_pass(qrun_session *session, qr_kv_sequence *kv, int32_t adapter, const int32_t *ids, int64_t n,
                             qr_error *err) {
     int32_t n_copies;
     if (!qr_kv_reserve(session->cache, kv, n, session->step.copies, &n_copies)) {
         return qr_fail(err, QRUN_ERROR_MEMORY,
-                       "the K/V pool is too small for a window; use a smaller --window or more --memory");
+                       "the K/V pool is too small for the text; use a smaller `window_tokens` or more `memory_bytes`");
     }
     const qr_batch_sizes sizes = {.n_tokens = n, .n_sequences = 1, .table_stride = kv->n_blocks};
     qr_batch *batch;
-    qrun_status status = qr_forward_begin(session->forward, &sizes, &batch, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_forward_begin(session->forward, &sizes, &batch, err));
     qr_batch_add(batch, kv, ids, n, 0, adapter, false);
-    status = qr_forward_run(session->forward, err);
-    if (status == QRUN_OK) { qr_kv_commit(session->cache, kv, ids, n); }
-    return status;
+    QR_RETURN_IF_ERROR(qr_forward_run(session->forward, err));
+    qr_kv_commit(session->cache, kv, ids, n);
+    return QRUN_OK;
 }
 
-qrun_status qr_window_run(qrun_session *session, const struct qrun_adapter *adapter, const int32_t *ids, int64_t n_run,
-                          int64_t n_window, qr_window_visit visit, void *arg, qr_error *err) {
-    qr_kv_sequence kv;
-    const qr_kv_key key = {(int64_t)(intptr_t)adapter, qr_rope_length_class(&session->model->config, n_window)};
-    qrun_status status = qr_kv_sequence_create(session->cache, n_window, key, &kv, err);
-    if (status != QRUN_OK) { return status; }
-    QR_TRY(qr_forward_set_rope(session->forward, 0, n_window, err));
+qrun_status qr_scored_text_run(qrun_session *session, const struct qrun_adapter *adapter, const int32_t *ids,
+                               int64_t n_run, int64_t n_text, qr_scored_text_visit visit, void *arg, qr_error *err) {
+    qr_kv_sequence kv = {0};
+    const qr_kv_key key = {(int64_t)(intptr_t)adapter, qr_rope_length_class(&session->model->config, n_text)};
+    qrun_status status;
+    QR_TRY(qr_kv_sequence_create(session->cache, n_text, key, &kv, err));
+    QR_TRY(qr_forward_set_rope(session->forward, 0, n_text, err));
     for (int64_t first = 0; first < n_run;) {
         const int64_t n = qr_min(session->sizes.forward.max_tokens, n_run - first);
         QR_TRY(run_pass(session, &kv, qr_adapter_index(adapter), ids, n, err));
