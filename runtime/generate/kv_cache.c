@@ -1,4 +1,4 @@
-#include "runtime/generate/kv_cache.h"
+#include "runtime/generate/kv_cache_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -7,43 +7,12 @@
 #include "base/random.h"
 #include "base/sizes.h"
 
-enum { PAGE = QR_KV_PAGE_TOKENS, NONE = -1 };
-
-typedef struct kv_page {
-    int32_t n_refs;     /* sequences whose table names it */
-    int32_t node;       /* node that remembers it, or NONE */
-    int32_t group;      /* which of the node's pages it is */
-    int32_t prev, next; /* in the list of cached pages, least recently used first; `next` links free pages too */
-} kv_page;
-
-typedef struct kv_node {
-    int32_t parent; /* node or QR_KV_ROOT */
-    int32_t next;   /* in its bucket, or in the free list */
-    int32_t n_children;
-    int32_t n_tails; /* sequences whose tail it is */
-    int32_t n_known; /* groups whose page is remembered */
-    qr_kv_key key;   /* repeated in every node; decides under the root */
-    int32_t tokens[PAGE];
-} kv_node;
-
-struct qr_kv_cache {
-    qr_kv_cache_options options;
-    int32_t *windows; /* [n_groups] */
-    kv_page *pages;
-    int32_t free_page, n_free;
-    int32_t lru_first, lru_last, n_cached;
-    int32_t peak_used;
-    kv_node *nodes;
-    int32_t *node_pages; /* [n_nodes][n_groups] */
-    int32_t n_nodes, free_node;
-    int32_t *buckets;
-    uint32_t bucket_mask;
-};
+enum { PAGE = QR_KV_PAGE_TOKENS, NONE = QR_KV_NONE };
 
 /* ---- Lists of pages ---------------------------------------------------------------------------------------------- */
 
 static void lru_remove(qr_kv_cache *cache, int32_t p) {
-    kv_page *page = &cache->pages[p];
+    qr_kv_page *page = &cache->pages[p];
     *(page->prev == NONE ? &cache->lru_first : &cache->pages[page->prev].next) = page->next;
     *(page->next == NONE ? &cache->lru_last : &cache->pages[page->next].prev) = page->prev;
     page->prev = page->next = NONE;
@@ -51,7 +20,7 @@ static void lru_remove(qr_kv_cache *cache, int32_t p) {
 }
 
 static void lru_append(qr_kv_cache *cache, int32_t p) {
-    kv_page *page = &cache->pages[p];
+    qr_kv_page *page = &cache->pages[p];
     page->prev = cache->lru_last;
     page->next = NONE;
     *(cache->lru_last == NONE ? &cache->lru_first : &cache->pages[cache->lru_last].next) = p;
@@ -81,13 +50,9 @@ static uint32_t bucket_of(const qr_kv_cache *cache, int32_t parent, qr_kv_key ke
     return (uint32_t)qr_hash_mix(hash) & cache->bucket_mask;
 }
 
-static int32_t *node_page(const qr_kv_cache *cache, int32_t node, int32_t group) {
-    return &cache->node_pages[(int64_t)node * cache->options.n_groups + group];
-}
-
 static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
     for (int32_t n = cache->buckets[bucket_of(cache, parent, key, tokens)]; n != NONE; n = cache->nodes[n].next) {
-        const kv_node *node = &cache->nodes[n];
+        const qr_kv_node *node = &cache->nodes[n];
         const bool same_tokens = memcmp(node->tokens, tokens, sizeof node->tokens) == 0;
         if (same_tokens && node->parent == parent && same_key(node->key, key)) { return n; }
     }
@@ -98,19 +63,19 @@ static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key ke
 static int32_t make_child(qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
     const int32_t n = cache->free_node;
     if (n == NONE) { return NONE; }
-    kv_node *node = &cache->nodes[n];
+    qr_kv_node *node = &cache->nodes[n];
     cache->free_node = node->next;
     int32_t *bucket = &cache->buckets[bucket_of(cache, parent, key, tokens)];
-    *node = (kv_node){.parent = parent, .next = *bucket, .key = key};
+    *node = (qr_kv_node){.parent = parent, .next = *bucket, .key = key};
     memcpy(node->tokens, tokens, sizeof node->tokens);
     *bucket = n;
-    for (int32_t g = 0; g < cache->options.n_groups; g++) { *node_page(cache, n, g) = NONE; }
+    for (int32_t g = 0; g < cache->options.n_groups; g++) { *qr_kv_node_page(cache, n, g) = NONE; }
     if (parent != QR_KV_ROOT) { cache->nodes[parent].n_children++; }
     return n;
 }
 
 static void unlink_node(qr_kv_cache *cache, int32_t n) {
-    kv_node *node = &cache->nodes[n];
+    qr_kv_node *node = &cache->nodes[n];
     int32_t *link = &cache->buckets[bucket_of(cache, node->parent, node->key, node->tokens)];
     while (*link != n) { link = &cache->nodes[*link].next; }
     *link = node->next;
@@ -121,7 +86,7 @@ static void unlink_node(qr_kv_cache *cache, int32_t n) {
 /* Frees n and then its ancestors, as far as they have no pages, no children and are no tail. */
 static void drop_if_empty(qr_kv_cache *cache, int32_t n) {
     while (n >= 0) {
-        const kv_node *node = &cache->nodes[n];
+        const qr_kv_node *node = &cache->nodes[n];
         if (node->n_children > 0 || node->n_tails > 0 || node->n_known > 0) { return; }
         const int32_t parent = node->parent;
         unlink_node(cache, n);
@@ -131,9 +96,9 @@ static void drop_if_empty(qr_kv_cache *cache, int32_t n) {
 }
 
 static void forget_page(qr_kv_cache *cache, int32_t p) {
-    kv_page *page = &cache->pages[p];
+    qr_kv_page *page = &cache->pages[p];
     const int32_t n = page->node;
-    *node_page(cache, n, page->group) = NONE;
+    *qr_kv_node_page(cache, n, page->group) = NONE;
     page->node = NONE;
     cache->nodes[n].n_known--;
     drop_if_empty(cache, n);
@@ -183,7 +148,7 @@ static void share_page(qr_kv_cache *cache, int32_t p) {
 }
 
 static void release_page(qr_kv_cache *cache, int32_t p) {
-    kv_page *page = &cache->pages[p];
+    qr_kv_page *page = &cache->pages[p];
     assert(page->n_refs > 0);
     if (--page->n_refs > 0) { return; }
     if (page->node != NONE) {
@@ -212,11 +177,11 @@ static bool make_tables(qr_kv_cache *cache) {
 static void fill_lists(qr_kv_cache *cache) {
     cache->free_page = cache->lru_first = cache->lru_last = cache->free_node = NONE;
     for (int32_t p = cache->options.n_pages - 1; p >= 0; p--) {
-        cache->pages[p] = (kv_page){.node = NONE, .prev = NONE};
+        cache->pages[p] = (qr_kv_page){.node = NONE, .prev = NONE};
         free_append(cache, p);
     }
     for (int32_t n = cache->n_nodes - 1; n >= 0; n--) {
-        cache->nodes[n] = (kv_node){.next = cache->free_node};
+        cache->nodes[n] = (qr_kv_node){.next = cache->free_node};
         cache->free_node = n;
     }
     for (uint32_t b = 0; b <= cache->bucket_mask; b++) { cache->buckets[b] = NONE; }
@@ -234,7 +199,7 @@ qrun_status qr_kv_cache_create(const qr_kv_cache_options *options, qr_kv_cache *
     made->n_nodes = options->n_pages + options->n_pages / 2 + 64;
     if (!make_tables(made)) {
         qr_kv_cache_destroy(made);
-        return qr_fail_memory(err, "the K/V page tables", (unsigned long long)options->n_pages * sizeof(kv_node));
+        return qr_fail_memory(err, "the K/V page tables", (unsigned long long)options->n_pages * sizeof(qr_kv_node));
     }
     memcpy(made->windows, options->windows, (size_t)options->n_groups * sizeof *made->windows);
     made->options.windows = made->windows;
@@ -329,7 +294,7 @@ static int64_t usable_blocks(const qr_kv_cache *cache, const qr_kv_sequence *nod
         const int32_t node = qr_kv_table_entry(nodes, 0, n - 1);
         bool whole = true;
         for (int32_t g = 0; g < cache->options.n_groups; g++) {
-            if (*node_page(cache, node, g) == NONE) { nodes->first_block[g] = (int32_t)n; }
+            if (*qr_kv_node_page(cache, node, g) == NONE) { nodes->first_block[g] = (int32_t)n; }
             whole = whole && nodes->first_block[g] <= first_visible_block(cache->windows[g], n * PAGE);
         }
         if (whole) { usable = n; }
@@ -348,7 +313,7 @@ int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const i
         const int32_t node = qr_kv_table_entry(sequence, 0, b);
         for (int32_t g = 0; g < cache->options.n_groups; g++) {
             const int64_t first = first_visible_block(cache->windows[g], n_blocks * PAGE);
-            const int32_t page = b >= first && b < n_blocks ? *node_page(cache, node, g) : NONE;
+            const int32_t page = b >= first && b < n_blocks ? *qr_kv_node_page(cache, node, g) : NONE;
             *table_entry(sequence, g, b) = page;
             if (page != NONE) { share_page(cache, page); }
             sequence->first_block[g] = (int32_t)first;
@@ -408,8 +373,8 @@ static void remember_block(qr_kv_cache *cache, qr_kv_sequence *sequence, const i
     }
     for (int32_t g = 0; g < cache->options.n_groups; g++) {
         const int32_t page = qr_kv_table_entry(sequence, g, b);
-        if (page == NONE || *node_page(cache, node, g) != NONE || cache->pages[page].node != NONE) { continue; }
-        *node_page(cache, node, g) = page;
+        if (page == NONE || *qr_kv_node_page(cache, node, g) != NONE || cache->pages[page].node != NONE) { continue; }
+        *qr_kv_node_page(cache, node, g) = page;
         cache->pages[page].node = node;
         cache->pages[page].group = g;
         cache->nodes[node].n_known++;
@@ -477,79 +442,4 @@ void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats) {
                            .n_cached = cache->n_cached,
                            .n_used = n_used(cache),
                            .peak_used = cache->peak_used};
-}
-
-/* ---- Checking ---------------------------------------------------------------------------------------------------- */
-
-static int32_t count_references(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n,
-                                int32_t page) {
-    int32_t refs = 0;
-    for (int32_t s = 0; s < n; s++) {
-        for (int64_t i = 0; i < (int64_t)cache->options.n_groups * sequences[s]->n_blocks; i++) {
-            refs += sequences[s]->tables[i] == page;
-        }
-    }
-    return refs;
-}
-
-static bool check_page(const qr_kv_cache *cache, int32_t p, int32_t refs, qr_error *err) {
-    const kv_page *page = &cache->pages[p];
-    if (page->n_refs != refs) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "page %d counts %d references, tables hold %d", p, page->n_refs, refs);
-        return false;
-    }
-    if (page->node != NONE && *node_page(cache, page->node, page->group) != p) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "page %d is not what its node remembers", p);
-        return false;
-    }
-    return true;
-}
-
-static int32_t count_tails(const qr_kv_sequence *const *sequences, int32_t n, int32_t node) {
-    int32_t tails = 0;
-    for (int32_t s = 0; s < n; s++) { tails += sequences[s]->tail == node; }
-    return tails;
-}
-
-static bool check_nodes(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences,
-                        qr_error *err) {
-    int32_t n_linked = 0, n_free_nodes = 0, n_children = 0, n_parents = 0;
-    for (uint32_t b = 0; b <= cache->bucket_mask; b++) {
-        for (int32_t n = cache->buckets[b]; n != NONE; n = cache->nodes[n].next, n_linked++) {
-            int32_t known = 0;
-            for (int32_t g = 0; g < cache->options.n_groups; g++) { known += *node_page(cache, n, g) != NONE; }
-            const kv_node *node = &cache->nodes[n];
-            if (known != node->n_known || node->n_tails != count_tails(sequences, n_sequences, n) ||
-                known + node->n_tails + node->n_children == 0) {
-                qr_fail(err, QRUN_ERROR_INTERNAL, "node %d is miscounted or empty", n);
-                return false;
-            }
-            n_children += node->n_children;
-            n_parents += node->parent >= 0;
-        }
-    }
-    for (int32_t n = cache->free_node; n != NONE; n = cache->nodes[n].next) { n_free_nodes++; }
-    if (n_linked + n_free_nodes != cache->n_nodes || n_children != n_parents) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "%d nodes in use and %d free of %d; %d have a parent, parents count %d",
-                n_linked, n_free_nodes, cache->n_nodes, n_parents, n_children);
-        return false;
-    }
-    return true;
-}
-
-bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences, qr_error *err) {
-    int32_t n_free = 0, n_cached = 0, idle = 0;
-    for (int32_t p = cache->free_page; p != NONE; p = cache->pages[p].next) { n_free++; }
-    for (int32_t p = cache->lru_first; p != NONE; p = cache->pages[p].next) { n_cached++; }
-    for (int32_t p = 0; p < cache->options.n_pages; p++) {
-        const int32_t refs = count_references(cache, sequences, n_sequences, p);
-        idle += refs == 0;
-        if (!check_page(cache, p, refs, err)) { return false; }
-    }
-    if (n_free != cache->n_free || n_cached != cache->n_cached || n_free + n_cached != idle) {
-        qr_fail(err, QRUN_ERROR_INTERNAL, "%d free and %d cached pages listed, %d and %d counted, %d idle", n_free,
-                n_cached, cache->n_free, cache->n_cached, idle);
-        return false;
-    }
-    return check_nodes(cache, sequences, n_sequences, err);
 }

@@ -91,7 +91,4 @@ typedef struct qr_kv_stats {
 } qr_kv_stats;
 void qr_kv_get_stats(const qr_kv_cache *cache, qr_kv_stats *stats);
 
-/* Tests: every count agrees with every list; `sequences` are all that exist. False with the reason in err. */
-bool qr_kv_check(const qr_kv_cache *cache, const qr_kv_sequence *const *sequences, int32_t n_sequences, qr_error *err);
-
 #endif

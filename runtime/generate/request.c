@@ -62,20 +62,19 @@ static qrun_status encode_messages(const qrun_model *model, const qrun_request_p
                                    qr_error *err) {
     char *text;
     size_t n_bytes;
-    qrun_status status = qrun_chat_render(model->tokenizer, params->messages_json, params->tools_json,
-                                          params->template_json, true, &text, &n_bytes, err);
-    if (status != QRUN_OK) { return status; }
-    status = encode_text(model, text, n_bytes, false, true, tokens, err); /* the template writes BOS itself */
+    QR_RETURN_IF_ERROR(qrun_chat_render(model->tokenizer, params->messages_json, params->tools_json,
+                                        params->template_json, true, &text, &n_bytes, err));
+    const qrun_status status =
+        encode_text(model, text, n_bytes, false, true, tokens, err); /* the template writes BOS itself */
     qr_free(text);
     return status;
 }
 
 static qrun_status copy_ids(const qrun_request_params *params, qr_tokens *tokens, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < params->n_token_ids && status == QRUN_OK; i++) {
-        status = qr_tokens_push(tokens, params->token_ids[i], err);
+    for (int64_t i = 0; i < params->n_token_ids; i++) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(tokens, params->token_ids[i], err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, qr_error *err) {
@@ -83,31 +82,30 @@ static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, q
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "the prompt is empty and this tokenizer adds no token of its own; give at least one character");
     }
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < tokens->n && status == QRUN_OK; i++) {
-        status = qr_token_id_check(model, tokens->ids[i], (int64_t)i, "prompt", err);
+    for (size_t i = 0; i < tokens->n; i++) {
+        QR_RETURN_IF_ERROR(qr_token_id_check(model, tokens->ids[i], (int64_t)i, "prompt", err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status make_prompt(const qrun_model *model, const qrun_request_params *params, qr_tokens *tokens,
                                qr_error *err) {
-    qrun_status status;
     if (params->token_ids != NULL) {
-        status = copy_ids(params, tokens, err);
+        QR_RETURN_IF_ERROR(copy_ids(params, tokens, err));
     } else if (model->tokenizer == NULL) {
-        status = qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                         "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);
     } else if (params->messages_json != NULL) {
-        status = encode_messages(model, params, tokens, err);
+        QR_RETURN_IF_ERROR(encode_messages(model, params, tokens, err));
     } else {
         const size_t n_bytes = params->prompt_bytes > 0 ? params->prompt_bytes : strlen(params->prompt);
-        status = encode_text(model, params->prompt, n_bytes, !params->no_special, params->parse_special, tokens, err);
+        QR_RETURN_IF_ERROR(
+            encode_text(model, params->prompt, n_bytes, !params->no_special, params->parse_special, tokens, err));
     }
-    return status == QRUN_OK ? check_ids(model, tokens, err) : status;
+    return check_ids(model, tokens, err);
 }
 
-/* How long prompt and answer may become together. */
+/* *capacity: the most tokens of prompt and answer together. */
 static qrun_status fit(const qrun_model *model, const qr_request_limits *limits, const qrun_request_params *params,
                        int64_t n_prompt, int64_t *capacity, qr_error *err) {
     if (n_prompt >= model->shape.context_tokens) {
@@ -134,7 +132,7 @@ static qrun_status fit(const qrun_model *model, const qr_request_limits *limits,
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-/* Equal requests get equal seeds, whenever they come. */
+/* Equal requests get equal seeds, whenever they are submitted. */
 static uint64_t default_seed(const qr_tokens *tokens) {
     return qr_hash_mix(qr_hash_bytes(QR_HASH_START, tokens->ids, tokens->n * sizeof *tokens->ids));
 }

@@ -1,5 +1,5 @@
 /* Requests as JSON objects: one line of a JSONL file, or the body that a server received. */
-#include <stdio.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,11 +8,11 @@
 #include "runtime/generate/session.h"
 #include "runtime/model/adapter.h"
 
-/* What the parameters point at while they are submitted. */
+/* Owns what the parameters point at until they are submitted. */
 typedef struct parsed_request {
     const char *what;
     qr_json *root;
-    qr_json *messages; /* made here for a prompt under chat; else NULL */
+    qr_json *messages; /* of a prompt wrapped as a chat; else NULL */
     char *messages_json, *tools_json, *template_json;
     int32_t *token_ids;
     const char **stops;
@@ -28,25 +28,35 @@ static void free_parsed(parsed_request *parsed) {
     qr_free(parsed->stops);
 }
 
-static const char *const known_keys[] = {"prompt",
-                                         "token_ids",
-                                         "messages",
-                                         "tools",
-                                         "template_args",
-                                         "adapter",
-                                         "temperature",
-                                         "top_k",
-                                         "top_p",
-                                         "min_p",
-                                         "repetition_penalty",
-                                         "presence_penalty",
-                                         "frequency_penalty",
-                                         "seed",
-                                         "stop",
-                                         "max_tokens",
-                                         "n",
-                                         "logprobs",
-                                         "ignore_eos"};
+/* The members of a request. Those with an offset are read into that field of the parameters. */
+typedef enum member_kind { MEMBER_OTHER, MEMBER_FLOAT, MEMBER_INT } member_kind;
+#define FIELD(name) .key = #name, .offset = offsetof(qrun_request_params, name)
+static const struct {
+    const char *key;
+    size_t offset;
+    member_kind kind;
+} members[] = {
+    {.key = "prompt"},
+    {.key = "token_ids"},
+    {.key = "messages"},
+    {.key = "tools"},
+    {.key = "template_args"},
+    {.key = "adapter"},
+    {FIELD(temperature), .kind = MEMBER_FLOAT},
+    {FIELD(top_k), .kind = MEMBER_INT},
+    {FIELD(top_p), .kind = MEMBER_FLOAT},
+    {FIELD(min_p), .kind = MEMBER_FLOAT},
+    {FIELD(repetition_penalty), .kind = MEMBER_FLOAT},
+    {FIELD(presence_penalty), .kind = MEMBER_FLOAT},
+    {FIELD(frequency_penalty), .kind = MEMBER_FLOAT},
+    {.key = "seed"},
+    {.key = "stop"},
+    {FIELD(max_tokens), .kind = MEMBER_INT},
+    {FIELD(n), .kind = MEMBER_INT},
+    {FIELD(logprobs), .kind = MEMBER_INT},
+    {.key = "ignore_eos"},
+};
+#undef FIELD
 
 static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
     if (!cJSON_IsObject(parsed->root)) {
@@ -54,8 +64,8 @@ static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
     }
     for (const qr_json *item = qr_json_first(parsed->root); item != NULL; item = item->next) {
         size_t i = 0;
-        while (i < QR_COUNT_OF(known_keys) && strcmp(item->string, known_keys[i]) != 0) { i++; }
-        if (i == QR_COUNT_OF(known_keys)) {
+        while (i < QR_COUNT_OF(members) && strcmp(item->string, members[i].key) != 0) { i++; }
+        if (i == QR_COUNT_OF(members)) {
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of a request", parsed->what,
                            item->string);
         }
@@ -69,31 +79,21 @@ static qrun_status wrong_type(const parsed_request *parsed, const char *key, con
 
 /* ---- Numbers and switches ---------------------------------------------------------------------------------------- */
 
-static qrun_status read_float(const parsed_request *parsed, const char *key, float *value, qr_error *err) {
-    double number = (double)*value;
-    const qrun_status status = qr_json_get_double(parsed->root, key, -1e30, 1e30, &number, parsed->what, err);
-    *value = (float)number;
-    return status;
-}
-
-static qrun_status read_int(const parsed_request *parsed, const char *key, int32_t *value, qr_error *err) {
-    int64_t number = *value;
-    const qrun_status status = qr_json_get_int(parsed->root, key, INT32_MIN, INT32_MAX, &number, parsed->what, err);
-    *value = (int32_t)number;
-    return status;
-}
-
 static qrun_status read_sampling(const parsed_request *parsed, qrun_request_params *params, qr_error *err) {
-    QR_RETURN_IF_ERROR(read_float(parsed, "temperature", &params->temperature, err));
-    QR_RETURN_IF_ERROR(read_float(parsed, "top_p", &params->top_p, err));
-    QR_RETURN_IF_ERROR(read_float(parsed, "min_p", &params->min_p, err));
-    QR_RETURN_IF_ERROR(read_float(parsed, "repetition_penalty", &params->repetition_penalty, err));
-    QR_RETURN_IF_ERROR(read_float(parsed, "presence_penalty", &params->presence_penalty, err));
-    QR_RETURN_IF_ERROR(read_float(parsed, "frequency_penalty", &params->frequency_penalty, err));
-    QR_RETURN_IF_ERROR(read_int(parsed, "top_k", &params->top_k, err));
-    QR_RETURN_IF_ERROR(read_int(parsed, "max_tokens", &params->max_tokens, err));
-    QR_RETURN_IF_ERROR(read_int(parsed, "n", &params->n, err));
-    QR_RETURN_IF_ERROR(read_int(parsed, "logprobs", &params->logprobs, err));
+    for (size_t i = 0; i < QR_COUNT_OF(members); i++) {
+        void *field = (unsigned char *)params + members[i].offset;
+        if (members[i].kind == MEMBER_FLOAT) {
+            double number = (double)*(float *)field;
+            QR_RETURN_IF_ERROR(
+                qr_json_get_double(parsed->root, members[i].key, -1e30, 1e30, &number, parsed->what, err));
+            *(float *)field = (float)number;
+        } else if (members[i].kind == MEMBER_INT) {
+            int64_t number = *(int32_t *)field;
+            QR_RETURN_IF_ERROR(
+                qr_json_get_int(parsed->root, members[i].key, INT32_MIN, INT32_MAX, &number, parsed->what, err));
+            *(int32_t *)field = (int32_t)number;
+        }
+    }
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
     int64_t seed = -1;
     QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
@@ -120,14 +120,12 @@ static qrun_status read_stops(parsed_request *parsed, qrun_request_params *param
 static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model, qrun_request_params *params,
                                 qr_error *err) {
     const char *name = NULL;
-    const qrun_status status = qr_json_get_string(parsed->root, "adapter", &name, parsed->what, err);
-    if (status != QRUN_OK || name == NULL) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(parsed->root, "adapter", &name, parsed->what, err));
+    if (name == NULL) { return QRUN_OK; }
     params->adapter = name[0] == '\0' ? NULL : qr_adapter_named(model, name);
-    if (params->adapter == NULL && name[0] != '\0') {
-        return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; open it first (`adapter`)",
-                       parsed->what, name);
-    }
-    return QRUN_OK;
+    if (params->adapter != NULL || name[0] == '\0') { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; open it first (`adapter`)",
+                   parsed->what, name);
 }
 
 /* ---- The prompt -------------------------------------------------------------------------------------------------- */
@@ -182,16 +180,15 @@ static qrun_status read_messages(parsed_request *parsed, const qr_json *messages
 
 static qrun_status read_template_arguments(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
     const qr_json *tools = qr_json_get(parsed->root, "tools"), *arguments = qr_json_get(parsed->root, "template_args");
-    qrun_status status = QRUN_OK;
     if (!qr_json_is_null(tools)) {
-        status = print_json(parsed, tools, &parsed->tools_json, err);
+        QR_RETURN_IF_ERROR(print_json(parsed, tools, &parsed->tools_json, err));
         params->tools_json = parsed->tools_json;
     }
-    if (status == QRUN_OK && !qr_json_is_null(arguments)) {
-        status = print_json(parsed, arguments, &parsed->template_json, err);
+    if (!qr_json_is_null(arguments)) {
+        QR_RETURN_IF_ERROR(print_json(parsed, arguments, &parsed->template_json, err));
         params->template_json = parsed->template_json;
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *system_prompt,

@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "base/sizes.h"
-#include "runtime/generate/kv_cache.h"
+#include "kv_cache_check.h"
 
 enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640 };
 
@@ -46,7 +46,7 @@ static bool check_accounts(const fixture *f) {
         if (f->sequences[i].exists) { all[n++] = &f->sequences[i].kv; }
     }
     qr_error err = {0};
-    const bool whole = qr_kv_check(f->cache, all, n, &err);
+    const bool whole = kv_cache_check(f->cache, all, n, &err);
     CHECK_MSG(whole, "%s", err.message);
     return whole;
 }
