@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/generate/sampler.h"
@@ -157,10 +158,8 @@ out:
 
 qrun_status qrun_compare_outputs(qrun_context *context, const qrun_compare_params *params, qrun_difference *difference,
                                  qrun_error *error) {
-    if (params->struct_size != sizeof *params || difference->struct_size != sizeof *difference) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_compare_params or qrun_difference has an unknown size; begin with its _INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_compare_params, params, error));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_difference, difference, error));
     if (params->model == NULL || params->other == NULL || params->max_tokens < 0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "comparing needs two models and a number of tokens, or 0");
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/engine/machine.h"
 #include "runtime/generate/scored_text.h"
@@ -43,10 +44,8 @@ static qrun_status eval_piece(eval_state *state, const int32_t *ids, int64_t n, 
 
 static qrun_status check(qrun_session *session, const qrun_eval_params *params, const qrun_eval_result *result,
                          qr_error *err) {
-    if (params->struct_size != sizeof *params || result->struct_size != sizeof *result) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_eval_params or qrun_eval_result has an unknown size; begin with its _INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_eval_params, params, err));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_eval_result, result, err));
     if (params->window_tokens < 0 || params->max_tokens < 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`window_tokens` and `max_tokens` cannot be negative");
     }

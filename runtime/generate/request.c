@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
@@ -13,25 +14,14 @@
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
 
-static qrun_status check_range(const char *name, double value, double low, double high, qr_error *err) {
-    if (value >= low && value <= high) { return QRUN_OK; } /* false for NaN */
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s must be from %.10g to %.10g, not %.10g", name, low, high, value);
-}
-
 static qrun_status check_params(const qrun_request_params *params, qr_error *err) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_request_params has an unknown size; begin with QRUN_REQUEST_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, err));
     const int n_prompts = (params->prompt != NULL) + (params->token_ids != NULL) + (params->messages_json != NULL);
     if (n_prompts != 1) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "a request needs one of `prompt`, `token_ids` and `messages_json`; it has %d", n_prompts);
     }
-    const struct {
-        const char *name;
-        double value, low, high;
-    } ranges[] = {
+    const qr_range ranges[] = {
         {"temperature", (double)params->temperature, 0, 100},
         {"top_k", params->top_k, 0, INT32_MAX},
         {"top_p", (double)params->top_p, 0, 1},
@@ -44,10 +34,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"logprobs", params->logprobs, -1, QR_MAX_TOP_LOGPROBS},
         {"n_stop", params->n_stop, 0, QR_MAX_STOPS},
     };
-    for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
-        QR_RETURN_IF_ERROR(check_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high, err));
-    }
-    return QRUN_OK;
+    return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
 }
 
 /* ---- The prompt -------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "loaders/files/json.h"
 #include "runtime/generate/session.h"
@@ -236,10 +237,7 @@ out:
 }
 
 qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params, qrun_error *error) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_request_params has an unknown size; begin with QRUN_REQUEST_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, error));
     const qr_generation_config *config = &model->generation;
     params->repetition_penalty = (float)config->repetition_penalty;
     if (!config->do_sample) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/model/adapter.h"
@@ -21,10 +22,7 @@ static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 static int64_t or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
 
 static qrun_status check_params(const qrun_model *model, const qrun_session_params *params, qr_error *err) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_session_params has an unknown size; begin with QRUN_SESSION_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_session_params, params, err));
     if (params->max_sequences < 0 || params->max_sequences > MAX_SEQUENCES) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`max_sequences` must be from 0 to %d, not %d", MAX_SEQUENCES,
                        params->max_sequences);
@@ -77,11 +75,11 @@ static int64_t longest_sequence(const qrun_model *model, int64_t n_pages, int64_
     return fits;
 }
 
-/* What a session may take, with what stands already (weights, adapters, context). */
+/* What a session may take, with what is already allocated (weights, adapters, context). */
 typedef struct session_budget {
-    int64_t bytes;  /* never more; INT64_MAX: the machine's memory is not measured out */
-    int64_t wanted; /* as much as the pool grows to by itself */
-    bool by_device; /* a device's own memory is the least, not what was given */
+    int64_t bytes;  /* never more; INT64_MAX: no limit is known */
+    int64_t wanted; /* what the pool takes when nothing is given */
+    bool by_device; /* the device's free memory is the limit, not memory_bytes */
 } session_budget;
 
 static session_budget budget_of(const qrun_session_params *params, const qr_device_memory *memory,
@@ -103,7 +101,7 @@ typedef struct advice {
     char text[224];
 } advice;
 
-/* What would make this session fit: only what is not done already. */
+/* What would make this session fit, without what is set already. */
 static advice advise(const qrun_model *model, const qr_forward_limits *limits, bool can_have_more) {
     char smaller[80] = "";
     const char *parts[3];
@@ -260,11 +258,10 @@ static int n_threads(const qrun_session *session) { return qr_threads_count(sess
 static qrun_status make_samplers(qrun_session *session, qr_error *err) {
     session->samplers = qr_alloc_array_zeroed((size_t)n_threads(session), sizeof(qr_sampler *));
     if (session->samplers == NULL) { return qr_fail_memory(err, "the samplers", 0); }
-    qrun_status status = QRUN_OK;
-    for (int i = 0; i < n_threads(session) && status == QRUN_OK; i++) {
-        status = qr_sampler_create(session->model->shape.vocab, &session->samplers[i], err);
+    for (int i = 0; i < n_threads(session); i++) {
+        QR_RETURN_IF_ERROR(qr_sampler_create(session->model->shape.vocab, &session->samplers[i], err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status make_cache(qrun_session *session, qr_error *err) {
@@ -364,7 +361,7 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session);
 }
 
-/* ---- From any thread --------------------------------------------------------------------------------------------- */
+/* ---- Calls from any thread --------------------------------------------------------------------------------------- */
 
 static void notify(const qrun_session *session) {
     const uint64_t one = 1;
@@ -373,14 +370,12 @@ static void notify(const qrun_session *session) {
 
 qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
                                 qrun_error *error) {
-    const qr_request_limits limits = {session->sizes.context_tokens, session->sizes.pool_tokens,
-                                      session->sizes.forward.kv_format == QR_KV_INT8};
+    const qr_request_limits limits = {.context_tokens = session->sizes.context_tokens,
+                                      .pool_tokens = session->sizes.pool_tokens,
+                                      .kv_is_smallest = session->sizes.forward.kv_format == QR_KV_INT8};
     qr_request *made;
-    qrun_status status = qr_adapter_check_owner(session->model, params->adapter, error);
-    if (status == QRUN_OK) {
-        status = qr_request_create(session->model, session->cache, &limits, params, &made, error);
-    }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_adapter_check_owner(session->model, params->adapter, error));
+    QR_RETURN_IF_ERROR(qr_request_create(session->model, session->cache, &limits, params, &made, error));
     pthread_mutex_lock(&session->lock);
     made->id = ++session->last_request;
     if (request != NULL) { *request = made->id; }
@@ -405,7 +400,8 @@ qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_er
     if (found != NULL) { atomic_store(&found->cancelled, true); }
     pthread_mutex_unlock(&session->lock);
     if (found == NULL) {
-        return qr_fail(error, QRUN_ERROR_NOT_FOUND, "request %llu is over or never was", (unsigned long long)request);
+        return qr_fail(error, QRUN_ERROR_NOT_FOUND, "request %llu is over or never existed",
+                       (unsigned long long)request);
     }
     notify(session);
     return QRUN_OK;
@@ -414,10 +410,7 @@ qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_er
 int qrun_session_event_descriptor(const qrun_session *session) { return session->event_descriptor; }
 
 qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error) {
-    if (stats->struct_size != sizeof *stats) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_session_stats has an unknown size; begin with QRUN_SESSION_STATS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_session_stats, stats, error));
     pthread_mutex_lock(&session->lock);
     *stats = session->stats;
     pthread_mutex_unlock(&session->lock);
@@ -431,8 +424,6 @@ const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n
 }
 
 qrun_status qrun_session_run(qrun_session *session, qrun_error *error) {
-    bool has_work = true;
-    qrun_status status = QRUN_OK;
-    while (has_work && status == QRUN_OK) { status = qrun_session_step(session, &has_work, error); }
-    return status;
+    for (bool has_work = true; has_work;) { QR_RETURN_IF_ERROR(qrun_session_step(session, &has_work, error)); }
+    return QRUN_OK;
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <float.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,36 +95,32 @@ static qrun_status read_bytes(const qrun_trainer *trainer, bool parameters, size
     return backend->copy_out(backend, host, (const unsigned char *)trainer->parameters.values + offset, n, err);
 }
 
-/* Into the next tensor of the writer, piece by piece. */
+/* The parameters or the optimiser's states, piece by piece, as the next tensor of the writer. */
 static qrun_status write_tensor(const qrun_trainer *trainer, qr_safetensors_writer *writer, bool parameters,
-                                size_t n_bytes, void *staging, uint64_t *checksum, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (size_t done = 0; done < n_bytes && status == QRUN_OK; done += COPY_BYTES) {
+                                void *staging, uint64_t *checksum, qr_error *err) {
+    const size_t n_bytes =
+        parameters ? qr_parameters_bytes(&trainer->parameters) : qr_optimizer_states_bytes(trainer->optimizer);
+    for (size_t done = 0; done < n_bytes; done += COPY_BYTES) {
         const size_t n = n_bytes - done < COPY_BYTES ? n_bytes - done : COPY_BYTES;
-        status = read_bytes(trainer, parameters, done, n, staging, err);
-        if (status == QRUN_OK) {
-            *checksum = qr_hash_words(*checksum, staging, n);
-            status = qr_safetensors_writer_write(writer, staging, n, err);
-        }
+        QR_RETURN_IF_ERROR(read_bytes(trainer, parameters, done, n, staging, err));
+        *checksum = qr_hash_words(*checksum, staging, n);
+        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, staging, n, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* The tensors, in the order of the checksum: the file has them by falling alignment of their types. */
 static qrun_status write_state(const qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
-    const size_t n_parameters = qr_parameters_bytes(&trainer->parameters);
-    const size_t n_optimizer = qr_optimizer_states_bytes(trainer->optimizer);
+    const int64_t n_optimizer = (int64_t)qr_optimizer_states_bytes(trainer->optimizer);
     const qr_safetensors_spec specs[] = {{"parameters", QR_DTYPE_F32, 1, {trainer->parameters.n_floats}},
-                                         {"optimizer", QR_DTYPE_U8, 1, {(int64_t)n_optimizer}}};
+                                         {"optimizer", QR_DTYPE_U8, 1, {n_optimizer}}};
     qr_safetensors_writer *writer = NULL;
     void *staging = qr_alloc(COPY_BYTES);
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "a checkpoint", COPY_BYTES)); }
     QR_TRY(qr_safetensors_writer_create(folder, "state", specs, QR_COUNT_OF(specs), 0, &writer, err));
     for (const qr_safetensors_spec *spec; (spec = qr_safetensors_writer_next(writer)) != NULL;) {
-        const bool parameters = spec == &specs[0];
-        QR_TRY(
-            write_tensor(trainer, writer, parameters, parameters ? n_parameters : n_optimizer, staging, checksum, err));
+        QR_TRY(write_tensor(trainer, writer, spec == &specs[0], staging, checksum, err));
     }
     status = qr_safetensors_writer_commit(writer, err);
     writer = NULL;
@@ -133,45 +130,47 @@ out:
     return status;
 }
 
-/* A member of state.json: an integer from 0 or a number, never both. */
-typedef struct state_member {
+/* The members of state.json, in the order of the file: fields of the trainer's state, and the checksum of the tensors.
+ */
+typedef enum member_kind { MEMBER_CHECKSUM, MEMBER_COUNT, MEMBER_NUMBER } member_kind;
+#define COUNT(name, field) \
+    { .key = name, .kind = MEMBER_COUNT, .offset = offsetof(qr_train_state, field) }
+#define NUMBER(name, field, least, most) \
+    { .key = name, .kind = MEMBER_NUMBER, .offset = offsetof(qr_train_state, field), .low = least, .high = most }
+static const struct {
     const char *key;
-    int64_t *count;
-    double *number;
-    double low, high; /* of a number */
-} state_member;
+    member_kind kind;
+    size_t offset; /* of an int64_t, or of a double from low to high */
+    double low, high;
+} members[] = {
+    COUNT("step", step),
+    COUNT("updates", updates),
+    COUNT("epoch", cursor.epoch),
+    COUNT("window", cursor.batch),
+    NUMBER("loss_scale", loss_scale.factor, 1, FLT_MAX),
+    COUNT("good_steps", loss_scale.good_steps),
+    {.key = "checksum"},
+    COUNT("evaluated_step", evaluated_step),
+    COUNT("best_step", best_step),
+    NUMBER("best_loss", best_loss, -1e300, 1e300),
+    COUNT("n_not_better", n_not_better),
+};
+#undef COUNT
+#undef NUMBER
 
-enum { N_STATE_MEMBERS = 11 };
-typedef struct state_members {
-    state_member list[N_STATE_MEMBERS];
-} state_members;
-
-/* In the order of the file, which has the checksum of the tensors before "evaluated_step". */
-static state_members members_of(qr_train_state *s) {
-    return (state_members){{{.key = "step", .count = &s->step},
-                            {.key = "updates", .count = &s->updates},
-                            {.key = "epoch", .count = &s->cursor.epoch},
-                            {.key = "window", .count = &s->cursor.batch},
-                            {.key = "loss_scale", .number = &s->loss_scale.factor, .low = 1, .high = FLT_MAX},
-                            {.key = "good_steps", .count = &s->loss_scale.good_steps},
-                            {.key = "checksum"},
-                            {.key = "evaluated_step", .count = &s->evaluated_step},
-                            {.key = "best_step", .count = &s->best_step},
-                            {.key = "best_loss", .number = &s->best_loss, .low = -1e300, .high = 1e300},
-                            {.key = "n_not_better", .count = &s->n_not_better}}};
-}
-
-static qrun_status write_position(qr_train_state state, const char *folder, uint64_t checksum, qr_error *err) {
-    const state_members members = members_of(&state);
+static qrun_status write_position(const qr_train_state *state, const char *folder, uint64_t checksum, qr_error *err) {
     qr_buffer text = {0};
     qr_buffer_append_text(&text, "{\"version\":1");
-    for (int i = 0; i < N_STATE_MEMBERS; i++) {
-        const state_member *member = &members.list[i];
+    for (size_t i = 0; i < QR_COUNT_OF(members); i++) {
+        const void *field = (const unsigned char *)state + members[i].offset;
         char value[QR_NUMBER_BYTES];
-        (void)snprintf(value, sizeof value, "\"%016" PRIx64 "\"", checksum);
-        if (member->count != NULL) { qr_number_format_digits((double)*member->count, 17, value); }
-        if (member->number != NULL) { qr_number_format_digits(*member->number, 17, value); }
-        qr_buffer_append_format(&text, ",\"%s\":%s", member->key, value);
+        if (members[i].kind == MEMBER_CHECKSUM) {
+            (void)snprintf(value, sizeof value, "\"%016" PRIx64 "\"", checksum);
+        } else {
+            const bool is_count = members[i].kind == MEMBER_COUNT;
+            qr_number_format_digits(is_count ? (double)*(const int64_t *)field : *(const double *)field, 17, value);
+        }
+        qr_buffer_append_format(&text, ",\"%s\":%s", members[i].key, value);
     }
     qr_buffer_append_text(&text, "}\n");
     const qrun_status status = qr_buffer_ok(&text) ? write_text(folder, "state.json", text.data, err)
@@ -193,7 +192,7 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     QR_TRY(qr_folder_writer_open(&folder, path, error));
     QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
-    QR_TRY(write_position(trainer->state, folder.partial_path, checksum, error));
+    QR_TRY(write_position(&trainer->state, folder.partial_path, checksum, error));
     QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, error));
     if (trainer->restarts) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
     trainer->restarts = false;
@@ -258,17 +257,16 @@ static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, ch
 }
 
 static qrun_status read_position(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
-    const state_members members = members_of(state);
-    for (int i = 0; i < N_STATE_MEMBERS; i++) {
-        const state_member *m = &members.list[i];
-        if (qr_json_is_null(qr_json_get(object, m->key))) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks \"%s\"; `restart` begins again", folder,
-                           m->key);
+    for (size_t i = 0; i < QR_COUNT_OF(members); i++) {
+        const char *key = members[i].key;
+        void *field = (unsigned char *)state + members[i].offset;
+        if (qr_json_is_null(qr_json_get(object, key))) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks \"%s\"; `restart` begins again", folder, key);
         }
-        if (m->count != NULL) {
-            QR_RETURN_IF_ERROR(qr_json_get_int(object, m->key, 0, INT64_C(1) << 52, m->count, folder, err));
-        } else if (m->number != NULL) {
-            QR_RETURN_IF_ERROR(qr_json_get_double(object, m->key, m->low, m->high, m->number, folder, err));
+        if (members[i].kind == MEMBER_COUNT) {
+            QR_RETURN_IF_ERROR(qr_json_get_int(object, key, 0, INT64_C(1) << 52, field, folder, err));
+        } else if (members[i].kind == MEMBER_NUMBER) {
+            QR_RETURN_IF_ERROR(qr_json_get_double(object, key, members[i].low, members[i].high, field, folder, err));
         }
     }
     if (state->updates <= state->step && state->evaluated_step <= state->step &&

@@ -44,11 +44,9 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
     if (trainer->epoch_plan != NULL && trainer->planned_epoch == epoch) { return QRUN_OK; }
     const qr_batch_options options = qr_trainer_batch_options(trainer, true);
     qr_batch_plan *plan;
-    const qrun_status status =
-        trainer->loader != NULL
-            ? qr_train_loader_plan_epoch(trainer->loader, &trainer->view, &options, epoch, &plan, err)
-            : qr_batch_plan_create(&trainer->view, &options, epoch, &plan, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(trainer->loader != NULL
+                           ? qr_train_loader_plan_epoch(trainer->loader, &trainer->view, &options, epoch, &plan, err)
+                           : qr_batch_plan_create(&trainer->view, &options, epoch, &plan, err));
     qr_batch_plan_destroy(trainer->epoch_plan);
     trainer->epoch_plan = plan;
     trainer->planned_epoch = epoch;

@@ -37,25 +37,24 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
 /* Sums over the plan's micro-batches; n_targets and n_tokens count them. */
 static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, double *loss,
                               qrun_train_metrics *metrics, qr_error *err) {
-    qrun_status status = QRUN_OK;
     const int64_t n_micro_batches = qr_batch_plan_micro_batches(plan);
     int64_t n_examples = 0;
-    for (int64_t i = 0; i < n_micro_batches && status == QRUN_OK; i++) {
+    for (int64_t i = 0; i < n_micro_batches; i++) {
         const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, i);
-        const qr_micro_source source = {trainer->eval_view.dataset, plan, i}, next = {source.dataset, plan, i + 1};
+        qr_micro_source source = {.dataset = trainer->eval_view.dataset, .plan = plan, .index = i};
         const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
         double sum = 0;
-        if (i + 1 < n_micro_batches) { qr_train_loader_prepare(trainer->loader, &next); }
-        status = qr_train_pass_run(trainer->pass, batch, 0, false, &sum, err);
+        if (++source.index < n_micro_batches) { qr_train_loader_prepare(trainer->loader, &source); }
+        QR_RETURN_IF_ERROR(qr_train_pass_run(trainer->pass, batch, 0, false, &sum, err));
         *loss += sum;
         metrics->n_tokens += micro.n_tokens;
         metrics->n_target_tokens += micro.n_targets;
         n_examples += micro.n_examples;
-        const bool continues = status != QRUN_OK || trainer->progress == NULL ||
-                               trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n);
-        if (!continues) { status = qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled"); }
+        if (trainer->progress != NULL && !trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n)) {
+            return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+        }
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status run_evaluation(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {

@@ -11,11 +11,6 @@
 
 /* ---- Its shape --------------------------------------------------------------------------------------------------- */
 
-static const char *last_component(const char *module) {
-    const char *dot = strrchr(module, '.');
-    return dot != NULL ? dot + 1 : module;
-}
-
 static qrun_status check_uniform(const qr_adapter *adapter, const char *folder, qr_error *err) {
     if (adapter->n_parameters > 0) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: has %s trained whole; training cannot continue from that",
@@ -58,9 +53,11 @@ static qrun_status check_given(const qr_adapter *adapter, const char *folder, co
 static char *list_targets(const qr_adapter *adapter) {
     qr_buffer text = {0};
     for (size_t i = 0; i < adapter->n_modules; i++) {
-        const char *name = last_component(adapter->modules[i].name);
+        const char *name = qr_lora_target_name(adapter->modules[i].name);
         bool seen = false;
-        for (size_t j = 0; j < i && !seen; j++) { seen = strcmp(last_component(adapter->modules[j].name), name) == 0; }
+        for (size_t j = 0; j < i && !seen; j++) {
+            seen = strcmp(qr_lora_target_name(adapter->modules[j].name), name) == 0;
+        }
         if (!seen) { qr_buffer_append_format(&text, "%s%s", i > 0 ? "," : "", name); }
     }
     return qr_buffer_take(&text);

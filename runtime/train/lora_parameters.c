@@ -9,26 +9,24 @@
 #include "loaders/files/stored_weight.h"
 #include "runtime/model/adapter.h"
 
-enum { OUTPUT_ALIGNMENT = 16 };
 #include "runtime/train/whole_parameters.h"
+
+enum { OUTPUT_ALIGNMENT = 16 };
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
 static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT; }
 
-/* "q_proj" of "model.layers.%d.self_attn.q_proj". */
-static const char *last_component(const char *module) {
+const char *qr_lora_target_name(const char *module) {
     const char *dot = strrchr(module, '.');
     return dot != NULL ? dot + 1 : module;
 }
 
 static bool is_listed(const char *targets, const char *name) {
     const size_t length = strlen(name);
-    for (const char *at = targets; *at != '\0';) {
-        const char *comma = strchr(at, ',');
-        const size_t n = comma != NULL ? (size_t)(comma - at) : strlen(at);
-        if (n == length && memcmp(at, name, n) == 0) { return true; }
-        at += n + (comma != NULL);
+    for (const char *at = targets; *at != '\0'; at += strspn(at, ",")) {
+        if (strcspn(at, ",") == length && memcmp(at, name, length) == 0) { return true; }
+        at += strcspn(at, ",");
     }
     return false;
 }
@@ -37,7 +35,7 @@ static bool is_target(const qrun_model *model, const char *targets, qr_tensor_ro
     if (strcmp(targets, "all") == 0) { return true; }
     if (strcmp(targets, "attn") == 0) { return is_attention(role); }
     if (strcmp(targets, "mlp") == 0) { return !is_attention(role); }
-    return is_listed(targets, last_component(model->family->modules[role]));
+    return is_listed(targets, qr_lora_target_name(model->family->modules[role]));
 }
 
 typedef struct choose_state {
@@ -57,29 +55,30 @@ static qrun_status choose_linear(void *arg, qr_linear_layer *linear, int64_t lay
                          .role = role,
                          .in = linear->weight.desc.cols,
                          .out = linear->weight.desc.rows};
-    qr_parameter factor = {
-        .kind = QR_PARAMETER_LORA_A, .role = role, .layer = layer, .rows = lora->rank, .cols = pair.in};
-    qrun_status status = qr_parameters_add(state->parameters, factor, &pair.a_offset, err);
-    if (status != QRUN_OK) { return status; }
-    factor.kind = QR_PARAMETER_LORA_B;
-    factor.rows = pair.out;
-    factor.cols = lora->rank;
-    QR_RETURN_IF_ERROR(qr_parameters_add(state->parameters, factor, &pair.b_offset, err));
+    const struct {
+        qr_parameter_kind kind;
+        int64_t rows, cols, *offset;
+    } factors[] = {{QR_PARAMETER_LORA_A, lora->rank, pair.in, &pair.a_offset},
+                   {QR_PARAMETER_LORA_B, pair.out, lora->rank, &pair.b_offset},
+                   {QR_PARAMETER_LORA_MAGNITUDE, 1, pair.out, &pair.magnitude_offset}};
+    for (int i = 0; i < (lora->dora ? 3 : 2); i++) {
+        const qr_parameter factor = {
+            .kind = factors[i].kind, .role = role, .layer = layer, .rows = factors[i].rows, .cols = factors[i].cols};
+        QR_RETURN_IF_ERROR(qr_parameters_add(state->parameters, factor, factors[i].offset, err));
+    }
     if (lora->dora) {
-        factor = (qr_parameter){
-            .kind = QR_PARAMETER_LORA_MAGNITUDE, .role = role, .layer = layer, .rows = 1, .cols = pair.out};
-        status = qr_parameters_add(state->parameters, factor, &pair.magnitude_offset, err);
         pair.output_offset = lora->n_outputs;
         lora->n_outputs += qr_round_up(pair.out, OUTPUT_ALIGNMENT);
     }
     lora->pair_of_slot[linear->slot] = lora->n_pairs;
     lora->pairs[lora->n_pairs++] = pair;
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options *options, qr_error *err) {
     if (options->rank < 1 || options->rank > QR_MAX_LORA_RANK) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "rank must be 1 to %d, not %d", QR_MAX_LORA_RANK, options->rank);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`rank` must be from 1 to %d, not %d", QR_MAX_LORA_RANK,
+                       options->rank);
     }
     const qrun_model *model = p->model;
     qr_lora_layers *lora = &p->lora;
@@ -98,7 +97,8 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     if (lora->n_pairs > 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "no linear layer of this %s model is called \"%s\"; use all, attn, mlp, or names such as %s",
-                   model->family->name, options->targets, last_component(model->family->modules[QR_ROLE_ATTN_OUT]));
+                   model->family->name, options->targets,
+                   qr_lora_target_name(model->family->modules[QR_ROLE_ATTN_OUT]));
 }
 
 const qr_lora_pair *qr_lora_pair_of(const qr_parameters *p, const qr_linear_layer *linear) {
@@ -158,7 +158,7 @@ qrun_status qr_lora_parameters_refresh(qr_parameters *p, void *workspace, qr_err
     return status;
 }
 
-/* B is zero as yet, so the norms are those of the frozen matrices. */
+/* B is still zero, so the norms are those of the frozen matrices. */
 static qrun_status put_magnitudes(qr_parameters *p, qr_error *err) {
     qr_backend *backend = p->model->context->backend;
     const size_t n_bytes = qr_lora_parameters_workspace(p);

@@ -14,15 +14,18 @@ typedef struct qr_lora_options {
     uint64_t seed;
 } qr_lora_options;
 
+/* "q_proj" of "model.layers.0.self_attn.q_proj": the name of a layer among targets. Lent. */
+const char *qr_lora_target_name(const char *module);
+
 /* Chooses the layers and adds their factors to the parameters (whose model is set); no device memory yet.
- * QRUN_ERROR_ARGUMENT when nothing is chosen. What is half done is given back by qr_parameters_destroy. */
+ * QRUN_ERROR_ARGUMENT when targets name no layer. Also after an error, qr_parameters_destroy releases everything. */
 qrun_status qr_lora_parameters_describe(qr_parameters *parameters, const qr_lora_options *options, qr_error *err);
 
 /* Makes the table and initialises the factors, whose arenas exist, as PEFT does: A kaiming-uniform(√5), B zero,
  * magnitudes the norms of the frozen matrices' rows. */
 qrun_status qr_lora_parameters_create(qr_parameters *parameters, uint64_t seed, qr_error *err);
 
-/* DoRA: norms and ratios from the parameters as they are. workspace: qr_lora_parameters_workspace bytes. Does nothing
+/* DoRA: norms and ratios from the current parameters. workspace: qr_lora_parameters_workspace bytes. Does nothing
  * for plain LoRA. */
 qrun_status qr_lora_parameters_refresh(qr_parameters *parameters, void *workspace, qr_error *err);
 size_t qr_lora_parameters_workspace(const qr_parameters *parameters);

@@ -28,7 +28,7 @@ struct qr_optimizer {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Fills tensors [p->n] with places in memory (NULL: only counts). */
+/* Lays out the states of all tensors in memory (NULL: only counts); tensors [p->n] may be NULL too. */
 static size_t place_states(const qr_parameters *p, qrun_optimizer kind, void *memory, qr_tensor_states *tensors) {
     qr_layout layout = {memory, 0};
     for (int64_t i = 0; i < p->n; i++) {
@@ -137,7 +137,7 @@ qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offse
     qr_backend *backend = optimizer->parameters->model->context->backend;
     const unsigned char *from = (const unsigned char *)optimizer->states + offset;
     if (!optimizer->options.offload) { return backend->copy_out(backend, host, from, n_bytes, err); }
-    const qrun_status status = backend->sync(backend, err); /* the last pieces may be on their way back */
+    const qrun_status status = backend->sync(backend, err); /* the last pieces may still be in transfer */
     if (status == QRUN_OK) { memcpy(host, from, n_bytes); }
     return status;
 }
@@ -154,7 +154,7 @@ qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, si
 
 /* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
 
-/* What every op is told: where in the arenas, and this step's numbers. p NULL: sizes only. */
+/* Arguments that all ops have. p NULL: sizes only. */
 typedef struct step_numbers {
     int64_t step;
     float lr, grad_scale, weight_decay;
@@ -255,7 +255,7 @@ size_t qr_optimizer_workspace(const qr_parameters *p, const qr_optimizer_options
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-/* What decays: as in the Hugging Face Trainer, everything but biases and the weights of norms. */
+/* As in the Hugging Face Trainer, everything decays but biases and the weights of norms. */
 static float decay_of(const qr_optimizer_options *options, const qr_parameter *parameter) {
     const bool exempt = parameter->kind == QR_PARAMETER_NORM || parameter->kind == QR_PARAMETER_BIAS;
     const bool decays = options->decay_all || !exempt;
@@ -286,7 +286,7 @@ static qrun_status run_op(qr_optimizer *o, const qr_tensor_states *f, const step
     return qr_adamw(backend, &args, workspace, err);
 }
 
-/* Tells an op where its piece is, with its states where they are now. */
+/* Runs the op on a piece whose states are on the device. */
 static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, const step_numbers *common,
                               void *workspace, qr_error *err) {
     const qr_parameter *parameter = piece->parameter;
@@ -298,7 +298,7 @@ static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, co
     return run_op(o, piece, &numbers, workspace, err);
 }
 
-/* The piece behind `last` (NULL: the first of all), in host memory; false where there is none. */
+/* The piece after `last` (NULL: the first of all), in host memory; false where there is none. */
 static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_tensor_states *next) {
     int64_t i = last != NULL ? last->parameter - o->parameters->list : 0;
     int64_t first = last != NULL ? last->first + qr_tensor_states_elements(last) : 0;
@@ -308,40 +308,30 @@ static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_t
     return true;
 }
 
-/* Begins to bring a piece to a stage; *ticket is the end of that. */
+/* Begins the transfer of a piece's states between host memory and its stage; *ticket is its end. */
+static qrun_status transfer_states(qr_optimizer *o, const qr_tensor_states *held, const qr_tensor_states *staged,
+                                   bool to_stage, uint64_t *ticket, qr_error *err) {
+    qr_backend *backend = o->parameters->model->context->backend;
+    for (int a = 0; a < QR_STATE_ARRAYS; a++) {
+        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
+        if (n_bytes == 0) { continue; }
+        QR_RETURN_IF_ERROR(
+            to_stage ? backend->transfer_in(backend, staged->arrays[a], held->arrays[a], n_bytes, ticket, err)
+                     : backend->transfer_out(backend, held->arrays[a], staged->arrays[a], n_bytes, ticket, err));
+    }
+    return QRUN_OK;
+}
+
 static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void *stage, qr_tensor_states *staged,
                             uint64_t *ticket, qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
     qr_layout layout = {stage, 0};
-    qrun_status status = QRUN_OK;
     *staged = *held;
     qr_tensor_states_place(o->options.kind, staged, &layout);
-    for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
-        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
-        if (n_bytes > 0) {
-            status = backend->transfer_in(backend, staged->arrays[a], held->arrays[a], n_bytes, ticket, err);
-        }
-    }
-    return status;
+    return transfer_states(o, held, staged, true, ticket, err);
 }
 
-/* Begins to bring it back. */
-static qrun_status stage_out(qr_optimizer *o, const qr_tensor_states *staged, const qr_tensor_states *held,
-                             qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
-    uint64_t ticket;
-    qrun_status status = QRUN_OK;
-    for (int a = 0; a < QR_STATE_ARRAYS && status == QRUN_OK; a++) {
-        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
-        if (n_bytes > 0) {
-            status = backend->transfer_out(backend, held->arrays[a], staged->arrays[a], n_bytes, &ticket, err);
-        }
-    }
-    return status;
-}
-
-/* The next piece is on its way while one is updated. It goes to the stage of the one before, which goes back first:
- * transfers keep their order. */
+/* The next piece is transferred while one is updated. It uses the stage of the piece before, whose states are sent back
+ * first: transfers keep their order. */
 static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, void *workspace, qr_error *err) {
     qr_backend *backend = o->parameters->model->context->backend;
     qr_tensor_states held[N_STAGES], staged[N_STAGES];
@@ -357,7 +347,7 @@ static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, 
         }
         QR_RETURN_IF_ERROR(backend->transfer_wait(backend, arrival[at], err));
         QR_RETURN_IF_ERROR(step_piece(o, &staged[at], numbers, workspace, err));
-        QR_RETURN_IF_ERROR(stage_out(o, &staged[at], &held[at], err));
+        QR_RETURN_IF_ERROR(transfer_states(o, &held[at], &staged[at], false, &arrival[at], err));
         at = next;
     }
     return QRUN_OK;
@@ -367,9 +357,8 @@ qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate
                               qr_error *err) {
     const step_numbers numbers = {.step = step, .lr = learning_rate, .grad_scale = grad_scale};
     if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < o->parameters->n && status == QRUN_OK; i++) {
-        status = step_piece(o, &o->tensors[i], &numbers, workspace, err);
+    for (int64_t i = 0; i < o->parameters->n; i++) {
+        QR_RETURN_IF_ERROR(step_piece(o, &o->tensors[i], &numbers, workspace, err));
     }
-    return status;
+    return QRUN_OK;
 }

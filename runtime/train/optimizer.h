@@ -4,14 +4,14 @@
 
 #include "runtime/model/parameters.h"
 
-/* Zeroed fields are the defaults. */
+/* Zeroed: the defaults. */
 typedef struct qr_optimizer_options {
     qrun_optimizer kind;
     float weight_decay;
     bool decay_all;         /* norms and biases too, which otherwise never decay, as in the Hugging Face Trainer */
     float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): B learns at so many times the rate of the rest; 0: 1 */
     bool offload;           /* states in host memory: a step streams them through two stages on the device */
-    int64_t stage_elements; /* offload: of a tensor at a time, a multiple of 256; 0: 2^20 */
+    int64_t stage_elements; /* offload: of a tensor staged at a time, a multiple of 256; 0: 2^20 */
 } qr_optimizer_options;
 
 typedef struct qr_optimizer qr_optimizer;
@@ -25,7 +25,7 @@ qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_op
                                 qr_optimizer **optimizer, qr_error *err);
 void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
-/* The most workspace that its ops ask for. */
+/* The largest workspace of its ops. */
 size_t qr_optimizer_workspace(const qr_parameters *parameters, const qr_optimizer_options *options);
 
 /* Updates the parameters from grad_scale × their gradients; step counts from 1. The bits do not depend on offload. */

@@ -1,5 +1,5 @@
-/* The states of an optimiser: what each tensor has, how it lies in memory, and pieces of it, which a step on states
- * held in host memory takes one after the other. */
+/* The states of an optimiser: the arrays of each tensor, their layout in memory, and pieces of them, which a step on
+ * states in host memory takes one after the other. */
 #ifndef QR_RUNTIME_TRAIN_OPTIMIZER_STATES_H
 #define QR_RUNTIME_TRAIN_OPTIMIZER_STATES_H
 
@@ -22,23 +22,23 @@ enum { QR_STATE_BLOCK = 256 };
 typedef struct qr_tensor_states {
     const qr_parameter *parameter;
     int64_t first;                 /* element of the tensor */
-    int64_t rows, cols;            /* of the piece; of one that is not the whole tensor rows is 1 */
-    bool in_8bit;                  /* the codes of 8-bit AdamW; its small tensors have M and V */
+    int64_t rows, cols;            /* of the piece; rows is 1 unless it is the whole tensor */
+    bool in_8bit;                  /* has the codes of 8-bit AdamW, whose small tensors have M and V */
     void *arrays[QR_STATE_ARRAYS]; /* NULL: it has none */
 } qr_tensor_states;
 
-/* Those of a whole tensor, without memory. */
+/* The states of a whole tensor, without memory. */
 qr_tensor_states qr_tensor_states_make(qrun_optimizer kind, const qr_parameter *parameter);
 
-/* Elements [first, first + n) of a whole tensor, n at most `most` (a multiple of QR_STATE_BLOCK, and first as well).
- * Adafactor's states are those of whole rows and columns: a tensor is one piece. */
+/* Elements [first, first + n) of a whole tensor, n at most `most`. `most` and `first` are multiples of QR_STATE_BLOCK.
+ * Adafactor has states of whole rows and columns, so a tensor is one piece. */
 qr_tensor_states qr_tensor_states_piece(qrun_optimizer kind, const qr_tensor_states *whole, int64_t first,
                                         int64_t most);
 static inline int64_t qr_tensor_states_elements(const qr_tensor_states *states) { return states->rows * states->cols; }
 
 size_t qr_tensor_states_bytes(qrun_optimizer kind, const qr_tensor_states *states, qr_state_array array);
 
-/* Gives every array that it has its place (NULL while the layout counts). */
+/* Takes the memory of every array from the layout (NULL while that counts). */
 void qr_tensor_states_place(qrun_optimizer kind, qr_tensor_states *states, qr_layout *layout);
 
 #endif

@@ -7,18 +7,16 @@
 
 #include "base/alloc.h"
 #include "base/number.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/train/trainer.h"
 
 enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
 
 static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) {
-#define RANGE(name, most) \
-    { .field = #name, .value = (double)params->name, .high = (most) }
-    const struct {
-        const char *field;
-        double value, high;
-    } ranges[] = {
+#define RANGE(field, most) \
+    { .name = "`" #field "`", .value = (double)params->field, .high = (most) }
+    const qr_range ranges[] = {
         RANGE(rank, QR_MAX_LORA_RANK),
         RANGE(alpha, 1e6),
         RANGE(lora_dropout, 0.99),
@@ -44,12 +42,7 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(schedule, QRUN_SCHEDULE_CONSTANT),
     };
 #undef RANGE
-    for (size_t i = 0; i < QR_COUNT_OF(ranges); i++) {
-        if (ranges[i].value >= 0 && ranges[i].value <= ranges[i].high) { continue; } /* refuses NaN too */
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`%s` must be from 0 to %.10g, not %.10g", ranges[i].field,
-                       ranges[i].high, ranges[i].value);
-    }
-    return QRUN_OK;
+    return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
 }
 
 /* Fields that do not go together, and fields that need others. The first broken rule is the message. */
@@ -102,10 +95,7 @@ static bool copy_text(const char *text, char **copy) {
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
                                    qr_error *err) {
     *s = (qr_train_settings){0};
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_train_params has an unknown size; begin with QRUN_TRAIN_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, err));
     QR_RETURN_IF_ERROR(check_ranges(params, err));
     QR_RETURN_IF_ERROR(check_combinations(params, err));
     const int32_t rank = (int32_t)or_default(params->rank, DEFAULT_RANK);

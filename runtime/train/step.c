@@ -1,6 +1,7 @@
 /* A step: the gradients of its micro-batches added up, one update, and the position moved on by one batch. */
 #include <math.h>
 
+#include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/engine/machine.h"
@@ -24,20 +25,19 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *batc
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
-    const float loss_factor =
-        (float)scale->factor / (float)batch->n_targets; /* once, over all micro-batches of the step */
+    const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
     const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
-    qrun_status status = backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err);
-    for (int64_t i = 0; i < batch->n_micro_batches && status == QRUN_OK; i++) {
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err));
+    for (int64_t i = 0; i < batch->n_micro_batches; i++) {
         const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, batch->first + i};
         qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
         double sum = 0;
         prepare_next(trainer, batch, source.index);
         micro_batch.dropout_key = key;
-        status = qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, &sum, err);
+        QR_RETURN_IF_ERROR(qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, &sum, err));
         *loss += sum;
     }
-    return status;
+    return QRUN_OK;
 }
 
 static void advance(qrun_trainer *trainer) {
@@ -129,10 +129,7 @@ static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_er
 }
 
 qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error) {
-    if (metrics->struct_size != sizeof *metrics) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_train_metrics has an unknown size; begin with QRUN_TRAIN_METRICS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_metrics, metrics, error));
     QR_RETURN_IF_ERROR(check_not_done(trainer, done, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);
     qrun_status status = run_step(trainer, metrics, error);

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/adapter_export.h"
 #include "runtime/folders/model_export.h"
@@ -21,7 +22,8 @@ static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
     return busy ? qr_fail(err, QRUN_ERROR_BUSY, "the model has sessions or another trainer; end them first") : QRUN_OK;
 }
 
-/* The weights trained whole: with rows for all of the tokenizer's tokens where the examples have one without. */
+/* The weights trained whole. Where the examples have a token without a row, the tables get rows for all of the
+ * tokenizer's tokens. */
 static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     qrun_model *model = trainer->model;
     int64_t line = 0;
@@ -33,19 +35,17 @@ static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params
         path = params->eval_data;
     }
     if (has_new) { trainer->settings.whole.n_token_rows = qr_model_tokenizer_ids(model); }
-    const qrun_status status = qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err);
-    if (status != QRUN_OK || id < model->shape.vocab) { return status; }
+    QR_RETURN_IF_ERROR(qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err));
+    if (id < model->shape.vocab) { return QRUN_OK; }
     return qr_new_token_refuse(model, path, line, id, err);
 }
 
 static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     trainer->parameters.model = trainer->model;
-    if (trainer->settings.whole.full) {
-        const qrun_status status = qr_model_export_check(trainer->model, trainer->settings.out, err);
-        if (status != QRUN_OK) { return status; }
-    }
-    const qrun_status status = describe_whole(trainer, params, err);
-    if (status != QRUN_OK || trainer->settings.whole.full) { return status; }
+    const bool full = trainer->settings.whole.full;
+    if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
+    QR_RETURN_IF_ERROR(describe_whole(trainer, params, err));
+    if (full) { return QRUN_OK; }
     return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
 }
 
@@ -83,12 +83,12 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     made->progress_user = params->progress_user;
     made->on_metrics = params->on_metrics;
     made->metrics_user = params->metrics_user;
-    const bool goes_on = !params->restart && !params->random_tokens;
+    const bool resumes = !params->restart && !params->random_tokens;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
     QR_TRY(claim_model(made, error));
     if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
-    if (goes_on) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
+    if (resumes) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
     QR_TRY(describe_parameters(made, params, error));
     QR_TRY(qr_trainer_plan_memory(made, params, error));
@@ -96,7 +96,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(qr_trainer_make_fingerprint(made, error));
     QR_TRY(make_memory(made, error));
     made->restarts = params->restart;
-    if (goes_on) { QR_TRY(qr_trainer_resume(made, error)); }
+    if (resumes) { QR_TRY(qr_trainer_resume(made, error)); }
     QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
     made->first_step = made->state.step + 1;
 out:
@@ -182,33 +182,25 @@ out:
     return status;
 }
 
-/* ---- What it is -------------------------------------------------------------------------------------------------- */
+/* ---- Information ------------------------------------------------------------------------------------------------- */
 
-typedef struct epoch_tokens {
-    int64_t n_tokens, n_targets;
-} epoch_tokens;
-
-/* Of the examples that are trained on, those set aside for evaluation left out. */
-static epoch_tokens count_epoch(const qr_dataset_view *view) {
-    const qr_dataset_info *all = qr_dataset_get_info(view->dataset);
-    if (view->n == all->n_examples) { return (epoch_tokens){all->n_tokens, all->n_targets}; }
-    epoch_tokens epoch = {0};
+/* Of the examples that are trained on, without those set aside for evaluation. */
+static void count_epoch(const qr_dataset_view *view, const qr_dataset_info *all, qrun_train_info *info) {
+    info->n_tokens = all->n_tokens;
+    info->n_target_tokens = all->n_targets;
+    if (view->n == all->n_examples) { return; }
+    info->n_tokens = info->n_target_tokens = 0;
     for (int64_t k = 0; k < view->n; k++) {
         const qr_example example = qr_dataset_get(view->dataset, qr_dataset_view_index(view, k));
-        epoch.n_tokens += example.n_tokens;
-        epoch.n_targets += example.n_targets;
+        info->n_tokens += example.n_tokens;
+        info->n_target_tokens += example.n_targets;
     }
-    return epoch;
 }
 
 qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error) {
-    if (info->struct_size != sizeof *info) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_train_info has an unknown size; begin with QRUN_TRAIN_INFO_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_info, info, error));
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
     const qr_backend *backend = trainer->model->context->backend;
-    const epoch_tokens epoch = count_epoch(&trainer->view);
     *info = (qrun_train_info){
         .struct_size = sizeof *info,
         .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
@@ -218,8 +210,6 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .n_truncated = data->n_truncated,
         .n_bad_lines = data->n_bad,
         .first_bad = data->first_bad,
-        .n_tokens = epoch.n_tokens,
-        .n_target_tokens = epoch.n_targets,
         .n_trainable = qr_parameters_count(&trainer->parameters),
         .best_step = trainer->state.best_step,
         .best_loss = trainer->state.best_loss,
@@ -234,6 +224,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .peak_host_bytes = qr_device_memory_host_peak(backend),
         .flops_per_token = trainer->flops_per_token,
     };
+    count_epoch(&trainer->view, data, info);
     return QRUN_OK;
 }
 
@@ -245,8 +236,8 @@ const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n
 qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text, qrun_error *error) {
     *text = NULL;
     if (example < 0 || example >= qr_dataset_count(trainer->dataset)) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "there are %lld examples, so none is number %lld",
-                       (long long)qr_dataset_count(trainer->dataset), (long long)example);
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "example %lld does not exist: the examples are 0 to %lld",
+                       (long long)example, (long long)qr_dataset_count(trainer->dataset) - 1);
     }
     qr_buffer out = {0};
     const qrun_status status = qr_dataset_show(trainer->dataset, example, "\xC2\xAB", "\xC2\xBB", &out, error);
@@ -266,9 +257,9 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 }
 
 qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error) {
-    qrun_status status = qr_trainer_require_out(trainer, error);
-    if (status == QRUN_OK) { status = qr_folder_create(trainer->settings.out, error); }
-    return status == QRUN_OK ? qr_trainer_write_result(trainer, trainer->settings.out, error) : status;
+    QR_RETURN_IF_ERROR(qr_trainer_require_out(trainer, error));
+    QR_RETURN_IF_ERROR(qr_folder_create(trainer->settings.out, error));
+    return qr_trainer_write_result(trainer, trainer->settings.out, error);
 }
 
 /* ---- A whole run ------------------------------------------------------------------------------------------------- */
@@ -283,15 +274,14 @@ static qrun_status evaluate(qrun_trainer *trainer, qr_error *err) {
 }
 
 static qrun_status finish(qrun_trainer *trainer, qr_error *err) {
-    if (!trainer->holds_best) { QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err)); }
-    if (trainer->settings.load_best && !trainer->holds_best) {
-        QR_RETURN_IF_ERROR(qrun_trainer_load_best(trainer, err));
+    if (!trainer->holds_best) {
+        QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err));
+        if (trainer->settings.load_best) { QR_RETURN_IF_ERROR(qrun_trainer_load_best(trainer, err)); }
     }
-    QR_RETURN_IF_ERROR(qrun_trainer_export(trainer, err));
-    return QRUN_OK;
+    return qrun_trainer_export(trainer, err);
 }
 
-/* The checkpoint that a cancelled run leaves; the status stays QRUN_ERROR_CANCELLED unless that fails. */
+/* Saves the checkpoint of a cancelled run; returns QRUN_ERROR_CANCELLED unless saving fails. */
 static qrun_status leave(qrun_trainer *trainer, qr_error *err) {
     const int64_t step = trainer->state.step;
     if (step == 0) { return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled before the first step was done"); }

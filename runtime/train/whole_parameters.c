@@ -92,10 +92,11 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
         parameter.rows = module->matrix->desc.rows;
         parameter.cols = module->matrix->desc.cols;
     }
-    qrun_status status = add_tensor(p, module, &parameter, module->weight, err);
-    if (status != QRUN_OK || module->bias == NULL) { return status; }
-    parameter = (qr_parameter){
-        .kind = QR_PARAMETER_BIAS, .role = module->role, .layer = module->layer, .rows = 1, .cols = module->n};
+    QR_RETURN_IF_ERROR(add_tensor(p, module, &parameter, module->weight, err));
+    if (module->bias == NULL) { return QRUN_OK; }
+    parameter.kind = QR_PARAMETER_BIAS;
+    parameter.rows = 1;
+    parameter.cols = module->n;
     return add_tensor(p, module, &parameter, module->bias, err);
 }
 
@@ -131,11 +132,11 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
     describe_state state = {p, options};
     p->whole.full = options->full;
     if (!options->full && options->modules == NULL) { return QRUN_OK; }
-    qrun_status status = options->full ? QRUN_OK : refuse_unknown(p->model->family, options->modules, err);
-    if (status == QRUN_OK) { grow_tables(p, options); }
-    if (status == QRUN_OK) { status = qr_model_each_module(p->model, describe_module, &state, err); }
-    if (status == QRUN_OK) { p->whole.held_bytes = place_held(p, NULL); }
-    return status;
+    if (!options->full) { QR_RETURN_IF_ERROR(refuse_unknown(p->model->family, options->modules, err)); }
+    grow_tables(p, options);
+    QR_RETURN_IF_ERROR(qr_model_each_module(p->model, describe_module, &state, err));
+    p->whole.held_bytes = place_held(p, NULL);
+    return QRUN_OK;
 }
 
 /* ---- Values from the model's files ------------------------------------------------------------------------------- */
@@ -262,15 +263,14 @@ static qrun_status init_matrix(const qr_parameters *p, const qr_whole_options *o
                         .stream = (uint64_t)whole->parameter,
                         .std = initial_std(p->model, options, parameter->role),
                         .dst = staging};
-    qrun_status status = QRUN_OK;
-    for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {
+    for (int64_t first = 0; first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
         task.first = first * parameter->cols;
         task.n = n * parameter->cols;
         qr_threads_run(p->model->context->threads, qr_ceil_div(task.n, TASK_ELEMENTS), fill_normal, &task);
-        status = put_rows(p, parameter, first, n, staging, err);
+        QR_RETURN_IF_ERROR(put_rows(p, parameter, first, n, staging, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* Norms begin at 1, also where the family adds it; biases at 0. */
@@ -282,13 +282,12 @@ static qrun_status init_vector(const qr_parameters *p, const qr_whole_tensor *wh
 }
 
 static qrun_status init_values(const qr_parameters *p, const qr_whole_options *options, float *staging, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
+    for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *whole = &p->whole.tensors[i];
-        status =
-            whole->matrix != NULL ? init_matrix(p, options, whole, staging, err) : init_vector(p, whole, staging, err);
+        QR_RETURN_IF_ERROR(whole->matrix != NULL ? init_matrix(p, options, whole, staging, err)
+                                                 : init_vector(p, whole, staging, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- In the model's place ---------------------------------------------------------------------------------------- */
