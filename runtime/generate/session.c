@@ -148,7 +148,7 @@ static qrun_status refuse_budget(const qrun_model *model, const qr_forward_limit
                    advise(model, limits, !budget->by_device).text);
 }
 
-/* Pages by what the caller gave: tokens, a budget, or neither. `plan` holds everything but the pages. */
+/* The number of pages, by what the caller gave: tokens, a budget, or neither. `plan` has everything but the pages. */
 static qrun_status choose_pages(const qrun_model *model, const qrun_session_params *params,
                                 const qr_device_memory *memory, const qr_plan *plan, qr_session_sizes *sizes,
                                 qr_error *err) {

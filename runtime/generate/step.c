@@ -43,11 +43,9 @@ static void send_done(const qr_sequence *sequence, const char *reason, const cha
 /* ---- The end of samples and requests ----------------------------------------------------------------------------- */
 
 static void remove_waiting(qrun_session *session, const qr_sequence *sequence) {
-    for (qr_sequence **link = &session->waiting; *link != NULL; link = &(*link)->next) {
-        if (*link != sequence) { continue; }
-        *link = sequence->next;
-        return;
-    }
+    qr_sequence **link = &session->waiting;
+    while (*link != sequence) { link = &(*link)->next; }
+    *link = sequence->next;
 }
 
 static void close_sequence(qrun_session *session, qr_sequence *sequence) {
@@ -59,24 +57,17 @@ static void close_sequence(qrun_session *session, qr_sequence *sequence) {
 
 /* Frees the requests that are over. */
 static void sweep(qrun_session *session) {
-    pthread_mutex_lock(&session->lock);
-    qr_request *over = NULL;
     for (qr_request **link = &session->live; *link != NULL;) {
         qr_request *request = *link;
         if (request->n_open > 0) {
             link = &request->next;
             continue;
         }
+        pthread_mutex_lock(&session->lock); /* qrun_session_cancel walks the list */
         *link = request->next;
-        request->next = over;
-        over = request;
+        pthread_mutex_unlock(&session->lock);
+        qr_request_destroy(request, session->cache);
         session->counts.n_finished++;
-    }
-    pthread_mutex_unlock(&session->lock);
-    while (over != NULL) {
-        qr_request *next = over->next;
-        qr_request_destroy(over, session->cache);
-        over = next;
     }
 }
 
@@ -108,16 +99,13 @@ static void drain_descriptor(const qrun_session *session) {
 
 static void take_inbox(qrun_session *session) {
     pthread_mutex_lock(&session->lock);
-    qr_request *request = session->inbox;
-    session->inbox = NULL;
-    session->inbox_end = &session->inbox;
-    while (request != NULL) {
-        qr_request *next = request->next;
+    for (qr_request *request; (request = session->inbox) != NULL;) {
+        session->inbox = request->next;
         request->next = session->live;
         session->live = request;
         qr_sequence_enqueue(session, &request->sequences[0]);
-        request = next;
     }
+    session->inbox_end = &session->inbox;
     pthread_mutex_unlock(&session->lock);
 }
 

@@ -49,13 +49,13 @@ void qr_micro_arrays_fill(qr_micro_arrays *data, const qr_dataset *dataset, cons
 
 /* ---- Loading ahead ----------------------------------------------------------------------------------------------- */
 
-/* What the thread is to do: plan an epoch, where `view` is not NULL, and fill a slot with a micro-batch of it. */
+/* The thread's work: plan an epoch, where `view` is not NULL, and fill a slot with its first micro-batch. */
 typedef struct load_job {
     const qr_dataset_view *view;
     qr_batch_options options;
     int64_t epoch;
     qr_micro_source source; /* plan NULL until it is made; nothing is filled without one */
-    qr_batch_plan *planned; /* the loader's until it is given away; NULL also where there was no memory for it */
+    qr_batch_plan *planned; /* the loader's until plan_epoch returns it; NULL also where memory was short */
 } load_job;
 
 struct qr_train_loader {
@@ -63,12 +63,12 @@ struct qr_train_loader {
     void *memory; /* both slots */
     size_t slot_bytes;
     qr_micro_arrays slots[N_SLOTS];
-    int current; /* the slot that is lent; jobs fill the other one */
+    int current; /* the slot lent to the caller; jobs fill the other one */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t changed;
-    bool busy, ends; /* busy: the job is the thread's; otherwise the caller's */
+    bool busy, ends; /* busy: the thread works on the job; otherwise the caller may change it */
     load_job job;
 };
 
@@ -77,7 +77,7 @@ struct qr_train_loader {
 static void run_job(qr_train_loader *loader) {
     load_job *job = &loader->job;
     if (job->view != NULL) {
-        /* What fails here is tried again, and told, when the plan is asked for. */
+        /* A failure is not reported here: qr_train_loader_plan_epoch tries again. */
         (void)qr_batch_plan_create(job->view, &job->options, job->epoch, &job->planned, NULL);
         job->source = (qr_micro_source){job->view->dataset, job->planned, 0};
     }
@@ -102,7 +102,14 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-/* Until the job is the caller's. */
+static void raise_flag(qr_train_loader *loader, bool *flag) {
+    pthread_mutex_lock(&loader->lock);
+    *flag = true;
+    pthread_cond_broadcast(&loader->changed);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+/* Until the caller may change the job. */
 static void wait_for_job(qr_train_loader *loader) {
     pthread_mutex_lock(&loader->lock);
     while (loader->busy) { pthread_cond_wait(&loader->changed, &loader->lock); }
@@ -113,10 +120,7 @@ static void begin_job(qr_train_loader *loader, const load_job *job) {
     wait_for_job(loader);
     qr_batch_plan_destroy(loader->job.planned);
     loader->job = *job;
-    pthread_mutex_lock(&loader->lock);
-    loader->busy = true;
-    pthread_cond_broadcast(&loader->changed);
-    pthread_mutex_unlock(&loader->lock);
+    raise_flag(loader, &loader->busy);
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -139,8 +143,8 @@ qrun_status qr_train_loader_create(qr_backend *backend, int64_t max_tokens, int6
     pthread_cond_init(&made->changed, NULL);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_HOST, n_bytes, &made->memory, err));
     for (int i = 0; i < N_SLOTS; i++) {
-        void *place = (unsigned char *)made->memory + (size_t)i * made->slot_bytes;
-        (void)qr_micro_arrays_place(&made->slots[i], max_tokens, max_sequences, place);
+        void *slot = (unsigned char *)made->memory + (size_t)i * made->slot_bytes;
+        (void)qr_micro_arrays_place(&made->slots[i], max_tokens, max_sequences, slot);
     }
     made->started = pthread_create(&made->thread, NULL, serve, made) == 0;
     if (!made->started) { QR_TRY(qr_fail(err, QRUN_ERROR_MEMORY, "cannot start a thread to read the data")); }
@@ -155,10 +159,7 @@ void qr_train_loader_destroy(qr_train_loader *loader) {
     if (loader == NULL) { return; }
     if (loader->started) {
         wait_for_job(loader);
-        pthread_mutex_lock(&loader->lock);
-        loader->ends = true;
-        pthread_cond_broadcast(&loader->changed);
-        pthread_mutex_unlock(&loader->lock);
+        raise_flag(loader, &loader->ends);
         pthread_join(loader->thread, NULL);
     }
     qr_batch_plan_destroy(loader->job.planned);
@@ -178,7 +179,7 @@ const qr_train_batch *qr_train_loader_take(qr_train_loader *loader, const qr_mic
         const qr_micro_batch micro = qr_batch_plan_micro_batch(source->plan, source->index);
         qr_micro_arrays_fill(&loader->slots[1 - loader->current], source->dataset, &micro);
     }
-    loader->job.source = (qr_micro_source){0}; /* the other slot holds what was lent before */
+    loader->job.source = (qr_micro_source){0}; /* the other slot is overwritten next */
     loader->current = 1 - loader->current;
     return &loader->slots[loader->current].batch;
 }
@@ -203,8 +204,8 @@ qrun_status qr_train_loader_plan_epoch(qr_train_loader *loader, const qr_dataset
                                        qr_error *err) {
     wait_for_job(loader);
     load_job *job = &loader->job;
-    *plan = NULL;
     if (job->planned == NULL || job->view != view || job->epoch != epoch) {
+        *plan = NULL;
         qr_train_loader_forget(loader);
         return qr_batch_plan_create(view, options, epoch, plan, err);
     }

@@ -1,4 +1,4 @@
-/* Learning rates over a run, as transformers' get_scheduler gives them. */
+/* The learning rate over a run, as transformers' get_scheduler has it. */
 #ifndef QR_RUNTIME_TRAIN_SCHEDULE_H
 #define QR_RUNTIME_TRAIN_SCHEDULE_H
 

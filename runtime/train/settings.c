@@ -238,7 +238,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "batch_size", (double)s->batch_size, 17);
     put_bool(&text, "decay_all", s->optimizer.decay_all);
     put_number(&text, "loraplus_lr_ratio", (double)s->optimizer.lr_ratio_b, 9);
-    /* Evaluations decide where the run ends and what is exported only where that is asked for. */
+    /* Evaluations change the result only with early stopping or load_best. */
     put_number(&text, "eval_every", (double)(s->load_best ? s->eval_every : 0), 17);
     put_number(&text, "patience", (double)s->patience, 17);
     put_number(&text, "threshold", s->threshold, 17);

@@ -32,7 +32,7 @@ static qrun_status refuse_unknown(const qr_family *family, const char *names, qr
         }
         if (!known) {
             return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                           "no module of a %s model is called \"%.*s\"; its tables are %s and %s, its last norm %s",
+                           "a %s model has no module \"%.*s\"; its tables are %s and %s, its last norm %s",
                            family->name, (int)qr_min((int64_t)n_bytes, 60), at, family->modules[QR_ROLE_EMBEDDING],
                            family->modules[QR_ROLE_HEAD], family->modules[QR_ROLE_FINAL_NORM]);
         }
@@ -100,8 +100,8 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     return add_tensor(p, module, &parameter, module->bias, err);
 }
 
-/* Gives both tables, where both are trained, the rows that are asked for: in what describes them, so that everything is
- * planned for it. Nothing reads them before the new ones stand there. */
+/* Where both tables are trained, describes them with the wanted rows, so that everything is planned for them. Nothing
+ * reads the tables before the new ones exist. */
 static void grow_tables(qr_parameters *p, const qr_whole_options *options) {
     qrun_model *model = p->model;
     const bool both = options->full || (is_named(model->family, options->modules, QR_ROLE_EMBEDDING) &&
@@ -116,7 +116,7 @@ static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor)
     return !p->whole.full || (p->whole.own_vocab > 0 && qr_role_has_token_rows(p->list[tensor->parameter].role));
 }
 
-/* Places the matrices that stand beside the model's own (base NULL: only counts). */
+/* Places the matrices that are not in the model's own memory (base NULL: only counts). */
 static size_t place_held(qr_parameters *p, void *base) {
     const qr_backend *backend = p->model->context->backend;
     qr_layout layout = {base, 0};
@@ -163,7 +163,7 @@ static qrun_status find_stored(const qrun_model *model, const qr_safetensors *so
         return qr_module_find_vector(model, source, parameter->role, parameter->layer, suffix, parameter->cols, tensor,
                                      err);
     }
-    /* A head that is the embedding's matrix begins as a copy of it. */
+    /* A tied head begins as a copy of the embedding. */
     const bool tied = parameter->role == QR_ROLE_HEAD && model->shape.tied_head;
     const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
     const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
@@ -173,7 +173,7 @@ static qrun_status find_stored(const qrun_model *model, const qr_safetensors *so
     *tensor = stored.codes;
     if (stored.desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: is stored as %s, so it cannot be trained whole; take the original model, or leave it out",
+                   "%s: is stored as %s, so it cannot be trained whole; use the original model, or leave it out",
                    stored.codes->name, qr_weight_format_name(stored.desc.format));
 }
 
@@ -228,7 +228,7 @@ static qrun_status load_values(const qr_parameters *p, float *staging, qr_error 
     return status;
 }
 
-/* ---- Random values, as the families' models in transformers begin with ------------------------------------------- */
+/* ---- Random values, as transformers initialises each family ------------------------------------------------------ */
 
 typedef struct random_task {
     uint64_t seed, stream;
@@ -250,7 +250,7 @@ static double initial_std(const qrun_model *model, const qr_whole_options *optio
     const double range = model->config.initializer_range;
     const bool is_table = role == QR_ROLE_EMBEDDING || role == QR_ROLE_POSITION_EMBEDDING;
     if (is_table && options->embedding_std > 0) { return options->embedding_std; }
-    /* GPT-2 makes what is added to the residual stream smaller, by the number of additions. */
+    /* GPT-2 scales what is added to the residual stream by the number of additions. */
     const bool is_branch = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT;
     const bool is_gpt2 = model->family->family == QR_FAMILY_GPT2;
     return is_branch && is_gpt2 ? range / sqrt(2.0 * (double)model->shape.n_layers) : range;
@@ -290,7 +290,7 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
     return QRUN_OK;
 }
 
-/* ---- In the model's place ---------------------------------------------------------------------------------------- */
+/* ---- Use by the model -------------------------------------------------------------------------------------------- */
 
 static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
@@ -368,7 +368,7 @@ qrun_status qr_whole_parameters_refresh(qr_parameters *p, void *workspace, qr_er
 
 static const qr_whole_tensor *find_tensor(const qr_parameters *p, const qr_weight *matrix) {
     const qrun_model *model = p->model;
-    /* The embedding's matrix as head: one gradient of both. */
+    /* A tied head and the embedding have one gradient. */
     if (matrix == &model->head && model->head.data == model->embedding.data) { matrix = &model->embedding; }
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (p->whole.tensors[i].matrix == matrix) { return &p->whole.tensors[i]; }

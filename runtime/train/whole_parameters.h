@@ -1,14 +1,15 @@
-/* Weights that are trained whole: all of a model (full fine-tuning), or single modules beside LoRA (PEFT's
+/* Weights that are trained whole: all of a model (full fine-tuning), or single modules together with LoRA (PEFT's
  * modules_to_save).
  *
- * Their master values are F32, in the arena of the parameters. Norms and biases are used where they are: while the
- * parameters live, the model points into the arena. Matrices are held in the model's own format or the compute type,
- * and written anew from their masters after every update (qr_whole_parameters_refresh). Full fine-tuning writes them in
- * the model's own memory; single modules stand in other memory beside the frozen ones.
+ * Their master values are F32, in the arena of the parameters. While the parameters live, the model uses norms and
+ * biases directly from the arena. Matrices are held in the model's own format or the compute type, and written again
+ * from their masters after every update (qr_whole_parameters_refresh): in full fine-tuning to the model's own memory,
+ * for single modules to new memory, so that the frozen ones stay.
  *
- * Tables that get rows for new tokens stand in other memory in either case, and the model's vocabulary is theirs.
+ * Tables that get rows for new tokens are in new memory in both cases, and the model has their vocabulary.
  *
- * When the parameters end, a fully trained model keeps what it has learned; one with single modules is what it was. */
+ * When the parameters are destroyed, a fully trained model keeps the trained weights; one with single modules gets its
+ * original weights back. */
 #ifndef QR_RUNTIME_TRAIN_WHOLE_PARAMETERS_H
 #define QR_RUNTIME_TRAIN_WHOLE_PARAMETERS_H
 
@@ -19,19 +20,19 @@ typedef struct qr_whole_options {
     const char *modules; /* else: names with commas ("lm_head,embed_tokens"); NULL: none. A head that is the embedding's
                             matrix becomes one of its own, as in PEFT */
     bool random;         /* full: begin from random weights instead of the model's */
-    int64_t n_token_rows; /* that embedding and head are to have, where both are trained; what they have, or less: as
-                             they are. New rows begin at the mean of the old ones, or as random as these */
+    int64_t n_token_rows; /* wanted rows of embedding and head, where both are trained; never fewer than they have. New
+                             rows begin at the mean of the old ones, or as random as these */
     double embedding_std; /* random: of the embeddings; 0: as of the other matrices, the config's initializer_range */
     uint64_t seed;
 } qr_whole_options;
 
-/* Chooses the modules and adds their tensors to the parameters; no device memory yet. To be called before LoRA is
- * described, which leaves out what is trained whole. QRUN_ERROR_ARGUMENT for a name that is no module of the model, and
- * where a matrix is held quantised that would have to be trained. */
+/* Chooses the modules and adds their tensors to the parameters; no device memory yet. Call it before LoRA is described,
+ * which leaves out what is trained whole. QRUN_ERROR_ARGUMENT for a name that is not a module of the model, and where a
+ * matrix to be trained is held quantised. */
 qrun_status qr_whole_parameters_describe(qr_parameters *parameters, const qr_whole_options *options, qr_error *err);
 
-/* Fills the masters, whose arena exists, from the model's files or at random, and lets the model use them; to be
- * followed by a refresh. */
+/* Fills the masters, whose arena exists, from the model's files or at random, and lets the model use them. Call refresh
+ * next. */
 qrun_status qr_whole_parameters_create(qr_parameters *parameters, const qr_whole_options *options, qr_error *err);
 
 /* Writes the matrices from their masters: before the first step, and after every update. workspace:

@@ -213,7 +213,7 @@ static qrun_status generate(qrun_error *error) {
     n_failed_requests += record.n_errors;
     if (record.n_errors == 0) { CHECK_INT(record.n_done, 3); }
     params.user = &other;
-    /* The session goes on as if nothing had been. */
+    /* The session continues as if nothing had happened. */
     CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK);
     finish(&other, QRUN_OK);
     CHECK_INT(other.n_done, 3);
@@ -264,7 +264,7 @@ static void test_requests(void) {
     sweep("request of messages", submit_messages);
     sweep("request in JSON", submit_json);
     sweep("generate", generate);
-    CHECK_INT(n_failed_requests, 0); /* what was accepted needs no memory to go on */
+    CHECK_INT(n_failed_requests, 0); /* an accepted request allocates nothing more */
     sweep("perplexity", evaluate);
     qrun_session_destroy(session);
 }

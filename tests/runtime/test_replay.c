@@ -110,7 +110,7 @@ static void test_the_one_not_used_for_longest_makes_room(void) {
     CHECK_INT(step(&r, 0, 1, 0), QRUN_OK);
     CHECK_INT(step(&r, 100, 1, 0), QRUN_OK);
     CHECK_INT(n_issued, issued);
-    CHECK_INT(step(&r, 1, 1, 0), QRUN_OK); /* anew, in place of 2 */
+    CHECK_INT(step(&r, 1, 1, 0), QRUN_OK); /* recorded again, in place of 2 */
     CHECK_INT(n_issued, issued + 1);
     CHECK(!fake.recordings[2].is_alive);
     qr_replay_clear(&r);

@@ -185,7 +185,7 @@ static void test_gemma3_f16(void) { run_model("models/gemma3", QRUN_QUANT_F16, Q
 static void test_llama_dynamic_rope(void) {
     run_model("models/llama-dynamic", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
-/* Rows of plain LoRA and of no adapter have the bits they have without DoRA beside them. */
+/* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
     run_model("models/llama", QRUN_QUANT_NF4, QRUN_DTYPE_F32, QRUN_KV_AUTO, adapters);

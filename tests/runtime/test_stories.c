@@ -11,7 +11,7 @@ static qrun_context *context;
 static qrun_model *open_model(const char *name, qrun_quant quant, qrun_dtype dtype) {
     const char *path = check_shared_data(name);
     if (path == NULL) {
-        check_skip("the real models are not beside this checkout (../shared/data)");
+        check_skip("the real models are not next to this checkout (../shared/data)");
         return NULL;
     }
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;

@@ -94,7 +94,7 @@ static void test_dropout_of_examples_alone_and_together(void) {
     check_alone_and_together("llama-dora");
 }
 
-static void test_dropout_draws_anew_each_step_and_not_in_evaluation(void) {
+static void test_dropout_changes_each_step_and_not_in_evaluation(void) {
     static training_batch batch;
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     training_options options = {QRUN_DTYPE_F32, "none", batch.batch.n_tokens, 0.3F};
@@ -170,7 +170,7 @@ static void test_dora_against_differences(void) {
 }
 
 /* With so small a probability nothing is dropped: what is left is that dropout takes DoRA's two products apart. */
-static void test_dora_behind_dropout_that_drops_nothing(void) {
+static void test_dora_after_dropout_that_drops_nothing(void) {
     static training_batch batch;
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     double sums[2];
@@ -201,10 +201,10 @@ int main(int argc, char **argv) {
     }
     CHECK_RUN(test_dropout_has_the_same_bits_under_every_policy);
     CHECK_RUN(test_dropout_of_examples_alone_and_together);
-    CHECK_RUN(test_dropout_draws_anew_each_step_and_not_in_evaluation);
+    CHECK_RUN(test_dropout_changes_each_step_and_not_in_evaluation);
     CHECK_RUN(test_dropout_against_differences);
     CHECK_RUN(test_dora_against_differences);
-    CHECK_RUN(test_dora_behind_dropout_that_drops_nothing);
+    CHECK_RUN(test_dora_after_dropout_that_drops_nothing);
     qrun_context_destroy(context);
     qr_json_free(golden_index);
     return check_end();

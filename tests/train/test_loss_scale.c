@@ -62,7 +62,7 @@ static void test_other_types_are_not_scaled(void) {
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
 /* Single examples of three improbable targets: at a scale of 65536 the gradients of their logits reach 20000, and those
- * behind them overflow. */
+ * after them overflow. */
 static bool write_improbable(const char *path) {
     FILE *file = fopen(path, "w");
     for (int i = 0; file != NULL && i < 6; i++) {

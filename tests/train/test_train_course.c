@@ -176,7 +176,7 @@ static void hear(void *user, const qrun_train_metrics *metrics) {
     if (h->n == h->cancel_after) { qrun_trainer_cancel(h->trainer); }
 }
 
-/* Runs to the end; cancelled after so many steps and evaluations, the run goes on as a new process would. */
+/* Runs to the end; cancelled after so many steps and evaluations, the run is resumed as a new process would. */
 static void run_in_parts(qrun_train_params params, int cancel_after, heard *all, qrun_train_info *info) {
     params.on_metrics = hear;
     params.metrics_user = all;

@@ -126,12 +126,12 @@ static void test_what_cannot_be_is_refused(void) {
 }
 
 /* What the run before has saved stays until this one has something of its own; then none of it is gone on from. */
-static void test_restart_begins_anew(void) {
+static void test_restart_begins_again(void) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model *model = trainer_open_model();
     qrun_train_params params = trainer_params(trainer_path("again"));
     double losses[12], again[12];
-    for (int part = 0; part < 3; part++) { /* steps 1 to 6; 1 to 3 anew; on from there */
+    for (int part = 0; part < 3; part++) { /* steps 1 to 6; 1 to 3 again; then the rest */
         params.restart = part == 1;
         qrun_trainer *trainer = trainer_create(model, &params);
         qrun_train_info info = QRUN_TRAIN_INFO_INIT;
@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_run_learns_in_the_planned_memory);
     CHECK_RUN(test_random_tokens_measure);
     CHECK_RUN(test_a_stopped_run_ends_as_one_that_was_not);
-    CHECK_RUN(test_restart_begins_anew);
+    CHECK_RUN(test_restart_begins_again);
     CHECK_RUN(test_what_cannot_be_is_refused);
     trainer_run_end();
     return check_end();

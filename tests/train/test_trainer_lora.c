@@ -158,7 +158,7 @@ static void test_a_poisoned_tensor_is_named(void) {
     }
     CHECK(backend->copy_out(backend, after, p->values, n_bytes, &error) == QRUN_OK);
     CHECK(memcmp(before, after, n_bytes) == 0);
-    poison = 0.01F; /* and it goes on from there */
+    poison = 0.01F; /* and it continues from there */
     CHECK(backend->copy_in(backend, p->values + last->a_offset, &poison, sizeof poison, &error) == QRUN_OK);
     CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && !metrics.skipped &&
           metrics.nonfinite == NULL);
@@ -167,7 +167,7 @@ static void test_a_poisoned_tensor_is_named(void) {
     qrun_model_destroy(model);
 }
 
-/* The first in the table's order, whatever stands behind it. */
+/* The first in the table's order, whatever comes after it. */
 static void test_the_first_tensor_is_found(void) {
     qrun_model *model = trainer_open_model();
     qrun_train_params params = trainer_params(trainer_path("first"));

@@ -1,6 +1,6 @@
 /* Whole weights through the public interface: full fine-tuning from the model's weights and from random ones, and
- * modules trained beside LoRA. Memory as planned, runs that go on to the byte, results that open. Uses the model in
- * examples/model. */
+ * modules trained together with LoRA. Memory as planned, runs that resume to the byte, results that open. Uses the
+ * model in examples/model. */
 #include "check.h"
 
 #include <math.h>
@@ -238,9 +238,9 @@ static void test_what_full_training_refuses(void) {
     CHECK_MSG(strstr(error.message, "nf4") != NULL, "%s", error.message);
 }
 
-/* ---- Modules beside LoRA ----------------------------------------------------------------------------------------- */
+/* ---- Modules with LoRA ------------------------------------------------------------------------------------------- */
 
-static void test_modules_beside_lora(void) {
+static void test_modules_with_lora(void) {
     double losses[12], again[12];
     qrun_error error = QRUN_ERROR_INIT;
     for (int part = 0; part < 3; part++) {
@@ -310,7 +310,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_stopped_full_run_ends_as_one_that_was_not);
     CHECK_RUN(test_random_weights_are_as_the_family_begins);
     CHECK_RUN(test_what_full_training_refuses);
-    CHECK_RUN(test_modules_beside_lora);
+    CHECK_RUN(test_modules_with_lora);
     CHECK_RUN(test_an_adapter_of_modules_is_served_alone);
     trainer_run_end();
     return check_end();

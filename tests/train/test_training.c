@@ -38,7 +38,7 @@ static void transpose_as_stored(const fixture *f, const qr_parameter *parameter,
 }
 
 /* The relative error of all gradients together against the golden file, each of them within `bound`. Of whole weights
- * the file may hold some only, and beside them no LoRA factors; else factors that it leaves out must be zero. */
+ * the file may hold some only, and no LoRA factors with them; else factors that it leaves out must be zero. */
 static double gradient_error(const fixture *f, const qr_safetensors *golden, double bound) {
     const bool full = f->parameters.whole.full;
     double difference = 0, size = 0;
