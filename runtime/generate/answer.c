@@ -17,9 +17,8 @@ static qrun_status push_token(qr_token_stream *stream, int32_t id, qr_buffer *ou
 }
 
 static qrun_status push_all(qr_token_stream *stream, const int32_t *ids, int64_t n, qr_buffer *out, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < n && status == QRUN_OK; i++) { status = push_token(stream, ids[i], out, err); }
-    return status;
+    for (int64_t i = 0; i < n; i++) { QR_RETURN_IF_ERROR(push_token(stream, ids[i], out, err)); }
+    return QRUN_OK;
 }
 
 /* Primes the decoder with an end of the prompt, at least PRIMING_TOKENS long and as short as gives any text: then the

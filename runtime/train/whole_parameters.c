@@ -14,18 +14,26 @@ enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
 /* ---- Which modules ----------------------------------------------------------------------------------------------- */
 
+/* The first of *names, which are separated by commas, is at *name; false where none is left. NULL: no names. */
+static bool take_name(const char **names, const char **name, size_t *n_bytes) {
+    *name = *names;
+    if (*name == NULL || **name == '\0') { return false; }
+    *n_bytes = strcspn(*name, ",");
+    *names += *n_bytes + ((*name)[*n_bytes] == ',');
+    return true;
+}
+
 static bool is_named(const qr_family *family, const char *names, qr_tensor_role role) {
-    for (const char *at = names; at != NULL && *at != '\0';) {
-        const size_t n_bytes = strcspn(at, ",");
+    size_t n_bytes;
+    for (const char *at; take_name(&names, &at, &n_bytes);) {
         if (qr_module_is_called(family, role, at, n_bytes)) { return true; }
-        at += n_bytes + (at[n_bytes] == ',');
     }
     return false;
 }
 
 static qrun_status refuse_unknown(const qr_family *family, const char *names, qr_error *err) {
-    for (const char *at = names; at != NULL && *at != '\0';) {
-        const size_t n_bytes = strcspn(at, ",");
+    size_t n_bytes;
+    for (const char *at; take_name(&names, &at, &n_bytes);) {
         bool known = false;
         for (int role = 0; role < QR_ROLE_COUNT && !known; role++) {
             known = qr_module_is_called(family, (qr_tensor_role)role, at, n_bytes);
@@ -36,7 +44,6 @@ static qrun_status refuse_unknown(const qr_family *family, const char *names, qr
                            family->name, (int)qr_min((int64_t)n_bytes, 60), at, family->modules[QR_ROLE_EMBEDDING],
                            family->modules[QR_ROLE_HEAD], family->modules[QR_ROLE_FINAL_NORM]);
         }
-        at += n_bytes + (at[n_bytes] == ',');
     }
     return QRUN_OK;
 }
@@ -195,19 +202,20 @@ static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *sou
     const qr_safetensors_tensor *tensor = NULL;
     void *grown = NULL;
     qr_safetensors_tensor all_rows;
-    qrun_status status = find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err);
-    if (status == QRUN_OK) {
-        all_rows = *tensor;
-        const bool has_new = whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0];
-        if (has_new) { status = qr_new_token_rows(tensor, parameter->rows, &grown, err); }
-        if (has_new) { all_rows.data = grown; }
+    qrun_status status;
+    QR_TRY(find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err));
+    all_rows = *tensor;
+    if (whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0]) {
+        QR_TRY(qr_new_token_rows(tensor, parameter->rows, &grown, err));
+        all_rows.data = grown;
     }
-    for (int64_t first = 0; status == QRUN_OK && first < parameter->rows; first += chunk_rows(parameter)) {
+    for (int64_t first = 0; first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
         convert_rows(&all_rows, parameter, transposed, first, n, staging);
-        status = put_rows(p, parameter, first, n, staging, err);
+        QR_TRY(put_rows(p, parameter, first, n, staging, err));
     }
-    if (status == QRUN_OK) { qr_safetensors_drop(source, tensor); }
+    qr_safetensors_drop(source, tensor);
+out:
     qr_free(grown);
     return status;
 }
@@ -220,10 +228,10 @@ static qrun_status load_values(const qr_parameters *p, float *staging, qr_error 
                        "`init_random` to train from random ones",
                        p->model->folder);
     }
-    qrun_status status = qr_safetensors_open(p->model->folder, &source, err);
-    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
-        status = load_tensor(p, source, &p->whole.tensors[i], staging, err);
-    }
+    qrun_status status;
+    QR_TRY(qr_safetensors_open(p->model->folder, &source, err));
+    for (int64_t i = 0; i < p->whole.n; i++) { QR_TRY(load_tensor(p, source, &p->whole.tensors[i], staging, err)); }
+out:
     qr_safetensors_close(source);
     return status;
 }

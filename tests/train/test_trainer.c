@@ -125,7 +125,38 @@ static void test_what_cannot_be_is_refused(void) {
     CHECK(!qr_file_exists(trainer_path("none/adapter_config.json")));
 }
 
-/* What the run before has saved stays until this one has something of its own; then none of it is gone on from. */
+/* Each rule about fields that do not go together, or need others, is the library's. */
+static void test_combinations_of_fields_are_refused(void) {
+    qrun_train_params params[12];
+    const char *const messages[] = {"`eval_data` and `eval_fraction` exclude each other",
+                                    "`early_stopping_patience` needs `eval_every`",
+                                    "`early_stopping_threshold` needs `early_stopping_patience`",
+                                    "`eval_every` needs `eval_data` or `eval_fraction`",
+                                    "`load_best` needs `eval_data` or `eval_fraction`",
+                                    "`batch_tokens` needs `batching=group`",
+                                    "`batch_size` and `batch_tokens` exclude each other",
+                                    "`full` does not begin from an adapter",
+                                    "options of adapters",
+                                    "`init_random` needs `full`",
+                                    "`init_embedding_std` needs `init_random`",
+                                    "`lora_dropout` must be from 0 to 0.99, not 1"};
+    for (int i = 0; i < 12; i++) { params[i] = trainer_params(trainer_path("none")); }
+    params[0].eval_data = params[0].data, params[0].eval_fraction = 0.1;
+    params[1].early_stopping_patience = 3;
+    params[2].early_stopping_threshold = 0.1;
+    params[3].eval_every = 5;
+    params[4].load_best = true;
+    params[5].batch_tokens = 96;
+    params[6].batching = QRUN_BATCHING_GROUP, params[6].batch_tokens = 96;
+    params[7].full = true, params[7].adapter = "some/adapter";
+    params[8].full = true; /* with a rank */
+    params[9].init_random = true;
+    params[10].full = true, params[10].rank = 0, params[10].init_embedding_std = 0.1;
+    params[11].lora_dropout = 1;
+    for (int i = 0; i < 12; i++) { trainer_expect_refusal(&params[i], QRUN_ERROR_ARGUMENT, messages[i]); }
+}
+
+/* What the run before has saved stays until this one saves; then nothing of it is left. */
 static void test_restart_begins_again(void) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model *model = trainer_open_model();
@@ -155,6 +186,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_stopped_run_ends_as_one_that_was_not);
     CHECK_RUN(test_restart_begins_again);
     CHECK_RUN(test_what_cannot_be_is_refused);
+    CHECK_RUN(test_combinations_of_fields_are_refused);
     trainer_run_end();
     return check_end();
 }
