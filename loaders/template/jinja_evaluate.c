@@ -45,7 +45,7 @@ static qr_jinja_value evaluate_unary(qr_jinja_run *run, const qr_jinja_node *nod
     return qr_jinja_binary(run, '-', qr_jinja_int(0), a);
 }
 
-static bool compare(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b) {
+bool qr_jinja_holds(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b) {
     switch (op) {
         case 'i': return qr_jinja_contains(run, b, a);
         case QR_JINJA_OP('!', 'i'): return !qr_jinja_contains(run, b, a);
@@ -64,7 +64,7 @@ static qr_jinja_value evaluate_comparison(qr_jinja_run *run, const qr_jinja_node
     qr_jinja_value left = qr_jinja_evaluate(run, node->a);
     for (const qr_jinja_node *operand = node->list; operand != NULL && !qr_jinja_failed(run); operand = operand->next) {
         const qr_jinja_value right = qr_jinja_evaluate(run, operand->a);
-        if (qr_jinja_failed(run) || !compare(run, operand->op, left, right)) { return qr_jinja_bool(false); }
+        if (qr_jinja_failed(run) || !qr_jinja_holds(run, operand->op, left, right)) { return qr_jinja_bool(false); }
         left = right;
     }
     return qr_jinja_bool(true);
@@ -133,7 +133,7 @@ qr_jinja_args qr_jinja_evaluate_args(qr_jinja_run *run, const qr_jinja_node *nod
             spread_named(run, &args, value);
         } else if (node->kind == QR_JINJA_SPREAD) {
             const qr_jinja_list *items = qr_jinja_iterate(run, value);
-            for (size_t i = 0; i < items->n_items; i++) { qr_jinja_list_append(run, positional, items->items[i]); }
+            qr_jinja_list_extend(run, positional, items->items, items->n_items);
         } else if (node->value.type == QR_JINJA_STRING) {
             add_named(run, &args, node->value, value);
         } else {
@@ -185,8 +185,9 @@ qr_jinja_value qr_jinja_call_builtin(qr_jinja_run *run, const qr_jinja_builtin *
                                      qr_jinja_value self, const qr_jinja_args *args) {
     qr_jinja_value values[QR_JINJA_MAX_PARAMETERS] = {0};
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
-    if (builtin->params == NULL) { return builtin->call(run, self, NULL, args); }
-    return bind(run, builtin, role, args, values) ? builtin->call(run, self, values, args) : qr_jinja_undefined();
+    const bool any = builtin->params == NULL;
+    if (!any && !bind(run, builtin, role, args, values)) { return qr_jinja_undefined(); }
+    return builtin->call(run, &(qr_jinja_invocation){builtin, self, any ? NULL : values, args});
 }
 
 static qr_jinja_value call_joiner(qr_jinja_run *run, qr_jinja_list *joiner) {

@@ -17,29 +17,23 @@ int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t oth
 
 /* --- text --- */
 
-static qr_jinja_value filter_upper(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_UPPER);
+/* The method of the same name, on the value as a text. */
+static qr_jinja_value filter_method(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const char *name = call->builtin->name;
+    const qr_jinja_value text = qr_jinja_to_text(run, call->self);
+    return qr_jinja_call_builtin(run, qr_jinja_find_method(text, name, strlen(name)), "filter", text, call->raw);
 }
 
-static qr_jinja_value filter_lower(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_LOWER);
-}
-
-static qr_jinja_value filter_capitalize(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                        const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return qr_jinja_map_case(run, qr_jinja_str(run, self), QR_JINJA_CAPITAL);
+static qr_jinja_value filter_center(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    qr_jinja_value width = call->args[0].type == QR_JINJA_MISSING ? qr_jinja_int(80) : call->args[0];
+    qr_jinja_invocation with_width = *call;
+    with_width.raw = &(qr_jinja_args){.items = &width, .n_items = 1};
+    return filter_method(run, &with_width);
 }
 
 /* Words begin after space, '-', '(', '{', '[' and '<': not where str.title sees them. */
-static qr_jinja_value filter_title(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *text = qr_jinja_str(run, self);
+static qr_jinja_value filter_title(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *text = qr_jinja_str(run, call->self);
     qr_jinja_builder builder = {.run = run};
     size_t start = 0;
     for (size_t i = 0; i <= text->size && !qr_jinja_failed(run);) {
@@ -59,62 +53,47 @@ static qr_jinja_value filter_title(qr_jinja_run *run, qr_jinja_value self, const
     return qr_jinja_built(&builder);
 }
 
-static qr_jinja_value filter_trim(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_strip(run, qr_jinja_str(run, self), args[0], true, true);
+static qr_jinja_value filter_trim(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_strip(run, qr_jinja_str(run, call->self), call->args[0], true, true);
 }
 
-static qr_jinja_value filter_replace(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                     const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_replace(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
     const int64_t count = args[2].type == QR_JINJA_NONE ? -1 : qr_jinja_integer_or(run, args[2], -1);
-    return qr_jinja_replace(run, qr_jinja_str(run, self), qr_jinja_str(run, args[0]), qr_jinja_str(run, args[1]),
+    return qr_jinja_replace(run, qr_jinja_str(run, call->self), qr_jinja_str(run, args[0]), qr_jinja_str(run, args[1]),
                             count);
 }
 
-static qr_jinja_value filter_string(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return (qr_jinja_value){.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
+static qr_jinja_value filter_string(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_to_text(run, call->self);
 }
 
-static qr_jinja_value filter_safe(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *text = qr_jinja_str(run, self);
-    const qr_jinja_value safe = qr_jinja_lend(run, text->data, text->size);
-    if (!qr_jinja_failed(run)) { safe.string->safe = true; }
-    return safe;
+static qr_jinja_value filter_safe(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *text = qr_jinja_str(run, call->self);
+    return qr_jinja_with_safety(run, qr_jinja_lend(run, text->data, text->size), true);
 }
 
-static qr_jinja_value filter_escape(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const bool safe = self.type == QR_JINJA_STRING && self.string->safe;
-    return safe ? self : qr_jinja_escape_html(run, qr_jinja_str(run, self));
+enum { FORCED = 1 };
+
+static qr_jinja_value filter_escape(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
+    const bool keeps = call->builtin->variant != FORCED && self.type == QR_JINJA_STRING && self.string->safe;
+    return keeps ? self : qr_jinja_escape_html(run, qr_jinja_str(run, self));
 }
 
-static qr_jinja_value filter_forceescape(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                         const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return qr_jinja_escape_html(run, qr_jinja_str(run, self));
-}
-
-static qr_jinja_value filter_indent(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_indent(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
     qr_jinja_builder builder = {.run = run}, indentation = {.run = run}, quirk = {.run = run};
     if (args[0].type == QR_JINJA_STRING) {
         qr_jinja_append_value(&indentation, args[0]);
     } else {
         const int64_t width = qr_jinja_integer_or(run, args[0], 4);
-        for (int64_t i = 0; i < width && !qr_jinja_failed(run); i++) { qr_jinja_append_text(&indentation, " "); }
+        qr_jinja_append_times(&indentation, " ", 1, width);
     }
-    if (self.type != QR_JINJA_STRING) {
-        return qr_jinja_error(run, "can only indent str, not %s", qr_jinja_type_name(self));
+    if (call->self.type != QR_JINJA_STRING) {
+        return qr_jinja_error(run, "can only indent str, not %s", qr_jinja_type_name(call->self));
     }
-    qr_jinja_append_value(&quirk, self);
+    qr_jinja_append_value(&quirk, call->self);
     qr_jinja_append_text(&quirk, "\n"); /* so that a final line end counts as a line */
     const qr_jinja_value text = qr_jinja_built(&quirk);
     const qr_jinja_list *lines = qr_jinja_split_lines(run, text.string, false);
@@ -128,10 +107,9 @@ static qr_jinja_value filter_indent(qr_jinja_run *run, qr_jinja_value self, cons
     return qr_jinja_built(&builder);
 }
 
-static qr_jinja_value filter_truncate(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                      const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_string *text = qr_jinja_str(run, self);
+static qr_jinja_value filter_truncate(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
+    const qr_jinja_string *text = qr_jinja_str(run, call->self);
     const qr_jinja_string dots = {.data = "...", .size = 3};
     const qr_jinja_string *end = args[2].type == QR_JINJA_MISSING ? &dots : qr_jinja_str(run, args[2]);
     const int64_t length = qr_jinja_integer_or(run, args[0], 255), leeway = qr_jinja_integer_or(run, args[3], 5);
@@ -141,7 +119,7 @@ static qr_jinja_value filter_truncate(qr_jinja_run *run, qr_jinja_value self, co
         return qr_jinja_error(run, "truncate: expected length >= %lld", (long long)n_end);
     }
     if ((int64_t)qr_jinja_char_count(text->data, text->size) <= length + qr_min(leeway, INT64_MAX - length)) {
-        return (qr_jinja_value){.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
+        return qr_jinja_to_text(run, call->self);
     }
     size_t cut = qr_jinja_char_offset(text->data, text->size, (size_t)(length - n_end));
     if (!qr_jinja_truth(args[1])) {
@@ -155,10 +133,8 @@ static qr_jinja_value filter_truncate(qr_jinja_run *run, qr_jinja_value self, co
     return qr_jinja_built(&builder);
 }
 
-static qr_jinja_value filter_wordcount(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                       const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *text = qr_jinja_str(run, self);
+static qr_jinja_value filter_wordcount(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *text = qr_jinja_str(run, call->self);
     int64_t n = 0;
     bool in_word = false;
     for (size_t i = 0; i < text->size && !qr_jinja_failed(run);) {
@@ -173,33 +149,19 @@ static qr_jinja_value filter_wordcount(qr_jinja_run *run, qr_jinja_value self, c
     return qr_jinja_int(n);
 }
 
-static qr_jinja_value filter_center(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_value text = {.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
-    qr_jinja_value width = args[0].type == QR_JINJA_MISSING ? qr_jinja_int(80) : args[0];
-    const qr_jinja_args one = {.items = &width, .n_items = 1};
-    return qr_jinja_call_builtin(run, qr_jinja_find_method(text, "center", 6), "method", text, &one);
-}
-
-static qr_jinja_value filter_format(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args;
+static qr_jinja_value filter_format(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_args *raw = call->raw;
     if (raw->n_items > 0 && raw->named != NULL) {
         return qr_jinja_error(run, "can't handle positional and keyword arguments at the same time");
     }
     if (raw->named != NULL) {
-        return qr_jinja_format_percent(run, qr_jinja_str(run, self), qr_jinja_from_dict(raw->named));
+        return qr_jinja_format_percent(run, qr_jinja_str(run, call->self), qr_jinja_from_dict(raw->named));
     }
-    qr_jinja_list *list = qr_jinja_list_create(run, raw->n_items);
-    for (size_t i = 0; i < raw->n_items; i++) { qr_jinja_list_append(run, list, raw->items[i]); }
-    return qr_jinja_format_percent(run, qr_jinja_str(run, self), qr_jinja_from_list(QR_JINJA_TUPLE, list));
+    return qr_jinja_format_percent(run, qr_jinja_str(run, call->self), qr_jinja_tuple(run, raw->items, raw->n_items));
 }
 
-static qr_jinja_value filter_urlencode(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                       const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *text = qr_jinja_str(run, self);
+static qr_jinja_value filter_urlencode(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *text = qr_jinja_str(run, call->self);
     qr_jinja_builder builder = {.run = run};
     for (size_t i = 0; i < text->size && !qr_jinja_failed(run); i++) {
         const unsigned char c = (unsigned char)text->data[i];
@@ -224,11 +186,10 @@ static qr_jinja_value truncate_double(qr_jinja_run *run, double value, qr_jinja_
     return isinf(value) ? otherwise : qr_jinja_error(run, "the integer does not fit 64 bits");
 }
 
-static qr_jinja_value filter_int(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_value otherwise = default_or(args[0], qr_jinja_int(0));
-    const int64_t base = qr_jinja_integer_or(run, args[1], 10);
+static qr_jinja_value filter_int(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
+    const qr_jinja_value otherwise = default_or(call->args[0], qr_jinja_int(0));
+    const int64_t base = qr_jinja_integer_or(run, call->args[1], 10);
     int64_t value;
     double number;
     bool overflow;
@@ -244,20 +205,18 @@ static qr_jinja_value filter_int(qr_jinja_run *run, qr_jinja_value self, const q
     return parsed ? truncate_double(run, number, otherwise) : otherwise;
 }
 
-static qr_jinja_value filter_float(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_float(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
     double number;
     if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
     if (qr_jinja_is_number(self)) { return qr_jinja_float(qr_jinja_as_double(self)); }
     const bool parsed =
         self.type == QR_JINJA_STRING && qr_jinja_parse_double(self.string->data, self.string->size, &number);
-    return parsed ? qr_jinja_float(number) : default_or(args[0], qr_jinja_float(0.0));
+    return parsed ? qr_jinja_float(number) : default_or(call->args[0], qr_jinja_float(0.0));
 }
 
-static qr_jinja_value filter_abs(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)args, (void)raw;
+static qr_jinja_value filter_abs(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
     int64_t value;
     if (self.type == QR_JINJA_FLOAT) { return qr_jinja_float(fabs(self.number)); }
     if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
@@ -282,11 +241,10 @@ static double round_half_even(double value, int64_t precision) {
     return qr_jinja_parse_double(text, strlen(text), &rounded) ? rounded : value;
 }
 
-static qr_jinja_value filter_round(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)raw;
-    const int64_t precision = qr_jinja_integer_or(run, args[0], 0);
-    const char *method = args[1].type == QR_JINJA_STRING ? qr_jinja_cstring(run, args[1]) : "common";
+static qr_jinja_value filter_round(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
+    const int64_t precision = qr_jinja_integer_or(run, call->args[0], 0);
+    const char *method = call->args[1].type == QR_JINJA_STRING ? qr_jinja_cstring(run, call->args[1]) : "common";
     if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
     if (!qr_jinja_is_number(self)) {
         return qr_jinja_error(run, "type %s doesn't define round", qr_jinja_type_name(self));
@@ -304,22 +262,20 @@ static qr_jinja_value filter_round(qr_jinja_run *run, qr_jinja_value self, const
 
 /* --- any value --- */
 
-static qr_jinja_value filter_default(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                     const qr_jinja_args *raw) {
-    (void)raw;
-    const bool replaced = self.type == QR_JINJA_UNDEFINED || (qr_jinja_truth(args[1]) && !qr_jinja_truth(self));
-    return !replaced ? self : args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, "") : args[0];
+static qr_jinja_value filter_default(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const bool replaced =
+        call->self.type == QR_JINJA_UNDEFINED || (qr_jinja_truth(call->args[1]) && !qr_jinja_truth(call->self));
+    return !replaced ? call->self : call->args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, "") : call->args[0];
 }
 
-static qr_jinja_value filter_attr(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_value name = {.type = QR_JINJA_STRING, .string = qr_jinja_str(run, args[0])};
+static qr_jinja_value filter_attr(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value name = qr_jinja_to_text(run, call->args[0]);
     /* Attributes only, unlike object.name: the items of a dict are not attributes. */
-    if (self.type == QR_JINJA_DICT && qr_jinja_find_method(self, name.string->data, name.string->size) == NULL) {
+    if (call->self.type == QR_JINJA_DICT &&
+        qr_jinja_find_method(call->self, name.string->data, name.string->size) == NULL) {
         return qr_jinja_absent(run, QR_JINJA_NO_ATTRIBUTE, "dict object", name);
     }
-    return qr_jinja_failed(run) ? qr_jinja_undefined() : qr_jinja_get_attribute(run, self, name);
+    return qr_jinja_failed(run) ? qr_jinja_undefined() : qr_jinja_get_attribute(run, call->self, name);
 }
 
 static void read_separators(qr_jinja_run *run, qr_jinja_value separators, qr_jinja_json_style *style) {
@@ -335,9 +291,8 @@ static void read_separators(qr_jinja_run *run, qr_jinja_value separators, qr_jin
     style->key_separator = separators.list->items[1].string;
 }
 
-static qr_jinja_value filter_tojson(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_tojson(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
     static const qr_jinja_string comma = {.data = ",", .size = 1}, comma_space = {.data = ", ", .size = 2};
     static const qr_jinja_string colon_space = {.data = ": ", .size = 2};
     qr_jinja_json_style style = {
@@ -348,54 +303,52 @@ static qr_jinja_value filter_tojson(qr_jinja_run *run, qr_jinja_value self, cons
         indent = args[1];
     } else if (args[1].type != QR_JINJA_MISSING && args[1].type != QR_JINJA_NONE) {
         const int64_t width = qr_jinja_integer_or(run, args[1], 0);
-        for (int64_t i = 0; i < width && !qr_jinja_failed(run); i++) { qr_jinja_append_text(&indentation, " "); }
+        qr_jinja_append_times(&indentation, " ", 1, width);
         indent = qr_jinja_built(&indentation);
     }
     style.indent = indent.type == QR_JINJA_STRING ? indent.string : NULL;
     style.item_separator = style.indent != NULL ? &comma : &comma_space;
     read_separators(run, args[2], &style);
-    qr_jinja_append_json(&builder, self, &style);
+    qr_jinja_append_json(&builder, call->self, &style);
     return qr_jinja_built(&builder);
 }
 
-static qr_jinja_value filter_length(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args, (void)raw;
+static qr_jinja_value filter_length(qr_jinja_run *run, const qr_jinja_invocation *call) {
     size_t length;
-    if (!qr_jinja_length(self, &length)) {
-        return qr_jinja_error(run, "object of type '%s' has no len()", qr_jinja_type_name(self));
+    if (!qr_jinja_length(call->self, &length)) {
+        return qr_jinja_error(run, "object of type '%s' has no len()", qr_jinja_type_name(call->self));
     }
     return qr_jinja_int((int64_t)length);
 }
 
 static const qr_jinja_builtin filters[] = {
-    {"abs", "", 0, filter_abs},
-    {"attr", "name", 1, filter_attr},
-    {"capitalize", "", 0, filter_capitalize},
-    {"center", "width", 0, filter_center},
-    {"count", "", 0, filter_length},
-    {"d", "default_value boolean", 0, filter_default},
-    {"default", "default_value boolean", 0, filter_default},
-    {"e", "", 0, filter_escape},
-    {"escape", "", 0, filter_escape},
-    {"float", "default", 0, filter_float},
-    {"forceescape", "", 0, filter_forceescape},
-    {"format", NULL, 0, filter_format},
-    {"indent", "width first blank", 0, filter_indent},
-    {"int", "default base", 0, filter_int},
-    {"length", "", 0, filter_length},
-    {"lower", "", 0, filter_lower},
-    {"replace", "old new count", 2, filter_replace},
-    {"round", "precision method", 0, filter_round},
-    {"safe", "", 0, filter_safe},
-    {"string", "", 0, filter_string},
-    {"title", "", 0, filter_title},
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson},
-    {"trim", "chars", 0, filter_trim},
-    {"truncate", "length killwords end leeway", 0, filter_truncate},
-    {"upper", "", 0, filter_upper},
-    {"urlencode", "", 0, filter_urlencode},
-    {"wordcount", "", 0, filter_wordcount},
+    {"abs", "", 0, filter_abs, 0},
+    {"attr", "name", 1, filter_attr, 0},
+    {"capitalize", "", 0, filter_method, 0},
+    {"center", "width", 0, filter_center, 0},
+    {"count", "", 0, filter_length, 0},
+    {"d", "default_value boolean", 0, filter_default, 0},
+    {"default", "default_value boolean", 0, filter_default, 0},
+    {"e", "", 0, filter_escape, 0},
+    {"escape", "", 0, filter_escape, 0},
+    {"float", "default", 0, filter_float, 0},
+    {"forceescape", "", 0, filter_escape, FORCED},
+    {"format", NULL, 0, filter_format, 0},
+    {"indent", "width first blank", 0, filter_indent, 0},
+    {"int", "default base", 0, filter_int, 0},
+    {"length", "", 0, filter_length, 0},
+    {"lower", "", 0, filter_method, 0},
+    {"replace", "old new count", 2, filter_replace, 0},
+    {"round", "precision method", 0, filter_round, 0},
+    {"safe", "", 0, filter_safe, 0},
+    {"string", "", 0, filter_string, 0},
+    {"title", "", 0, filter_title, 0},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson, 0},
+    {"trim", "chars", 0, filter_trim, 0},
+    {"truncate", "length killwords end leeway", 0, filter_truncate, 0},
+    {"upper", "", 0, filter_method, 0},
+    {"urlencode", "", 0, filter_urlencode, 0},
+    {"wordcount", "", 0, filter_wordcount, 0},
 };
 
 const qr_jinja_builtin *qr_jinja_find_filter(const char *name, size_t size) {

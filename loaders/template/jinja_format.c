@@ -21,10 +21,6 @@ typedef struct spec {
     char type;                /* 0: none */
 } spec;
 
-static void pad(qr_jinja_builder *out, const char *fill, int64_t n) {
-    for (int64_t i = 0; i < n && !qr_jinja_failed(out->run); i++) { qr_jinja_append_text(out, fill); }
-}
-
 /* Aligns text; `n_prefix` bytes (a sign, 0x) stay before the padding of '='. */
 static void append_aligned(qr_jinja_builder *out, const spec *s, const char *text, size_t size, size_t n_prefix,
                            char natural) {
@@ -36,9 +32,9 @@ static void append_aligned(qr_jinja_builder *out, const spec *s, const char *tex
         text += n_prefix;
         size -= n_prefix;
     }
-    pad(out, s->fill, before);
+    qr_jinja_append_times(out, s->fill, strlen(s->fill), before);
     qr_jinja_append(out, text, size);
-    pad(out, s->fill, missing - before);
+    qr_jinja_append_times(out, s->fill, strlen(s->fill), missing - before);
 }
 
 static void append_text_value(qr_jinja_builder *out, const spec *s, const qr_jinja_string *text) {

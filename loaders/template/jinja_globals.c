@@ -13,9 +13,8 @@ const char *qr_jinja_cstring(qr_jinja_run *run, qr_jinja_value value) {
     return qr_jinja_failed(run) ? "" : builder.data;
 }
 
-static qr_jinja_value global_range(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)self, (void)raw;
+static qr_jinja_value global_range(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
     const bool has_start = args[1].type != QR_JINJA_MISSING;
     const int64_t start = has_start ? qr_jinja_integer_or(run, args[0], 0) : 0;
     const int64_t stop = qr_jinja_integer_or(run, has_start ? args[1] : args[0], 0);
@@ -70,16 +69,12 @@ static qr_jinja_value make_dict(qr_jinja_run *run, const qr_jinja_args *raw, con
     return qr_jinja_from_dict(dict);
 }
 
-static qr_jinja_value global_dict(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)self, (void)args;
-    return make_dict(run, raw, "dict");
+static qr_jinja_value global_dict(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return make_dict(run, call->raw, "dict");
 }
 
-static qr_jinja_value global_namespace(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                       const qr_jinja_args *raw) {
-    (void)self, (void)args;
-    qr_jinja_value made = make_dict(run, raw, "namespace");
+static qr_jinja_value global_namespace(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    qr_jinja_value made = make_dict(run, call->raw, "namespace");
     if (qr_jinja_failed(run)) { return made; }
     for (size_t i = 0; i < made.dict->n_entries; i++) {
         const qr_jinja_value key = made.dict->entries[i].key;
@@ -92,49 +87,42 @@ static qr_jinja_value global_namespace(qr_jinja_run *run, qr_jinja_value self, c
     return made;
 }
 
-static qr_jinja_value global_cycler(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)self, (void)args;
+static qr_jinja_value global_cycler(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_args *raw = call->raw;
     if (raw->n_items == 0) { return qr_jinja_error(run, "at least one item has to be provided"); }
     qr_jinja_list *list = qr_jinja_list_create(run, raw->n_items);
-    for (size_t i = 0; i < raw->n_items; i++) { qr_jinja_list_append(run, list, raw->items[i]); }
+    qr_jinja_list_extend(run, list, raw->items, raw->n_items);
     return qr_jinja_from_list(QR_JINJA_CYCLER, list);
 }
 
-static qr_jinja_value global_joiner(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)self, (void)raw;
+static qr_jinja_value global_joiner(qr_jinja_run *run, const qr_jinja_invocation *call) {
     qr_jinja_list *list = qr_jinja_list_create(run, 1);
-    qr_jinja_list_append(run, list, args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, ", ") : args[0]);
+    qr_jinja_list_append(run, list, call->args[0].type == QR_JINJA_MISSING ? qr_jinja_text(run, ", ") : call->args[0]);
     return qr_jinja_from_list(QR_JINJA_JOINER, list);
 }
 
 /* The template's own message, and nothing around it. */
-static qr_jinja_value global_raise_exception(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                             const qr_jinja_args *raw) {
-    (void)self, (void)raw;
-    const char *message = qr_jinja_cstring(run, args[0]);
+static qr_jinja_value global_raise_exception(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const char *message = qr_jinja_cstring(run, call->args[0]);
     if (run->status == QRUN_OK) { run->status = qr_fail(run->err, QRUN_ERROR_INPUT, "%s", message); }
     return qr_jinja_undefined();
 }
 
-static qr_jinja_value global_strftime_now(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                          const qr_jinja_args *raw) {
-    (void)self, (void)raw;
-    if (args[0].type != QR_JINJA_STRING) {
-        return qr_jinja_error(run, "strftime_now() takes a format, not %s", qr_jinja_type_name(args[0]));
+static qr_jinja_value global_strftime_now(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    if (call->args[0].type != QR_JINJA_STRING) {
+        return qr_jinja_error(run, "strftime_now() takes a format, not %s", qr_jinja_type_name(call->args[0]));
     }
-    return qr_jinja_format_time(run, args[0].string, run->now);
+    return qr_jinja_format_time(run, call->args[0].string, run->now);
 }
 
 static const qr_jinja_builtin globals[] = {
-    {"range", "start stop step", 1, global_range},
-    {"dict", NULL, 0, global_dict},
-    {"namespace", NULL, 0, global_namespace},
-    {"cycler", NULL, 0, global_cycler},
-    {"joiner", "sep", 0, global_joiner},
-    {"raise_exception", "message", 1, global_raise_exception},
-    {"strftime_now", "format", 1, global_strftime_now},
+    {"range", "start stop step", 1, global_range, 0},
+    {"dict", NULL, 0, global_dict, 0},
+    {"namespace", NULL, 0, global_namespace, 0},
+    {"cycler", NULL, 0, global_cycler, 0},
+    {"joiner", "sep", 0, global_joiner, 0},
+    {"raise_exception", "message", 1, global_raise_exception, 0},
+    {"strftime_now", "format", 1, global_strftime_now, 0},
 };
 
 const qr_jinja_builtin *qr_jinja_find_global(const char *name, size_t size) {

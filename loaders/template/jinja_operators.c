@@ -48,14 +48,12 @@ qr_jinja_value qr_jinja_undefined_error(qr_jinja_run *run, qr_jinja_value value)
 /* --- attributes and items --- */
 
 static bool find_attribute(qr_jinja_run *run, qr_jinja_value object, qr_jinja_value name, qr_jinja_value *found) {
-    const char *text = name.string->data;
-    const size_t size = name.string->size;
     if (object.type == QR_JINJA_NAMESPACE) {
         const qr_jinja_value *item = qr_jinja_dict_find(run, object.dict, name);
         if (item != NULL) { *found = *item; }
         return item != NULL;
     }
-    const qr_jinja_builtin *builtin = qr_jinja_find_method(object, text, size);
+    const qr_jinja_builtin *builtin = qr_jinja_find_method(object, name.string->data, name.string->size);
     if (builtin != NULL && builtin->call == NULL) {
         *found = qr_jinja_absent(run, QR_JINJA_FORBIDDEN, qr_jinja_type_name(object), name);
         return true;
@@ -68,15 +66,15 @@ static bool find_attribute(qr_jinja_run *run, qr_jinja_value object, qr_jinja_va
         return true;
     }
     *found = qr_jinja_undefined();
-    if (object.type == QR_JINJA_LOOP) { *found = qr_jinja_loop_attribute(run, object.loop, name); }
-    if (object.type == QR_JINJA_CYCLER) { *found = qr_jinja_cycler_attribute(run, object, name); }
-    if (object.type == QR_JINJA_TUPLE && object.list->is_group && size == 7 && memcmp(text, "grouper", 7) == 0) {
+    if (object.type == QR_JINJA_LOOP) { *found = qr_jinja_loop_attribute(object.loop, name); }
+    if (object.type == QR_JINJA_CYCLER) { *found = qr_jinja_cycler_attribute(object, name); }
+    if (object.type == QR_JINJA_TUPLE && object.list->is_group && qr_jinja_is_text(name.string, "grouper")) {
         *found = object.list->items[0];
     }
-    if (object.type == QR_JINJA_TUPLE && object.list->is_group && size == 4 && memcmp(text, "list", 4) == 0) {
+    if (object.type == QR_JINJA_TUPLE && object.list->is_group && qr_jinja_is_text(name.string, "list")) {
         *found = object.list->items[1];
     }
-    if (object.type == QR_JINJA_MACRO && size == 4 && memcmp(text, "name", 4) == 0) {
+    if (object.type == QR_JINJA_MACRO && qr_jinja_is_text(name.string, "name")) {
         *found = qr_jinja_text(run, object.macro->name);
     }
     return found->type != QR_JINJA_UNDEFINED;
@@ -272,13 +270,11 @@ static qr_jinja_value concatenate(qr_jinja_run *run, qr_jinja_value a, qr_jinja_
         qr_jinja_builder builder = {.run = run};
         qr_jinja_append_value(&builder, a);
         qr_jinja_append_value(&builder, b);
-        const qr_jinja_value text = qr_jinja_built(&builder);
-        if (!qr_jinja_failed(run)) { text.string->safe = safe; }
-        return text;
+        return qr_jinja_with_safety(run, qr_jinja_built(&builder), safe);
     }
     qr_jinja_list *list = qr_jinja_list_create(run, a.list->n_items + b.list->n_items);
-    for (size_t i = 0; i < a.list->n_items; i++) { qr_jinja_list_append(run, list, a.list->items[i]); }
-    for (size_t i = 0; i < b.list->n_items; i++) { qr_jinja_list_append(run, list, b.list->items[i]); }
+    qr_jinja_list_extend(run, list, a.list->items, a.list->n_items);
+    qr_jinja_list_extend(run, list, b.list->items, b.list->n_items);
     return qr_jinja_from_list(a.type, list);
 }
 
@@ -292,9 +288,7 @@ static qr_jinja_value repeat(qr_jinja_run *run, qr_jinja_value sequence, int64_t
     }
     qr_jinja_list *list = qr_jinja_list_create(run, 0);
     for (int64_t n = 0; n < times && sequence.list->n_items > 0 && qr_jinja_step(run, sequence.list->n_items); n++) {
-        for (size_t i = 0; i < sequence.list->n_items; i++) {
-            qr_jinja_list_append(run, list, sequence.list->items[i]);
-        }
+        qr_jinja_list_extend(run, list, sequence.list->items, sequence.list->n_items);
     }
     return qr_jinja_from_list(sequence.type, list);
 }

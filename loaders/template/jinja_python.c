@@ -440,3 +440,7 @@ qr_jinja_string *qr_jinja_str(qr_jinja_run *run, qr_jinja_value value) {
     qr_jinja_append_value(&builder, value);
     return qr_jinja_built(&builder).string;
 }
+
+qr_jinja_value qr_jinja_to_text(qr_jinja_run *run, qr_jinja_value value) {
+    return (qr_jinja_value){.type = QR_JINJA_STRING, .string = qr_jinja_str(run, value)};
+}

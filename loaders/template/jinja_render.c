@@ -197,7 +197,9 @@ static void bind_rest(qr_jinja_run *run, const qr_jinja_macro *macro, const qr_j
         return;
     }
     qr_jinja_list *varargs = qr_jinja_list_create(run, 0);
-    for (size_t i = n_positional; i < args->n_items; i++) { qr_jinja_list_append(run, varargs, args->items[i]); }
+    if (args->n_items > n_positional) {
+        qr_jinja_list_extend(run, varargs, args->items + n_positional, args->n_items - n_positional);
+    }
     qr_jinja_dict *kwargs = qr_jinja_dict_create(run);
     qr_jinja_value caller = qr_jinja_absent(run, QR_JINJA_NO_NAME, NULL, qr_jinja_text(run, "caller"));
     for (size_t i = 0; args->named != NULL && i < args->named->n_entries && !qr_jinja_failed(run); i++) {

@@ -33,16 +33,22 @@ typedef struct qr_jinja_args {
 
 enum { QR_JINJA_MAX_PARAMETERS = 6 };
 
-/* A filter, test, method or function. params lists the parameters' names separated by spaces; args then holds one
- * value for each, QR_JINJA_MISSING where it was not given. params NULL: any arguments, to be read from raw; args is
- * NULL. */
-typedef qr_jinja_value (*qr_jinja_builtin_fn)(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                              const qr_jinja_args *raw);
+/* One call of a builtin. args holds one value for each parameter, QR_JINJA_MISSING where it was not given; a builtin
+ * that takes any arguments reads them from raw instead, and args is NULL. */
+typedef struct qr_jinja_invocation {
+    const qr_jinja_builtin *builtin;
+    qr_jinja_value self; /* what is filtered or tested, or whose method it is */
+    const qr_jinja_value *args;
+    const qr_jinja_args *raw;
+} qr_jinja_invocation;
+
+/* A filter, test, method or function. params lists the parameters' names separated by spaces; NULL: any arguments. */
 struct qr_jinja_builtin {
     const char *name;
     const char *params;
     int n_required;
-    qr_jinja_builtin_fn call;
+    qr_jinja_value (*call)(qr_jinja_run *run, const qr_jinja_invocation *call); /* NULL: the sandbox forbids it */
+    int variant;                                                                /* of builtins that share a function */
 };
 
 struct qr_jinja_method {
@@ -84,8 +90,10 @@ qr_jinja_value qr_jinja_get_item(qr_jinja_run *run, qr_jinja_value object, qr_ji
 qr_jinja_value qr_jinja_get_slice(qr_jinja_run *run, qr_jinja_value object, qr_jinja_value start, qr_jinja_value stop,
                                   qr_jinja_value step);
 qr_jinja_value qr_jinja_binary(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b);
-qr_jinja_value qr_jinja_loop_attribute(qr_jinja_run *run, qr_jinja_loop *loop, qr_jinja_value name);
-qr_jinja_value qr_jinja_cycler_attribute(qr_jinja_run *run, qr_jinja_value cycler, qr_jinja_value name);
+/* a op b for a comparison or, with 'i' and QR_JINJA_OP('!', 'i'), for in and not in. */
+bool qr_jinja_holds(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b);
+qr_jinja_value qr_jinja_loop_attribute(const qr_jinja_loop *loop, qr_jinja_value name);
+qr_jinja_value qr_jinja_cycler_attribute(qr_jinja_value cycler, qr_jinja_value name);
 /* Fails with the reason why the value is undefined. */
 qr_jinja_value qr_jinja_undefined_error(qr_jinja_run *run, qr_jinja_value value);
 

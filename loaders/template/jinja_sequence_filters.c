@@ -32,10 +32,13 @@ static qr_jinja_value get_path(qr_jinja_run *run, qr_jinja_value item, qr_jinja_
     return item;
 }
 
+static qr_jinja_value fold_case(qr_jinja_run *run, qr_jinja_value key, bool case_sensitive) {
+    return key.type == QR_JINJA_STRING && !case_sensitive ? qr_jinja_map_case(run, key.string, QR_JINJA_LOWER) : key;
+}
+
 /* What an item is compared by: its attribute, in lower case unless case matters. */
 static qr_jinja_value comparison_key(qr_jinja_run *run, qr_jinja_value item, qr_jinja_value path, bool case_sensitive) {
-    const qr_jinja_value key = get_path(run, item, path, (qr_jinja_value){0});
-    return key.type == QR_JINJA_STRING && !case_sensitive ? qr_jinja_map_case(run, key.string, QR_JINJA_LOWER) : key;
+    return fold_case(run, get_path(run, item, path, (qr_jinja_value){0}), case_sensitive);
 }
 
 /* Several attributes "a,b" give a list of keys. */
@@ -65,15 +68,14 @@ static qr_jinja_value sort_list(qr_jinja_run *run, qr_jinja_list *items, qr_jinj
     return qr_jinja_failed(run) ? qr_jinja_undefined() : qr_jinja_sorted(run, items, keys, reverse);
 }
 
-static qr_jinja_value filter_sort(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)raw;
-    return sort_list(run, qr_jinja_iterate(run, self), args[2], qr_jinja_truth(args[1]), qr_jinja_truth(args[0]));
+static qr_jinja_value filter_sort(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return sort_list(run, qr_jinja_iterate(run, call->self), call->args[2], qr_jinja_truth(call->args[1]),
+                     qr_jinja_truth(call->args[0]));
 }
 
-static qr_jinja_value filter_dictsort(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                      const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_dictsort(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
+    const qr_jinja_value *args = call->args;
     const char *by = args[1].type == QR_JINJA_MISSING ? "key" : qr_jinja_cstring(run, args[1]);
     const bool by_value = strcmp(by, "value") == 0;
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
@@ -91,44 +93,29 @@ static qr_jinja_value filter_dictsort(qr_jinja_run *run, qr_jinja_value self, co
     return sort_list(run, pairs, qr_jinja_int(by_value ? 1 : 0), qr_jinja_truth(args[0]), qr_jinja_truth(args[2]));
 }
 
-static qr_jinja_value extreme(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args, bool largest) {
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
-    const bool case_sensitive = qr_jinja_truth(args[0]);
+/* min and max: the variant is the comparison that a better item meets. */
+static qr_jinja_value filter_extreme(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const bool largest = call->builtin->variant == '>', case_sensitive = qr_jinja_truth(call->args[0]);
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     if (items->n_items == 0) {
         return qr_jinja_absent(run, QR_JINJA_EMPTY_SEQUENCE, largest ? "max" : "min", qr_jinja_none());
     }
-    qr_jinja_value best = items->items[0], best_key = comparison_key(run, best, args[1], case_sensitive);
+    qr_jinja_value best = items->items[0], best_key = comparison_key(run, best, call->args[1], case_sensitive);
     for (size_t i = 1; i < items->n_items && !qr_jinja_failed(run); i++) {
-        const qr_jinja_value key = comparison_key(run, items->items[i], args[1], case_sensitive);
-        if (qr_jinja_failed(run) || qr_jinja_compare(run, key, best_key, largest ? ">" : "<") != (largest ? 1 : -1)) {
-            continue;
-        }
+        const qr_jinja_value key = comparison_key(run, items->items[i], call->args[1], case_sensitive);
+        if (qr_jinja_failed(run) || !qr_jinja_holds(run, call->builtin->variant, key, best_key)) { continue; }
         best = items->items[i];
         best_key = key;
     }
     return best;
 }
 
-static qr_jinja_value filter_min(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)raw;
-    return extreme(run, self, args, false);
-}
-
-static qr_jinja_value filter_max(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)raw;
-    return extreme(run, self, args, true);
-}
-
-static qr_jinja_value filter_unique(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+static qr_jinja_value filter_unique(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     qr_jinja_list *kept = qr_jinja_list_create(run, 0);
     qr_jinja_dict *seen = qr_jinja_dict_create(run);
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
-        const qr_jinja_value key = comparison_key(run, items->items[i], args[1], qr_jinja_truth(args[0]));
+        const qr_jinja_value key = comparison_key(run, items->items[i], call->args[1], qr_jinja_truth(call->args[0]));
         if (qr_jinja_failed(run) || qr_jinja_dict_find(run, seen, key) != NULL) { continue; }
         (void)qr_jinja_dict_set(run, seen, key, qr_jinja_none());
         qr_jinja_list_append(run, kept, items->items[i]);
@@ -136,13 +123,11 @@ static qr_jinja_value filter_unique(qr_jinja_run *run, qr_jinja_value self, cons
     return iterator(kept);
 }
 
-static qr_jinja_value filter_reverse(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                     const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    if (self.type == QR_JINJA_STRING) {
-        return qr_jinja_get_slice(run, self, qr_jinja_none(), qr_jinja_none(), qr_jinja_int(-1));
+static qr_jinja_value filter_reverse(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    if (call->self.type == QR_JINJA_STRING) {
+        return qr_jinja_get_slice(run, call->self, qr_jinja_none(), qr_jinja_none(), qr_jinja_int(-1));
     }
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     qr_jinja_list *reversed = qr_jinja_list_create(run, items->n_items);
     for (size_t i = items->n_items; i-- > 0 && !qr_jinja_failed(run);) {
         qr_jinja_list_append(run, reversed, items->items[i]);
@@ -150,17 +135,14 @@ static qr_jinja_value filter_reverse(qr_jinja_run *run, qr_jinja_value self, con
     return iterator(reversed);
 }
 
-static qr_jinja_value filter_groupby(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                     const qr_jinja_args *raw) {
-    (void)raw;
+static qr_jinja_value filter_groupby(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
     const bool case_sensitive = qr_jinja_truth(args[2]);
-    qr_jinja_list *items = qr_jinja_iterate(run, self), *keys = qr_jinja_list_create(run, 0),
+    qr_jinja_list *items = qr_jinja_iterate(run, call->self), *keys = qr_jinja_list_create(run, 0),
                   *groups = qr_jinja_list_create(run, 0);
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
         const qr_jinja_value key = get_path(run, items->items[i], args[0], args[1]);
-        qr_jinja_list_append(
-            run, keys,
-            key.type == QR_JINJA_STRING && !case_sensitive ? qr_jinja_map_case(run, key.string, QR_JINJA_LOWER) : key);
+        qr_jinja_list_append(run, keys, fold_case(run, key, case_sensitive));
     }
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
     const qr_jinja_value sorted = qr_jinja_sorted(run, items, keys, false),
@@ -183,9 +165,8 @@ static qr_jinja_value filter_groupby(qr_jinja_run *run, qr_jinja_value self, con
 
 /* --- parts --- */
 
-static qr_jinja_value filter_first(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)args, (void)raw;
+static qr_jinja_value filter_first(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
     if (self.type == QR_JINJA_ITERATOR && self.list->cursor < self.list->n_items) {
         return self.list->items[self.list->cursor++];
     }
@@ -194,24 +175,19 @@ static qr_jinja_value filter_first(qr_jinja_run *run, qr_jinja_value self, const
                               : qr_jinja_absent(run, QR_JINJA_EMPTY_SEQUENCE, "first", qr_jinja_none());
 }
 
-static qr_jinja_value filter_last(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    if (self.type == QR_JINJA_ITERATOR) { return qr_jinja_error(run, "'generator' object is not reversible"); }
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+static qr_jinja_value filter_last(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    if (call->self.type == QR_JINJA_ITERATOR) { return qr_jinja_error(run, "'generator' object is not reversible"); }
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     return items->n_items > 0 ? items->items[items->n_items - 1]
                               : qr_jinja_absent(run, QR_JINJA_EMPTY_SEQUENCE, "last", qr_jinja_none());
 }
 
-static qr_jinja_value filter_list(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return qr_jinja_from_list(QR_JINJA_LIST, qr_jinja_iterate(run, self));
+static qr_jinja_value filter_list(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_from_list(QR_JINJA_LIST, qr_jinja_iterate(run, call->self));
 }
 
-static qr_jinja_value filter_items(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)args, (void)raw;
+static qr_jinja_value filter_items(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
     qr_jinja_list *pairs = qr_jinja_list_create(run, 0);
     if (self.type == QR_JINJA_UNDEFINED) { return iterator(pairs); }
     if (self.type != QR_JINJA_DICT) { return qr_jinja_error(run, "Can only get item pairs from a mapping."); }
@@ -221,10 +197,9 @@ static qr_jinja_value filter_items(qr_jinja_run *run, qr_jinja_value self, const
     return iterator(pairs);
 }
 
-static qr_jinja_value filter_batch(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+static qr_jinja_value filter_batch(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     const int64_t size = qr_jinja_integer_or(run, args[0], 1);
     qr_jinja_list *batches = qr_jinja_list_create(run, 0), *batch = NULL;
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
@@ -241,10 +216,9 @@ static qr_jinja_value filter_batch(qr_jinja_run *run, qr_jinja_value self, const
     return iterator(batches);
 }
 
-static qr_jinja_value filter_slice(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                   const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+static qr_jinja_value filter_slice(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value *args = call->args;
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     const int64_t n_slices = qr_jinja_integer_or(run, args[0], 1), n = (int64_t)items->n_items;
     if (n_slices <= 0) { return qr_jinja_error(run, "integer division or modulo by zero"); }
     const int64_t size = n / n_slices, n_longer = n % n_slices;
@@ -263,28 +237,24 @@ static qr_jinja_value filter_slice(qr_jinja_run *run, qr_jinja_value self, const
 
 /* --- sums --- */
 
-static qr_jinja_value filter_join(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+static qr_jinja_value filter_join(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     qr_jinja_builder builder = {.run = run};
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
-        if (i > 0) { qr_jinja_append_value(&builder, args[0]); }
-        qr_jinja_append_value(&builder, get_path(run, items->items[i], args[1], (qr_jinja_value){0}));
+        if (i > 0) { qr_jinja_append_value(&builder, call->args[0]); }
+        qr_jinja_append_value(&builder, get_path(run, items->items[i], call->args[1], (qr_jinja_value){0}));
     }
     return qr_jinja_built(&builder);
 }
 
-static qr_jinja_value filter_sum(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
-    qr_jinja_value total = args[1].type == QR_JINJA_MISSING ? qr_jinja_int(0) : args[1];
+static qr_jinja_value filter_sum(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
+    qr_jinja_value total = call->args[1].type == QR_JINJA_MISSING ? qr_jinja_int(0) : call->args[1];
     if (total.type == QR_JINJA_STRING) {
         return qr_jinja_error(run, "sum() can't sum strings [use ''.join(seq) instead]");
     }
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
-        total = qr_jinja_binary(run, '+', total, get_path(run, items->items[i], args[0], (qr_jinja_value){0}));
+        total = qr_jinja_binary(run, '+', total, get_path(run, items->items[i], call->args[0], (qr_jinja_value){0}));
     }
     return total;
 }
@@ -307,12 +277,11 @@ static qr_jinja_value map_filter(qr_jinja_run *run, const qr_jinja_list *items, 
     return iterator(mapped);
 }
 
-static qr_jinja_value filter_map(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)args;
+static qr_jinja_value filter_map(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_args *raw = call->raw;
     const qr_jinja_value *attribute = named_argument(run, raw, "attribute");
     const qr_jinja_value *otherwise = named_argument(run, raw, "default");
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
     if (raw->n_items > 0) { return map_filter(run, items, raw); }
     if (attribute == NULL) { return qr_jinja_error(run, "map requires a filter argument"); }
@@ -328,9 +297,13 @@ static qr_jinja_value filter_map(qr_jinja_run *run, qr_jinja_value self, const q
     return iterator(mapped);
 }
 
-/* select and reject; with by_attribute the first argument says what of an item is tested. */
-static qr_jinja_value select_items(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_args *raw, bool by_attribute,
-                                   bool keeps) {
+/* select and reject; with BY_ATTRIBUTE the first argument says what of an item is tested. */
+enum { KEEPS = 1, BY_ATTRIBUTE = 2 };
+
+static qr_jinja_value filter_select(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_args *raw = call->raw;
+    const bool keeps = (call->builtin->variant & KEEPS) != 0,
+               by_attribute = (call->builtin->variant & BY_ATTRIBUTE) != 0;
     const size_t n_own = by_attribute ? 1 : 0;
     if (raw->n_items < n_own) { return qr_jinja_error(run, "Missing parameter for attribute name"); }
     const qr_jinja_builtin *test = NULL;
@@ -344,7 +317,7 @@ static qr_jinja_value select_items(qr_jinja_run *run, qr_jinja_value self, const
         rest.items = raw->items + n_own + 1;
         rest.n_items = raw->n_items - n_own - 1;
     }
-    const qr_jinja_list *items = qr_jinja_iterate(run, self);
+    const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     qr_jinja_list *kept = qr_jinja_list_create(run, 0);
     for (size_t i = 0; i < items->n_items && qr_jinja_step(run, 1); i++) {
         qr_jinja_value subject =
@@ -357,51 +330,27 @@ static qr_jinja_value select_items(qr_jinja_run *run, qr_jinja_value self, const
     return iterator(kept);
 }
 
-static qr_jinja_value filter_select(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args;
-    return select_items(run, self, raw, false, true);
-}
-
-static qr_jinja_value filter_reject(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                    const qr_jinja_args *raw) {
-    (void)args;
-    return select_items(run, self, raw, false, false);
-}
-
-static qr_jinja_value filter_selectattr(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                        const qr_jinja_args *raw) {
-    (void)args;
-    return select_items(run, self, raw, true, true);
-}
-
-static qr_jinja_value filter_rejectattr(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                        const qr_jinja_args *raw) {
-    (void)args;
-    return select_items(run, self, raw, true, false);
-}
-
 static const qr_jinja_builtin filters[] = {
-    {"batch", "linecount fill_with", 1, filter_batch},
-    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort},
-    {"first", "", 0, filter_first},
-    {"groupby", "attribute default case_sensitive", 1, filter_groupby},
-    {"items", "", 0, filter_items},
-    {"join", "d attribute", 0, filter_join},
-    {"last", "", 0, filter_last},
-    {"list", "", 0, filter_list},
-    {"map", NULL, 0, filter_map},
-    {"max", "case_sensitive attribute", 0, filter_max},
-    {"min", "case_sensitive attribute", 0, filter_min},
-    {"reject", NULL, 0, filter_reject},
-    {"rejectattr", NULL, 0, filter_rejectattr},
-    {"reverse", "", 0, filter_reverse},
-    {"select", NULL, 0, filter_select},
-    {"selectattr", NULL, 0, filter_selectattr},
-    {"slice", "slices fill_with", 1, filter_slice},
-    {"sort", "reverse case_sensitive attribute", 0, filter_sort},
-    {"sum", "attribute start", 0, filter_sum},
-    {"unique", "case_sensitive attribute", 0, filter_unique},
+    {"batch", "linecount fill_with", 1, filter_batch, 0},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
+    {"first", "", 0, filter_first, 0},
+    {"groupby", "attribute default case_sensitive", 1, filter_groupby, 0},
+    {"items", "", 0, filter_items, 0},
+    {"join", "d attribute", 0, filter_join, 0},
+    {"last", "", 0, filter_last, 0},
+    {"list", "", 0, filter_list, 0},
+    {"map", NULL, 0, filter_map, 0},
+    {"max", "case_sensitive attribute", 0, filter_extreme, '>'},
+    {"min", "case_sensitive attribute", 0, filter_extreme, '<'},
+    {"reject", NULL, 0, filter_select, 0},
+    {"rejectattr", NULL, 0, filter_select, BY_ATTRIBUTE},
+    {"reverse", "", 0, filter_reverse, 0},
+    {"select", NULL, 0, filter_select, KEEPS},
+    {"selectattr", NULL, 0, filter_select, KEEPS | BY_ATTRIBUTE},
+    {"slice", "slices fill_with", 1, filter_slice, 0},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
+    {"sum", "attribute start", 0, filter_sum, 0},
+    {"unique", "case_sensitive attribute", 0, filter_unique, 0},
 };
 
 const qr_jinja_builtin *qr_jinja_find_sequence_filter(const char *name, size_t size) {

@@ -4,11 +4,11 @@
 #include "base/sizes.h"
 #include "loaders/template/jinja_filters.h"
 
-#define TYPE_TEST(name, condition)                                                                        \
-    static qr_jinja_value test_##name(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args, \
-                                      const qr_jinja_args *raw) {                                         \
-        (void)run, (void)args, (void)raw;                                                                 \
-        return qr_jinja_bool(condition);                                                                  \
+#define TYPE_TEST(name, condition)                                                          \
+    static qr_jinja_value test_##name(qr_jinja_run *run, const qr_jinja_invocation *call) { \
+        const qr_jinja_value self = call->self;                                             \
+        (void)run;                                                                          \
+        return qr_jinja_bool(condition);                                                    \
     }
 
 static bool is_sequence(qr_jinja_value value) {
@@ -37,136 +37,83 @@ TYPE_TEST(iterable, qr_jinja_is_iterable(self) || self.type == QR_JINJA_LOOP)
 TYPE_TEST(callable, is_callable(self))
 TYPE_TEST(escaped, self.type == QR_JINJA_STRING && self.string->safe)
 
-static qr_jinja_value has_remainder(qr_jinja_run *run, qr_jinja_value self, qr_jinja_value divisor, int64_t wanted) {
-    const qr_jinja_value rest = qr_jinja_binary(run, '%', self, divisor);
-    return qr_jinja_bool(!qr_jinja_failed(run) && qr_jinja_equal(run, rest, qr_jinja_int(wanted)));
+/* odd, even and divisibleby: the variant is the rest that is asked for. */
+static qr_jinja_value test_remainder(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const bool has_divisor = call->builtin->n_required > 0;
+    const qr_jinja_value rest = qr_jinja_binary(run, '%', call->self, has_divisor ? call->args[0] : qr_jinja_int(2));
+    return qr_jinja_bool(!qr_jinja_failed(run) && qr_jinja_equal(run, rest, qr_jinja_int(call->builtin->variant)));
 }
 
-static qr_jinja_value test_odd(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                               const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return has_remainder(run, self, qr_jinja_int(2), 1);
-}
-
-static qr_jinja_value test_even(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return has_remainder(run, self, qr_jinja_int(2), 0);
-}
-
-static qr_jinja_value test_divisibleby(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                       const qr_jinja_args *raw) {
-    (void)raw;
-    return has_remainder(run, self, args[0], 0);
-}
-
-static qr_jinja_value test_eq(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_bool(qr_jinja_equal(run, self, args[0]));
-}
-
-static qr_jinja_value test_ne(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_bool(!qr_jinja_equal(run, self, args[0]));
-}
-
-static qr_jinja_value test_lt(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_bool(qr_jinja_compare(run, self, args[0], "<") == -1);
-}
-
-static qr_jinja_value test_gt(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_bool(qr_jinja_compare(run, self, args[0], ">") == 1);
-}
-
-static qr_jinja_value test_le(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    const int order = qr_jinja_compare(run, self, args[0], "<=");
-    return qr_jinja_bool(order == -1 || order == 0);
-}
-
-static qr_jinja_value test_ge(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    const int order = qr_jinja_compare(run, self, args[0], ">=");
-    return qr_jinja_bool(order == 1 || order == 0);
-}
-
-static qr_jinja_value test_in(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                              const qr_jinja_args *raw) {
-    (void)raw;
-    return qr_jinja_bool(qr_jinja_contains(run, args[0], self));
+static qr_jinja_value test_comparison(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_bool(qr_jinja_holds(run, call->builtin->variant, call->self, call->args[0]));
 }
 
 /* The same object: for values without identity of their own here (numbers, strings) the same type and value. */
-static qr_jinja_value test_sameas(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)raw;
-    const qr_jinja_value other = args[0];
+static qr_jinja_value test_sameas(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value self = call->self;
+    const qr_jinja_value other = call->args[0];
     if (self.type != other.type) { return qr_jinja_bool(false); }
     const bool by_value = qr_jinja_is_number(self) || self.type == QR_JINJA_STRING || self.type == QR_JINJA_NONE;
     return qr_jinja_bool(by_value ? qr_jinja_equal(run, self, other) : self.list == other.list);
 }
 
-static qr_jinja_value text_is_mapped(qr_jinja_run *run, qr_jinja_value self, const char *method) {
-    const qr_jinja_value text = {.type = QR_JINJA_STRING, .string = qr_jinja_str(run, self)};
-    const qr_jinja_args none = {0};
-    return qr_jinja_call_builtin(run, qr_jinja_find_method(text, method, strlen(method)), "test", text, &none);
+/* lower and upper: the methods islower and isupper of the value as a text. */
+static qr_jinja_value test_case(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_value text = qr_jinja_to_text(run, call->self);
+    const char *method = call->builtin->variant == QR_JINJA_UPPER ? "isupper" : "islower";
+    return qr_jinja_call_builtin(run, qr_jinja_find_method(text, method, strlen(method)), "test", text, call->raw);
 }
 
-static qr_jinja_value test_lower(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return text_is_mapped(run, self, "islower");
-}
-
-static qr_jinja_value test_upper(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                 const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    return text_is_mapped(run, self, "isupper");
-}
-
-static qr_jinja_value test_filter(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                  const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *name = qr_jinja_str(run, self);
+static qr_jinja_value test_filter(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *name = qr_jinja_str(run, call->self);
     return qr_jinja_bool(qr_jinja_find_filter(name->data, name->size) != NULL);
 }
 
-static qr_jinja_value test_test(qr_jinja_run *run, qr_jinja_value self, const qr_jinja_value *args,
-                                const qr_jinja_args *raw) {
-    (void)args, (void)raw;
-    const qr_jinja_string *name = qr_jinja_str(run, self);
+static qr_jinja_value test_test(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *name = qr_jinja_str(run, call->self);
     return qr_jinja_bool(qr_jinja_find_test(name->data, name->size) != NULL);
 }
 
 static const qr_jinja_builtin tests[] = {
-    {"defined", "", 0, test_defined},    {"undefined", "", 0, test_undefined},
-    {"none", "", 0, test_none},          {"boolean", "", 0, test_boolean},
-    {"true", "", 0, test_true},          {"false", "", 0, test_false},
-    {"integer", "", 0, test_integer},    {"float", "", 0, test_float},
-    {"number", "", 0, test_number},      {"string", "", 0, test_string},
-    {"mapping", "", 0, test_mapping},    {"sequence", "", 0, test_sequence},
-    {"iterable", "", 0, test_iterable},  {"callable", "", 0, test_callable},
-    {"escaped", "", 0, test_escaped},    {"odd", "", 0, test_odd},
-    {"even", "", 0, test_even},          {"divisibleby", "num", 1, test_divisibleby},
-    {"eq", "other", 1, test_eq},         {"equalto", "other", 1, test_eq},
-    {"==", "other", 1, test_eq},         {"ne", "other", 1, test_ne},
-    {"!=", "other", 1, test_ne},         {"lt", "other", 1, test_lt},
-    {"lessthan", "other", 1, test_lt},   {"<", "other", 1, test_lt},
-    {"le", "other", 1, test_le},         {"<=", "other", 1, test_le},
-    {"gt", "other", 1, test_gt},         {"greaterthan", "other", 1, test_gt},
-    {">", "other", 1, test_gt},          {"ge", "other", 1, test_ge},
-    {">=", "other", 1, test_ge},         {"in", "seq", 1, test_in},
-    {"sameas", "other", 1, test_sameas}, {"lower", "", 0, test_lower},
-    {"upper", "", 0, test_upper},        {"filter", "", 0, test_filter},
-    {"test", "", 0, test_test},
+    {"defined", "", 0, test_defined, 0},
+    {"undefined", "", 0, test_undefined, 0},
+    {"none", "", 0, test_none, 0},
+    {"boolean", "", 0, test_boolean, 0},
+    {"true", "", 0, test_true, 0},
+    {"false", "", 0, test_false, 0},
+    {"integer", "", 0, test_integer, 0},
+    {"float", "", 0, test_float, 0},
+    {"number", "", 0, test_number, 0},
+    {"string", "", 0, test_string, 0},
+    {"mapping", "", 0, test_mapping, 0},
+    {"sequence", "", 0, test_sequence, 0},
+    {"iterable", "", 0, test_iterable, 0},
+    {"callable", "", 0, test_callable, 0},
+    {"escaped", "", 0, test_escaped, 0},
+    {"odd", "", 0, test_remainder, 1},
+    {"even", "", 0, test_remainder, 0},
+    {"divisibleby", "num", 1, test_remainder, 0},
+    {"eq", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
+    {"equalto", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
+    {"==", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
+    {"ne", "other", 1, test_comparison, QR_JINJA_OP('!', '=')},
+    {"!=", "other", 1, test_comparison, QR_JINJA_OP('!', '=')},
+    {"lt", "other", 1, test_comparison, '<'},
+    {"lessthan", "other", 1, test_comparison, '<'},
+    {"<", "other", 1, test_comparison, '<'},
+    {"le", "other", 1, test_comparison, QR_JINJA_OP('<', '=')},
+    {"<=", "other", 1, test_comparison, QR_JINJA_OP('<', '=')},
+    {"gt", "other", 1, test_comparison, '>'},
+    {"greaterthan", "other", 1, test_comparison, '>'},
+    {">", "other", 1, test_comparison, '>'},
+    {"ge", "other", 1, test_comparison, QR_JINJA_OP('>', '=')},
+    {">=", "other", 1, test_comparison, QR_JINJA_OP('>', '=')},
+    {"in", "seq", 1, test_comparison, 'i'},
+    {"sameas", "other", 1, test_sameas, 0},
+    {"lower", "", 0, test_case, QR_JINJA_LOWER},
+    {"upper", "", 0, test_case, QR_JINJA_UPPER},
+    {"filter", "", 0, test_filter, 0},
+    {"test", "", 0, test_test, 0},
 };
 
 const qr_jinja_builtin *qr_jinja_find_test(const char *name, size_t size) {

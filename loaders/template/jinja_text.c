@@ -54,9 +54,7 @@ qr_jinja_value qr_jinja_map_case(qr_jinja_run *run, const qr_jinja_string *text,
         }
         at_start = mapping == QR_JINJA_TITLE && !is_cased(c);
     }
-    const qr_jinja_value mapped = qr_jinja_built(&builder);
-    if (!qr_jinja_failed(run)) { mapped.string->safe = text->safe; }
-    return mapped;
+    return qr_jinja_with_safety(run, qr_jinja_built(&builder), text->safe);
 }
 
 /* --- strip --- */
@@ -87,9 +85,7 @@ qr_jinja_value qr_jinja_strip(qr_jinja_run *run, const qr_jinja_string *text, qr
         end = from;
     }
     (void)qr_jinja_step(run, text->size / 64);
-    const qr_jinja_value stripped = qr_jinja_lend(run, text->data + start, end - start);
-    if (!qr_jinja_failed(run)) { stripped.string->safe = text->safe; }
-    return stripped;
+    return qr_jinja_with_safety(run, qr_jinja_lend(run, text->data + start, end - start), text->safe);
 }
 
 /* --- replace and lines --- */
@@ -160,9 +156,7 @@ qr_jinja_value qr_jinja_escape_html(qr_jinja_run *run, const qr_jinja_string *te
             qr_jinja_append(&builder, text->data + i, 1);
         }
     }
-    const qr_jinja_value escaped = qr_jinja_built(&builder);
-    if (!qr_jinja_failed(run)) { escaped.string->safe = true; }
-    return escaped;
+    return qr_jinja_with_safety(run, qr_jinja_built(&builder), true);
 }
 
 /* --- sorting --- */

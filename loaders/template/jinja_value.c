@@ -177,6 +177,11 @@ qr_jinja_value qr_jinja_copy(qr_jinja_run *run, const char *data, size_t size) {
     return qr_jinja_lend(run, copy, size);
 }
 
+qr_jinja_value qr_jinja_with_safety(const qr_jinja_run *run, qr_jinja_value text, bool safe) {
+    if (!qr_jinja_failed(run)) { text.string->safe = safe; } /* a failed run's string is shared */
+    return text;
+}
+
 qr_jinja_list *qr_jinja_list_create(qr_jinja_run *run, size_t capacity) {
     static qr_jinja_list failed_list;
     qr_jinja_list *list = qr_jinja_take(run, sizeof *list);
@@ -190,11 +195,18 @@ void qr_jinja_list_append(qr_jinja_run *run, qr_jinja_list *list, qr_jinja_value
     list->items[list->n_items++] = item;
 }
 
-qr_jinja_value qr_jinja_pair(qr_jinja_run *run, qr_jinja_value first, qr_jinja_value second) {
-    qr_jinja_list *list = qr_jinja_list_create(run, 2);
-    qr_jinja_list_append(run, list, first);
-    qr_jinja_list_append(run, list, second);
+void qr_jinja_list_extend(qr_jinja_run *run, qr_jinja_list *list, const qr_jinja_value *items, size_t n_items) {
+    for (size_t i = 0; i < n_items; i++) { qr_jinja_list_append(run, list, items[i]); }
+}
+
+qr_jinja_value qr_jinja_tuple(qr_jinja_run *run, const qr_jinja_value *items, size_t n_items) {
+    qr_jinja_list *list = qr_jinja_list_create(run, n_items);
+    qr_jinja_list_extend(run, list, items, n_items);
     return qr_jinja_from_list(QR_JINJA_TUPLE, list);
+}
+
+qr_jinja_value qr_jinja_pair(qr_jinja_run *run, qr_jinja_value first, qr_jinja_value second) {
+    return qr_jinja_tuple(run, (qr_jinja_value[]){first, second}, 2);
 }
 
 /* --- dicts --- */
@@ -286,6 +298,10 @@ void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size) {
 }
 
 void qr_jinja_append_text(qr_jinja_builder *builder, const char *text) { qr_jinja_append(builder, text, strlen(text)); }
+
+void qr_jinja_append_times(qr_jinja_builder *builder, const char *data, size_t size, int64_t n) {
+    for (int64_t i = 0; i < n && !qr_jinja_failed(builder->run); i++) { qr_jinja_append(builder, data, size); }
+}
 
 void qr_jinja_append_code_point(qr_jinja_builder *builder, uint32_t code_point) {
     char bytes[4];

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -144,6 +145,9 @@ bool qr_jinja_step(qr_jinja_run *run,
 void *qr_jinja_take(qr_jinja_run *run, size_t n_bytes); /* zeroed; NULL after a failure */
 
 /* --- making values --- */
+static inline bool qr_jinja_is_text(const qr_jinja_string *string, const char *text) {
+    return strlen(text) == string->size && memcmp(text, string->data, string->size) == 0;
+}
 static inline qr_jinja_value qr_jinja_undefined(void) { return (qr_jinja_value){.type = QR_JINJA_UNDEFINED}; }
 static inline qr_jinja_value qr_jinja_none(void) { return (qr_jinja_value){.type = QR_JINJA_NONE}; }
 static inline qr_jinja_value qr_jinja_bool(bool b) { return (qr_jinja_value){.type = QR_JINJA_BOOL, .boolean = b}; }
@@ -161,9 +165,13 @@ qr_jinja_value qr_jinja_absent(qr_jinja_run *run, qr_jinja_absence_reason reason
 qr_jinja_value qr_jinja_lend(qr_jinja_run *run, const char *data, size_t size);
 qr_jinja_value qr_jinja_text(qr_jinja_run *run, const char *text); /* lends a C string constant */
 qr_jinja_value qr_jinja_copy(qr_jinja_run *run, const char *data, size_t size);
+/* The same text, marked as one that needs no HTML escaping, or as one that does. */
+qr_jinja_value qr_jinja_with_safety(const qr_jinja_run *run, qr_jinja_value text, bool safe);
 
 qr_jinja_list *qr_jinja_list_create(qr_jinja_run *run, size_t capacity);
 void qr_jinja_list_append(qr_jinja_run *run, qr_jinja_list *list, qr_jinja_value item);
+void qr_jinja_list_extend(qr_jinja_run *run, qr_jinja_list *list, const qr_jinja_value *items, size_t n_items);
+qr_jinja_value qr_jinja_tuple(qr_jinja_run *run, const qr_jinja_value *items, size_t n_items);
 qr_jinja_value qr_jinja_pair(qr_jinja_run *run, qr_jinja_value first, qr_jinja_value second); /* a tuple */
 
 qr_jinja_dict *qr_jinja_dict_create(qr_jinja_run *run);
@@ -183,8 +191,9 @@ typedef struct qr_jinja_builder {
 
 void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size);
 void qr_jinja_append_text(qr_jinja_builder *builder, const char *text);
-void qr_jinja_append_value(qr_jinja_builder *builder, qr_jinja_value value); /* as str() */
-void qr_jinja_append_repr(qr_jinja_builder *builder, qr_jinja_value value);  /* as repr() */
+void qr_jinja_append_times(qr_jinja_builder *builder, const char *data, size_t size, int64_t n); /* n < 0: as 0 */
+void qr_jinja_append_value(qr_jinja_builder *builder, qr_jinja_value value);                     /* as str() */
+void qr_jinja_append_repr(qr_jinja_builder *builder, qr_jinja_value value);                      /* as repr() */
 void qr_jinja_append_code_point(qr_jinja_builder *builder, uint32_t code_point);
 qr_jinja_value qr_jinja_built(qr_jinja_builder *builder); /* the text as a string; the builder is empty afterwards */
 
@@ -193,8 +202,9 @@ const char *qr_jinja_type_name(qr_jinja_value value); /* "str", "int", "dict" â€
 bool qr_jinja_truth(qr_jinja_value value);
 bool qr_jinja_is_number(qr_jinja_value value); /* bool, int or float */
 double qr_jinja_as_double(qr_jinja_value number);
-bool qr_jinja_as_index(qr_jinja_value value, int64_t *index);           /* int or bool */
-qr_jinja_string *qr_jinja_str(qr_jinja_run *run, qr_jinja_value value); /* str(value); never NULL */
+bool qr_jinja_as_index(qr_jinja_value value, int64_t *index);             /* int or bool */
+qr_jinja_string *qr_jinja_str(qr_jinja_run *run, qr_jinja_value value);   /* str(value); never NULL */
+qr_jinja_value qr_jinja_to_text(qr_jinja_run *run, qr_jinja_value value); /* the same as a value */
 bool qr_jinja_equal(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b);
 /* a < b gives -1, equal 0, a > b 1; fails for types without an order. NaN compares as 2. */
 int qr_jinja_compare(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b, const char *operator_name);
