@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/sizes.h"
 #include "loaders/template/jinja_parser.h"
 
 static qr_jinja_node *parse_conditional(qr_jinja_parser *p, bool allows_conditional);
@@ -14,6 +15,13 @@ static qr_jinja_node *make_binary(qr_jinja_parser *p, qr_jinja_kind kind, int op
     node->a = a;
     node->b = b;
     return node;
+}
+
+/* Whether a list that ends with `close` continues; a comma comes before each item but the first, and may be the last.
+ */
+static bool more_items(qr_jinja_parser *p, bool has_some, int close, const char *expected) {
+    if (qr_jinja_failed(p->run) || qr_jinja_skip_operator(p, close)) { return false; }
+    return !has_some || (qr_jinja_expect_operator(p, ',', expected) && !qr_jinja_skip_operator(p, close));
 }
 
 /* --- calls --- */
@@ -38,11 +46,7 @@ static qr_jinja_node *parse_argument(qr_jinja_parser *p) {
 static qr_jinja_node *parse_arguments(qr_jinja_parser *p) {
     qr_jinja_node *first = NULL, **tail = &first;
     int order = 0; /* positional, then *, keywords, then ** */
-    while (!qr_jinja_failed(p->run) && !qr_jinja_skip_operator(p, ')')) {
-        if (first != NULL) {
-            if (!qr_jinja_expect_operator(p, ',', "',' or ')'")) { break; }
-            if (qr_jinja_skip_operator(p, ')')) { break; }
-        }
+    while (more_items(p, first != NULL, ')', "',' or ')'")) {
         qr_jinja_node *node = parse_argument(p);
         if (qr_jinja_failed(p->run)) { break; }
         const int rank = node->kind == QR_JINJA_SPREAD_NAMED   ? 3
@@ -105,7 +109,7 @@ qr_jinja_node *qr_jinja_parse_filters(qr_jinja_parser *p, qr_jinja_node *input) 
         (void)qr_jinja_skip_operator(p, '|');
         node = parse_filter(p, NULL);
     }
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_operator(p, '|')) { node = parse_filter(p, node); }
+    while (qr_jinja_skip_operator(p, '|')) { node = parse_filter(p, node); }
     return node;
 }
 
@@ -154,8 +158,7 @@ static qr_jinja_node *parse_subscripted(qr_jinja_parser *p) {
     const bool has_stop =
         !qr_jinja_at_operator(p, ':') && !qr_jinja_at_operator(p, ']') && !qr_jinja_at_operator(p, ',');
     if (has_stop) { slice->b = qr_jinja_parse_expression(p); }
-    if (!qr_jinja_failed(p->run) && qr_jinja_skip_operator(p, ':') && !qr_jinja_at_operator(p, ']') &&
-        !qr_jinja_at_operator(p, ',')) {
+    if (qr_jinja_skip_operator(p, ':') && !qr_jinja_at_operator(p, ']') && !qr_jinja_at_operator(p, ',')) {
         slice->c = qr_jinja_parse_expression(p);
     }
     return slice;
@@ -284,11 +287,7 @@ static qr_jinja_node *parse_name(qr_jinja_parser *p, const qr_jinja_token *token
 
 static qr_jinja_node *parse_list(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_LIST_OF), **tail = node != NULL ? &node->list : NULL;
-    while (!qr_jinja_failed(p->run) && !qr_jinja_skip_operator(p, ']')) {
-        if (node->list != NULL) {
-            if (!qr_jinja_expect_operator(p, ',', "',' or ']'")) { break; }
-            if (qr_jinja_skip_operator(p, ']')) { break; }
-        }
+    while (node != NULL && more_items(p, node->list != NULL, ']', "',' or ']'")) {
         qr_jinja_link(&tail, qr_jinja_parse_expression(p));
     }
     return node;
@@ -296,13 +295,9 @@ static qr_jinja_node *parse_list(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_dict(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_DICT_OF), **tail = node != NULL ? &node->list : NULL;
-    while (!qr_jinja_failed(p->run) && !qr_jinja_skip_operator(p, '}')) {
-        if (node->list != NULL) {
-            if (!qr_jinja_expect_operator(p, ',', "',' or '}'")) { break; }
-            if (qr_jinja_skip_operator(p, '}')) { break; }
-        }
+    while (node != NULL && more_items(p, node->list != NULL, '}', "',' or '}'")) {
         qr_jinja_link(&tail, qr_jinja_parse_expression(p));
-        if (qr_jinja_failed(p->run) || !qr_jinja_expect_operator(p, ':', "':'")) { break; }
+        if (!qr_jinja_expect_operator(p, ':', "':'")) { break; }
         qr_jinja_link(&tail, qr_jinja_parse_expression(p));
     }
     return node;
@@ -321,7 +316,7 @@ static qr_jinja_node *parse_primary(qr_jinja_parser *p) {
     if (qr_jinja_skip_operator(p, '{')) { return parse_dict(p); }
     if (!qr_jinja_skip_operator(p, '(')) { return qr_jinja_unexpected(p, "an expression"); }
     qr_jinja_node *node = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_PARENTHESISED);
-    return !qr_jinja_failed(p->run) && qr_jinja_expect_operator(p, ')', "')'") ? node : NULL;
+    return qr_jinja_expect_operator(p, ')', "')'") ? node : NULL;
 }
 
 /* --- operators, from the tightest to the loosest --- */
@@ -336,8 +331,8 @@ static qr_jinja_node *parse_unary(qr_jinja_parser *p, bool with_filters) {
         } else {
             node = parse_primary(p);
         }
-        if (!qr_jinja_failed(p->run)) { node = parse_postfix(p, node); }
-        if (!qr_jinja_failed(p->run) && with_filters) { node = parse_filters_and_tests(p, node); }
+        node = parse_postfix(p, node);
+        if (with_filters) { node = parse_filters_and_tests(p, node); }
     }
     qr_jinja_leave(p->run);
     return node;
@@ -354,57 +349,64 @@ static qr_jinja_node *leave_levels(qr_jinja_parser *p, int n_levels, qr_jinja_no
     return qr_jinja_failed(p->run) ? NULL : node;
 }
 
-static qr_jinja_node *parse_power(qr_jinja_parser *p) {
-    int n_levels = 0;
-    qr_jinja_node *left = parse_unary(p, true);
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_operator(p, QR_JINJA_OP('*', '*')) && deepen(p, &n_levels)) {
-        qr_jinja_node *right = parse_unary(p, true);
-        left = make_binary(p, QR_JINJA_BINARY, QR_JINJA_OP('*', '*'), left, right);
+/* Operators of one level: symbols, or a word. */
+typedef struct level {
+    qr_jinja_kind kind;
+    int operators[4];
+    const char *word;
+    qr_jinja_node *(*parse_operand)(qr_jinja_parser *p);
+} level;
+
+static bool skip_operator_of(qr_jinja_parser *p, const level *at, int *op) {
+    *op = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(at->operators) && at->operators[i] != 0; i++) {
+        if (qr_jinja_skip_operator(p, at->operators[i])) {
+            *op = at->operators[i];
+            return true;
+        }
+    }
+    return at->word != NULL && qr_jinja_skip_name(p, at->word);
+}
+
+static qr_jinja_node *parse_level(qr_jinja_parser *p, const level *at) {
+    int n_levels = 0, op;
+    qr_jinja_node *left = at->parse_operand(p);
+    while (skip_operator_of(p, at, &op) && deepen(p, &n_levels)) {
+        qr_jinja_node *right = at->parse_operand(p);
+        left = make_binary(p, at->kind, op, left, right);
     }
     return leave_levels(p, n_levels, left);
 }
 
+static qr_jinja_node *parse_factor(qr_jinja_parser *p) { return parse_unary(p, true); }
+
+static qr_jinja_node *parse_power(qr_jinja_parser *p) {
+    return parse_level(p, &(level){QR_JINJA_BINARY, {QR_JINJA_OP('*', '*')}, NULL, parse_factor});
+}
+
 static qr_jinja_node *parse_product(qr_jinja_parser *p) {
-    int n_levels = 0;
-    qr_jinja_node *left = parse_power(p);
-    while (!qr_jinja_failed(p->run) &&
-           (qr_jinja_at_operator(p, '*') || qr_jinja_at_operator(p, '/') || qr_jinja_at_operator(p, '%') ||
-            qr_jinja_at_operator(p, QR_JINJA_OP('/', '/'))) &&
-           deepen(p, &n_levels)) {
-        const int op = qr_jinja_next(p)->op;
-        qr_jinja_node *right = parse_power(p);
-        left = make_binary(p, QR_JINJA_BINARY, op, left, right);
-    }
-    return leave_levels(p, n_levels, left);
+    return parse_level(p, &(level){QR_JINJA_BINARY, {'*', '/', '%', QR_JINJA_OP('/', '/')}, NULL, parse_power});
 }
 
 static qr_jinja_node *parse_concat(qr_jinja_parser *p) {
     qr_jinja_node *first = parse_product(p);
-    if (qr_jinja_failed(p->run) || !qr_jinja_at_operator(p, '~')) { return first; }
+    if (!qr_jinja_at_operator(p, '~')) { return first; }
     qr_jinja_node *node = make_binary(p, QR_JINJA_CONCAT, 0, NULL, NULL), **tail = node != NULL ? &node->list : NULL;
     if (node == NULL) { return NULL; }
     qr_jinja_link(&tail, first);
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_operator(p, '~')) { qr_jinja_link(&tail, parse_product(p)); }
+    while (qr_jinja_skip_operator(p, '~')) { qr_jinja_link(&tail, parse_product(p)); }
     return node;
 }
 
 static qr_jinja_node *parse_sum(qr_jinja_parser *p) {
-    int n_levels = 0;
-    qr_jinja_node *left = parse_concat(p);
-    while (!qr_jinja_failed(p->run) && (qr_jinja_at_operator(p, '+') || qr_jinja_at_operator(p, '-')) &&
-           deepen(p, &n_levels)) {
-        const int op = qr_jinja_next(p)->op;
-        qr_jinja_node *right = parse_concat(p);
-        left = make_binary(p, QR_JINJA_BINARY, op, left, right);
-    }
-    return leave_levels(p, n_levels, left);
+    return parse_level(p, &(level){QR_JINJA_BINARY, {'+', '-'}, NULL, parse_concat});
 }
 
 /* 0 where no comparison follows; 'i' for in, QR_JINJA_OP('!', 'i') for not in. */
 static int skip_comparison(qr_jinja_parser *p) {
     static const int operators[] = {
         QR_JINJA_OP('=', '='), QR_JINJA_OP('!', '='), QR_JINJA_OP('<', '='), QR_JINJA_OP('>', '='), '<', '>'};
-    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) {
+    for (size_t i = 0; i < QR_COUNT_OF(operators); i++) {
         if (qr_jinja_skip_operator(p, operators[i])) { return operators[i]; }
     }
     if (qr_jinja_skip_name(p, "in")) { return 'i'; }
@@ -419,14 +421,14 @@ static int skip_comparison(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_comparison(qr_jinja_parser *p) {
     qr_jinja_node *first = parse_sum(p);
-    int op = qr_jinja_failed(p->run) ? 0 : skip_comparison(p);
+    int op = skip_comparison(p);
     if (op == 0) { return first; }
     qr_jinja_node *node = make_binary(p, QR_JINJA_COMPARISON, 0, first, NULL),
                   **tail = node != NULL ? &node->list : NULL;
-    while (!qr_jinja_failed(p->run) && op != 0) {
+    while (op != 0) {
         qr_jinja_node *operand = parse_sum(p);
         qr_jinja_link(&tail, make_binary(p, QR_JINJA_OPERAND, op, operand, NULL));
-        op = qr_jinja_failed(p->run) ? 0 : skip_comparison(p);
+        op = skip_comparison(p);
     }
     return node;
 }
@@ -439,32 +441,19 @@ static qr_jinja_node *parse_not(qr_jinja_parser *p) {
 }
 
 static qr_jinja_node *parse_and(qr_jinja_parser *p) {
-    int n_levels = 0;
-    qr_jinja_node *left = parse_not(p);
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "and") && deepen(p, &n_levels)) {
-        qr_jinja_node *right = parse_not(p);
-        left = make_binary(p, QR_JINJA_AND, 0, left, right);
-    }
-    return leave_levels(p, n_levels, left);
+    return parse_level(p, &(level){QR_JINJA_AND, {0}, "and", parse_not});
 }
 
 static qr_jinja_node *parse_or(qr_jinja_parser *p) {
-    int n_levels = 0;
-    qr_jinja_node *left = parse_and(p);
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "or") && deepen(p, &n_levels)) {
-        qr_jinja_node *right = parse_and(p);
-        left = make_binary(p, QR_JINJA_OR, 0, left, right);
-    }
-    return leave_levels(p, n_levels, left);
+    return parse_level(p, &(level){QR_JINJA_OR, {0}, "or", parse_and});
 }
 
 static qr_jinja_node *parse_conditional(qr_jinja_parser *p, bool allows_conditional) {
     qr_jinja_node *node = qr_jinja_enter(p->run) ? parse_or(p) : NULL;
     int n_levels = 0;
-    while (allows_conditional && !qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "if") && deepen(p, &n_levels)) {
+    while (allows_conditional && qr_jinja_skip_name(p, "if") && deepen(p, &n_levels)) {
         qr_jinja_node *condition = parse_or(p);
-        qr_jinja_node *otherwise =
-            !qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "else") ? parse_conditional(p, true) : NULL;
+        qr_jinja_node *otherwise = qr_jinja_skip_name(p, "else") ? parse_conditional(p, true) : NULL;
         node = make_binary(p, QR_JINJA_CONDITIONAL, 0, node, condition);
         if (node != NULL) { node->c = otherwise; }
     }
@@ -485,7 +474,7 @@ qr_jinja_node *qr_jinja_parse_tuple(qr_jinja_parser *p, qr_jinja_tuple_form form
     bool is_tuple = form == QR_JINJA_TUPLE_PARENTHESISED && at_tuple_end(p);
     while (!qr_jinja_failed(p->run) && !(at_tuple_end(p) && (first != NULL || is_tuple))) {
         qr_jinja_link(&tail, parse_conditional(p, form != QR_JINJA_TUPLE_NO_CONDITIONAL));
-        if (qr_jinja_failed(p->run) || !qr_jinja_skip_operator(p, ',')) { break; }
+        if (!qr_jinja_skip_operator(p, ',')) { break; }
         is_tuple = true;
     }
     if (qr_jinja_failed(p->run)) { return NULL; }
@@ -505,7 +494,7 @@ static qr_jinja_node *parse_target_item(qr_jinja_parser *p, bool allows_namespac
     if (qr_jinja_skip_operator(p, '(')) {
         qr_jinja_node *inner = qr_jinja_enter(p->run) ? qr_jinja_parse_target(p, allows_namespace) : NULL;
         qr_jinja_leave(p->run);
-        return !qr_jinja_failed(p->run) && qr_jinja_expect_operator(p, ')', "')'") ? inner : NULL;
+        return qr_jinja_expect_operator(p, ')', "')'") ? inner : NULL;
     }
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME || is_constant_name(qr_jinja_peek(p))) {
         return qr_jinja_unexpected(p, "the name of a variable to assign to");
@@ -525,8 +514,8 @@ qr_jinja_node *qr_jinja_parse_target_one(qr_jinja_parser *p) { return parse_targ
 
 qr_jinja_node *qr_jinja_parse_target(qr_jinja_parser *p, bool allows_namespace) {
     qr_jinja_node *first = parse_target_item(p, allows_namespace), **tail = first != NULL ? &first->next : NULL;
-    if (qr_jinja_failed(p->run) || !qr_jinja_at_operator(p, ',')) { return first; }
-    while (!qr_jinja_failed(p->run) && qr_jinja_skip_operator(p, ',')) {
+    if (!qr_jinja_at_operator(p, ',')) { return first; }
+    while (qr_jinja_skip_operator(p, ',')) {
         if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME && !qr_jinja_at_operator(p, '(')) { break; }
         if (qr_jinja_at_name(p, "in")) { break; }
         qr_jinja_link(&tail, parse_target_item(p, allows_namespace));

@@ -138,13 +138,11 @@ static qr_jinja_value filter_wordcount(qr_jinja_run *run, const qr_jinja_invocat
     int64_t n = 0;
     bool in_word = false;
     for (size_t i = 0; i < text->size && !qr_jinja_failed(run);) {
-        uint32_t c;
-        const size_t length = qr_utf8_decode(text->data + i, text->size - i, &c);
+        const uint32_t c = qr_jinja_next_character(text, &i);
         const bool is_word =
             c == '_' || c >= 0x80U || (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z');
         n += is_word && !in_word;
         in_word = is_word && !(c >= 0x80U && qr_jinja_is_space(c));
-        i += length > 0 ? length : 1;
     }
     return qr_jinja_int(n);
 }

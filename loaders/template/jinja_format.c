@@ -134,6 +134,12 @@ static int64_t read_number(const char **at, const char *end) {
     return number;
 }
 
+static bool skip(const char **at, const char *end, char c) {
+    const bool found = *at < end && **at == c;
+    *at += found;
+    return found;
+}
+
 static bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
 static bool check_spec(qr_jinja_run *run, const spec *s) {
@@ -157,26 +163,14 @@ static bool read_spec(qr_jinja_run *run, const char *at, const char *end, spec *
         s->sign = *at == '-' ? '\0' : *at;
         at++;
     }
-    if (at < end && *at == '#') {
-        s->alternate = true;
-        at++;
-    }
-    if (at < end && *at == '0') {
-        at++;
-        if (s->align == '\0') {
-            s->align = '=';
-            s->fill[0] = '0';
-        }
+    s->alternate = skip(&at, end, '#');
+    if (skip(&at, end, '0') && s->align == '\0') {
+        s->align = '=';
+        s->fill[0] = '0';
     }
     s->width = read_number(&at, end);
-    if (at < end && *at == ',') {
-        s->grouped = true;
-        at++;
-    }
-    if (at < end && *at == '.') {
-        at++;
-        s->precision = read_number(&at, end);
-    }
+    s->grouped = skip(&at, end, ',');
+    if (skip(&at, end, '.')) { s->precision = read_number(&at, end); }
     if (at < end) { s->type = *at++; }
     if (at != end) { (void)qr_jinja_error(run, "invalid format specifier"); }
     return check_spec(run, s);
@@ -225,6 +219,14 @@ static qr_jinja_value find_field(qr_jinja_run *run, field_state *state, const ch
     return value;
 }
 
+/* The conversions 's' and 'r'. */
+static qr_jinja_value to_text(qr_jinja_run *run, char conversion, qr_jinja_value value) {
+    if (conversion != 'r') { return qr_jinja_to_text(run, value); }
+    qr_jinja_builder shown = {.run = run};
+    qr_jinja_append_repr(&shown, value);
+    return qr_jinja_built(&shown);
+}
+
 /* What is between { and }. */
 static void append_field(qr_jinja_builder *out, field_state *state, const char *at, const char *end) {
     qr_jinja_run *run = out->run;
@@ -238,15 +240,7 @@ static void append_field(qr_jinja_builder *out, field_state *state, const char *
     }
     qr_jinja_value value = find_field(run, state, at, bang != NULL ? bang : name_end);
     if (qr_jinja_failed(run)) { return; }
-    if (conversion != '\0') {
-        qr_jinja_builder converted = {.run = run};
-        if (conversion == 'r') {
-            qr_jinja_append_repr(&converted, value);
-        } else {
-            qr_jinja_append_value(&converted, value);
-        }
-        value = qr_jinja_built(&converted);
-    }
+    if (conversion != '\0') { value = to_text(run, conversion, value); }
     spec s;
     if (!qr_jinja_failed(run) && read_spec(run, colon != NULL ? colon + 1 : end, end, &s)) {
         append_formatted(out, &s, value);
@@ -289,10 +283,7 @@ static const char *read_flags(const char *at, const char *end, spec *s) {
     s->align = left ? '<' : zero ? '=' : '>';
     if (zero && !left) { s->fill[0] = '0'; }
     s->width = read_number(&at, end);
-    if (at < end && *at == '.') {
-        at++;
-        s->precision = read_number(&at, end);
-    }
+    if (skip(&at, end, '.')) { s->precision = read_number(&at, end); }
     return at;
 }
 
@@ -300,15 +291,9 @@ static void append_conversion(qr_jinja_builder *out, spec *s, char type, qr_jinj
     qr_jinja_run *run = out->run;
     const bool integral = strchr("diuxXo", type) != NULL;
     if (type == 's' || type == 'r') {
-        qr_jinja_builder text = {.run = run};
-        if (type == 'r') {
-            qr_jinja_append_repr(&text, value);
-        } else {
-            qr_jinja_append_value(&text, value);
-        }
         if (s->align == '=') { s->align = '>'; }
         s->fill[0] = ' ';
-        append_text_value(out, s, qr_jinja_built(&text).string);
+        append_text_value(out, s, to_text(run, type, value).string);
     } else if (!qr_jinja_is_number(value)) {
         (void)qr_jinja_error(run, "%%%c format: a number is required, not %s", type, qr_jinja_type_name(value));
     } else if (integral) {

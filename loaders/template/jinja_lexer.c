@@ -1,7 +1,7 @@
 /* Template text to tokens: Jinja's rules of whitespace (trim_blocks and lstrip_blocks on) and Python's literals. */
 #include <string.h>
 
-#include "base/utf8.h"
+#include "base/sizes.h"
 #include "loaders/template/jinja_run.h"
 
 typedef struct lexer {
@@ -16,16 +16,13 @@ typedef struct lexer {
 } lexer;
 
 static bool add(lexer *lx, qr_jinja_token token) {
-    if (lx->n_tokens == lx->capacity) {
-        const size_t capacity = lx->capacity == 0 ? 64 : lx->capacity * 2;
-        qr_jinja_token *grown = qr_jinja_take(lx->run, capacity * sizeof *grown);
-        if (grown == NULL) { return false; }
-        if (lx->n_tokens > 0) { memcpy(grown, lx->tokens, lx->n_tokens * sizeof *grown); }
-        lx->tokens = grown;
-        lx->capacity = capacity;
-    }
+    if (!qr_jinja_reserve(lx->run, &lx->tokens, &lx->capacity, lx->n_tokens + 1, sizeof token)) { return false; }
     lx->tokens[lx->n_tokens++] = token;
     return true;
+}
+
+static bool add_text(lexer *lx, qr_jinja_token_kind kind, const char *text, size_t size) {
+    return add(lx, (qr_jinja_token){.kind = kind, .line = lx->line, .text = text, .size = size});
 }
 
 static bool fail_here(lexer *lx, const char *message) {
@@ -44,40 +41,24 @@ static void move_to(lexer *lx, size_t at) {
 }
 
 static size_t skip_space(const lexer *lx, size_t at) {
-    uint32_t c;
-    size_t length;
-    while ((length = qr_utf8_decode(lx->source + at, lx->size - at, &c)) > 0 && qr_jinja_is_space(c)) { at += length; }
-    return at;
+    return at + qr_jinja_leading_space(lx->source + at, lx->size - at);
 }
 
-static size_t without_trailing_space(const char *text, size_t size) {
-    while (size > 0) {
-        size_t start = size - 1;
-        while (start > 0 && ((unsigned char)text[start] & 0xC0U) == 0x80U) { start--; }
-        uint32_t c;
-        if (qr_utf8_decode(text + start, size - start, &c) == 0 || !qr_jinja_is_space(c)) { break; }
-        size = start;
-    }
-    return size;
-}
-
-/* The text before a delimiter at `end`, less what "-" or lstrip_blocks take from it. */
+/* The text before a delimiter at `end`, minus what "-" or lstrip_blocks take from it. */
 static bool add_data(lexer *lx, size_t end, char sign, bool is_print) {
     const char *text = lx->source + lx->at;
     size_t size = end - lx->at;
     if (sign == '-') {
-        size = without_trailing_space(text, size);
+        size = qr_jinja_without_trailing_space(text, size);
     } else if (sign != '+' && !is_print) {
         size_t line_start = size;
         while (line_start > 0 && text[line_start - 1] != '\n') { line_start--; }
         if ((line_start > 0 || lx->line_starting) &&
-            without_trailing_space(text + line_start, size - line_start) == 0) {
+            qr_jinja_without_trailing_space(text + line_start, size - line_start) == 0) {
             size = line_start;
         }
     }
-    const bool added =
-        size == 0 ||
-        add(lx, (qr_jinja_token){.kind = QR_JINJA_TOKEN_DATA, .line = lx->line, .text = text, .size = size});
+    const bool added = size == 0 || add_text(lx, QR_JINJA_TOKEN_DATA, text, size);
     move_to(lx, end);
     return added;
 }
@@ -160,9 +141,7 @@ static bool lex_number(lexer *lx) {
         at++;
         while (at < lx->size && is_name_byte(lx->source[at])) { at++; }
         move_to(lx, at);
-        return add(lx,
-                   (qr_jinja_token){
-                       .kind = QR_JINJA_TOKEN_INT, .line = lx->line, .text = lx->source + start, .size = at - start});
+        return add_text(lx, QR_JINJA_TOKEN_INT, lx->source + start, at - start);
     }
     if (at + 1 < lx->size && lx->source[at] == '.' && is_digit(lx->source[at + 1])) {
         const bool after_dot = start > 0 && lx->source[start - 1] == '.';
@@ -179,10 +158,7 @@ static bool lex_number(lexer *lx) {
         }
     }
     move_to(lx, at);
-    return add(lx, (qr_jinja_token){.kind = is_float ? QR_JINJA_TOKEN_FLOAT : QR_JINJA_TOKEN_INT,
-                                    .line = lx->line,
-                                    .text = lx->source + start,
-                                    .size = at - start});
+    return add_text(lx, is_float ? QR_JINJA_TOKEN_FLOAT : QR_JINJA_TOKEN_INT, lx->source + start, at - start);
 }
 
 static int hex_digit(char c) {
@@ -271,7 +247,7 @@ static bool lex_string(lexer *lx) {
 
 static bool lex_operator(lexer *lx, char *open, size_t *n_open) {
     static const char *const pairs[] = {"**", "//", "==", "!=", ">=", "<="};
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    for (size_t i = 0; i < QR_COUNT_OF(pairs); i++) {
         if (starts_with(lx, lx->at, pairs[i])) {
             lx->at += 2;
             return add(lx, (qr_jinja_token){.kind = QR_JINJA_TOKEN_OPERATOR,
@@ -327,10 +303,7 @@ static bool lex_code(lexer *lx, bool is_print) {
         } else if (is_name_byte(c)) {
             size_t stop = lx->at;
             while (stop < lx->size && is_name_byte(lx->source[stop])) { stop++; }
-            ok = add(lx, (qr_jinja_token){.kind = QR_JINJA_TOKEN_NAME,
-                                          .line = lx->line,
-                                          .text = lx->source + lx->at,
-                                          .size = stop - lx->at});
+            ok = add_text(lx, QR_JINJA_TOKEN_NAME, lx->source + lx->at, stop - lx->at);
             move_to(lx, stop);
         } else if (c == '\'' || c == '"') {
             ok = lex_string(lx);
@@ -368,11 +341,7 @@ bool qr_jinja_tokenise(qr_jinja_run *run, const char *source, size_t size, qr_ji
             at++;
         }
         if (at + 1 >= size) {
-            if (!add(&lx,
-                     (qr_jinja_token){
-                         .kind = QR_JINJA_TOKEN_DATA, .line = lx.line, .text = source + lx.at, .size = size - lx.at})) {
-                return false;
-            }
+            if (!add_text(&lx, QR_JINJA_TOKEN_DATA, source + lx.at, size - lx.at)) { return false; }
             move_to(&lx, size);
         } else if (!lex_delimiter(&lx, at)) {
             return false;

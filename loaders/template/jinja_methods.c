@@ -49,16 +49,11 @@ static qr_jinja_value string_strip(qr_jinja_run *run, const qr_jinja_invocation 
 static bool next_word(const qr_jinja_string *text, size_t *at, size_t *start, size_t *end) {
     uint32_t c;
     size_t length;
-    while (*at < text->size && (length = qr_utf8_decode(text->data + *at, text->size - *at, &c)) > 0 &&
-           qr_jinja_is_space(c)) {
-        *at += length;
+    *start = *end = *at + qr_jinja_leading_space(text->data + *at, text->size - *at);
+    while ((length = qr_utf8_decode(text->data + *end, text->size - *end, &c)) > 0 && !qr_jinja_is_space(c)) {
+        *end += length;
     }
-    *start = *at;
-    while (*at < text->size && (length = qr_utf8_decode(text->data + *at, text->size - *at, &c)) > 0 &&
-           !qr_jinja_is_space(c)) {
-        *at += length;
-    }
-    *end = *at;
+    *at = *end;
     return *end > *start;
 }
 
@@ -344,13 +339,11 @@ static qr_jinja_value string_has_case(qr_jinja_run *run, const qr_jinja_invocati
     const qr_jinja_string *text = call->self.string;
     bool any = false;
     for (size_t i = 0; i < text->size;) {
-        uint32_t c;
-        const size_t length = qr_utf8_decode(text->data + i, text->size - i, &c);
+        const uint32_t c = qr_jinja_next_character(text, &i);
         const bool is_lower = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL;
         const bool is_upper = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU;
         if (call->builtin->variant == QR_JINJA_UPPER ? is_lower : is_upper) { return qr_jinja_bool(false); }
         any = any || is_lower || is_upper;
-        i += length > 0 ? length : 1;
     }
     (void)qr_jinja_step(run, text->size / 64);
     return qr_jinja_bool(any);

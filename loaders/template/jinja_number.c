@@ -5,22 +5,12 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "base/utf8.h"
 #include "loaders/template/jinja_value.h"
 
 static void trim_space(const char **text, size_t *size) {
-    uint32_t code_point;
-    size_t length;
-    while ((length = qr_utf8_decode(*text, *size, &code_point)) > 0 && qr_jinja_is_space(code_point)) {
-        *text += length;
-        *size -= length;
-    }
-    while (*size > 0) {
-        size_t start = *size - 1;
-        while (start > 0 && ((unsigned char)(*text)[start] & 0xC0U) == 0x80U) { start--; }
-        if (qr_utf8_decode(*text + start, *size - start, &code_point) == 0 || !qr_jinja_is_space(code_point)) { break; }
-        *size = start;
-    }
+    const size_t n = qr_jinja_leading_space(*text, *size);
+    *text += n;
+    *size = qr_jinja_without_trailing_space(*text, *size - n);
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }

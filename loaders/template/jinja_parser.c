@@ -14,14 +14,16 @@ const qr_jinja_token *qr_jinja_next(qr_jinja_parser *p) {
     return token;
 }
 
+static bool is_word(const qr_jinja_token *token, const char *word, size_t size) {
+    return token->kind == QR_JINJA_TOKEN_NAME && token->size == size && memcmp(token->text, word, size) == 0;
+}
+
 bool qr_jinja_at_name(const qr_jinja_parser *p, const char *name) {
-    const qr_jinja_token *token = qr_jinja_peek(p);
-    return token->kind == QR_JINJA_TOKEN_NAME && token->size == strlen(name) &&
-           memcmp(token->text, name, token->size) == 0;
+    return !qr_jinja_failed(p->run) && is_word(qr_jinja_peek(p), name, strlen(name));
 }
 
 bool qr_jinja_at_operator(const qr_jinja_parser *p, int op) {
-    return qr_jinja_peek(p)->kind == QR_JINJA_TOKEN_OPERATOR && qr_jinja_peek(p)->op == op;
+    return !qr_jinja_failed(p->run) && qr_jinja_peek(p)->kind == QR_JINJA_TOKEN_OPERATOR && qr_jinja_peek(p)->op == op;
 }
 
 bool qr_jinja_skip_name(qr_jinja_parser *p, const char *name) {
@@ -89,9 +91,8 @@ qr_jinja_node *qr_jinja_new_node(qr_jinja_parser *p, qr_jinja_kind kind) {
 
 qr_jinja_value qr_jinja_token_text(qr_jinja_parser *p, const qr_jinja_token *token) {
     const qr_jinja_value text = qr_jinja_lend(p->run, token->text, token->size);
-    if (!qr_jinja_failed(p->run)) {
-        (void)qr_jinja_hash(p->run, text);
-    } /* now, because a parsed template is never written to */
+    /* Hashed now, because a parsed template is never written to. */
+    if (!qr_jinja_failed(p->run)) { (void)qr_jinja_hash(p->run, text); }
     return text;
 }
 
@@ -104,7 +105,7 @@ void qr_jinja_link(qr_jinja_node ***tail, qr_jinja_node *node) {
 /* --- statements --- */
 
 static bool expect_tag_end(qr_jinja_parser *p) {
-    if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_TAG_END) {
+    if (qr_jinja_failed(p->run) || qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_TAG_END) {
         (void)qr_jinja_unexpected(p, "the end of the tag, %},");
         return false;
     }
@@ -116,9 +117,7 @@ static bool is_one_of(const qr_jinja_token *token, const char *names) {
     const char *at = names;
     while (*at != '\0') {
         const size_t length = strcspn(at, " ");
-        if (token->kind == QR_JINJA_TOKEN_NAME && token->size == length && memcmp(token->text, at, length) == 0) {
-            return true;
-        }
+        if (is_word(token, at, length)) { return true; }
         at += length + (at[length] == ' ');
     }
     return false;
@@ -161,9 +160,8 @@ static qr_jinja_node *parse_body(qr_jinja_parser *p, const char *stops, const ch
 /* The body of a block that ends with {% end %}, including that tag. */
 static qr_jinja_node *parse_block(qr_jinja_parser *p, const char *end, const char *opener) {
     const int line = p->run->line;
-    if (!expect_tag_end(p)) { return NULL; }
+    (void)expect_tag_end(p);
     qr_jinja_node *body = parse_body(p, end, opener, line);
-    if (qr_jinja_failed(p->run)) { return NULL; }
     (void)qr_jinja_next(p);
     return expect_tag_end(p) ? body : NULL;
 }
@@ -179,17 +177,14 @@ static qr_jinja_node *parse_if(qr_jinja_parser *p) {
         *place = node;
         place = &node->else_body;
         node->a = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_NO_CONDITIONAL);
-        if (qr_jinja_failed(p->run) || !expect_tag_end(p)) { break; }
+        if (!expect_tag_end(p)) { break; }
         node->body = parse_body(p, "elif else endif", "if", line);
         if (qr_jinja_failed(p->run)) { break; }
-        more = qr_jinja_at_name(p, "elif");
-        node->flag = more;
-        if (!more && qr_jinja_at_name(p, "else")) {
-            (void)qr_jinja_next(p);
+        node->flag = more = qr_jinja_skip_name(p, "elif");
+        if (!more && qr_jinja_skip_name(p, "else")) {
             *place = parse_block(p, "endif", "if");
-        } else {
-            (void)qr_jinja_next(p);
-            if (!more) { (void)expect_tag_end(p); }
+        } else if (qr_jinja_skip_name(p, "endif")) {
+            (void)expect_tag_end(p);
         }
     }
     p->n_conditions--;
@@ -200,20 +195,19 @@ static qr_jinja_node *parse_for(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_FOR);
     if (node == NULL) { return NULL; }
     node->a = qr_jinja_parse_target(p, false);
-    if (!qr_jinja_failed(p->run) && !qr_jinja_skip_name(p, "in")) { return qr_jinja_unexpected(p, "'in'"); }
-    if (!qr_jinja_failed(p->run)) { node->b = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_NO_CONDITIONAL); }
-    if (!qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "if")) { node->c = qr_jinja_parse_expression(p); }
-    node->flag = !qr_jinja_failed(p->run) && qr_jinja_skip_name(p, "recursive");
-    if (qr_jinja_failed(p->run) || !expect_tag_end(p)) { return NULL; }
+    if (!qr_jinja_skip_name(p, "in")) { return qr_jinja_unexpected(p, "'in'"); }
+    node->b = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_NO_CONDITIONAL);
+    if (qr_jinja_skip_name(p, "if")) { node->c = qr_jinja_parse_expression(p); }
+    node->flag = qr_jinja_skip_name(p, "recursive");
+    if (!expect_tag_end(p)) { return NULL; }
     p->n_loops++;
     node->body = parse_body(p, "else endfor", "for", node->line);
     p->n_loops--;
     if (qr_jinja_failed(p->run)) { return NULL; }
-    const bool has_else = qr_jinja_at_name(p, "else");
-    (void)qr_jinja_next(p);
-    if (has_else) {
+    if (qr_jinja_skip_name(p, "else")) {
         node->else_body = parse_block(p, "endfor", "for");
     } else {
+        (void)qr_jinja_next(p);
         (void)expect_tag_end(p);
     }
     return node;
@@ -226,11 +220,11 @@ static qr_jinja_node *parse_set(qr_jinja_parser *p) {
     if (qr_jinja_failed(p->run)) { return NULL; }
     if (qr_jinja_skip_operator(p, '=')) {
         node->b = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_FREE);
-        return qr_jinja_failed(p->run) || !expect_tag_end(p) ? NULL : node;
+        return !expect_tag_end(p) ? NULL : node;
     }
     node->kind = QR_JINJA_SET_BLOCK;
     if (qr_jinja_at_operator(p, '|')) { node->b = qr_jinja_parse_filters(p, NULL); }
-    if (!qr_jinja_failed(p->run)) { node->body = parse_block(p, "endset", "set"); }
+    node->body = parse_block(p, "endset", "set");
     return node;
 }
 
@@ -275,7 +269,7 @@ static qr_jinja_node *parse_macro(qr_jinja_parser *p) {
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) { return qr_jinja_unexpected(p, "the macro's name"); }
     node->value = qr_jinja_token_text(p, qr_jinja_next(p));
     node->list = parse_parameters(p);
-    if (!qr_jinja_failed(p->run)) { parse_macro_body(p, node, "endmacro", "macro"); }
+    parse_macro_body(p, node, "endmacro", "macro");
     return node;
 }
 
@@ -283,7 +277,7 @@ static qr_jinja_node *parse_call_block(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_CALL_BLOCK);
     if (node == NULL) { return NULL; }
     if (qr_jinja_at_operator(p, '(')) { node->list = parse_parameters(p); }
-    if (!qr_jinja_failed(p->run)) { node->a = qr_jinja_parse_expression(p); }
+    node->a = qr_jinja_parse_expression(p);
     if (qr_jinja_failed(p->run)) { return NULL; }
     if (node->a->kind != QR_JINJA_CALL) {
         (void)qr_jinja_error(p->run, "{%% call %%} needs the call of a macro");
@@ -297,7 +291,7 @@ static qr_jinja_node *parse_filter_block(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_FILTER_BLOCK);
     if (node == NULL) { return NULL; }
     node->a = qr_jinja_parse_filters(p, NULL);
-    if (!qr_jinja_failed(p->run)) { node->body = parse_block(p, "endfilter", "filter"); }
+    node->body = parse_block(p, "endfilter", "filter");
     return node;
 }
 
@@ -308,12 +302,10 @@ static qr_jinja_node *parse_with(qr_jinja_parser *p) {
         qr_jinja_node *set = qr_jinja_new_node(p, QR_JINJA_SET);
         if (set == NULL) { break; }
         set->a = qr_jinja_parse_target_one(p);
-        if (!qr_jinja_failed(p->run) && qr_jinja_expect_operator(p, '=', "'='")) {
-            set->b = qr_jinja_parse_expression(p);
-        }
+        if (qr_jinja_expect_operator(p, '=', "'='")) { set->b = qr_jinja_parse_expression(p); }
         qr_jinja_link(&tail, set);
     }
-    if (!qr_jinja_failed(p->run)) { node->body = parse_block(p, "endwith", "with"); }
+    if (node != NULL) { node->body = parse_block(p, "endwith", "with"); }
     return node;
 }
 

@@ -13,6 +13,7 @@ typedef struct qr_jinja_parser {
     unsigned uses;    /* QR_JINJA_USES_… seen since the macro began */
 } qr_jinja_parser;
 
+/* After a failure no token matches, new nodes are NULL, and what parses returns NULL soon: callers need not ask. */
 const qr_jinja_token *qr_jinja_peek(const qr_jinja_parser *p);
 const qr_jinja_token *qr_jinja_next(qr_jinja_parser *p); /* also makes its line the current one */
 bool qr_jinja_at_name(const qr_jinja_parser *p, const char *name);

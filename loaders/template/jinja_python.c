@@ -334,8 +334,8 @@ static void append_string_repr(qr_jinja_builder *builder, const qr_jinja_string 
     if (string->safe) { qr_jinja_append_text(builder, "Markup("); }
     qr_jinja_append(builder, &quote, 1);
     for (size_t i = 0; i < string->size && !qr_jinja_failed(builder->run);) {
-        uint32_t c;
-        const size_t length = qr_utf8_decode(string->data + i, string->size - i, &c);
+        const size_t start = i;
+        const uint32_t c = qr_jinja_next_character(string, &i);
         char escape[16];
         if (c == '\\' || c == (uint32_t)quote) {
             snprintf(escape, sizeof escape, "\\%c", (char)c);
@@ -343,12 +343,11 @@ static void append_string_repr(qr_jinja_builder *builder, const qr_jinja_string 
         } else if (c == '\n' || c == '\r' || c == '\t') {
             qr_jinja_append_text(builder, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
         } else if (is_printable(c)) {
-            qr_jinja_append(builder, string->data + i, length > 0 ? length : 1);
+            qr_jinja_append(builder, string->data + start, i - start);
         } else {
             snprintf(escape, sizeof escape, c < 0x100U ? "\\x%02x" : c < 0x10000U ? "\\u%04x" : "\\U%08x", (unsigned)c);
             qr_jinja_append_text(builder, escape);
         }
-        i += length > 0 ? length : 1;
     }
     qr_jinja_append(builder, &quote, 1);
     if (string->safe) { qr_jinja_append_text(builder, ")"); }

@@ -124,8 +124,7 @@ void *qr_jinja_take(qr_jinja_run *run, size_t n_bytes) {
     return block;
 }
 
-/* Makes room for `needed` elements; the array doubles. */
-static bool reserve(qr_jinja_run *run, void *array, size_t *capacity, size_t needed, size_t size) {
+bool qr_jinja_reserve(qr_jinja_run *run, void *array, size_t *capacity, size_t needed, size_t size) {
     if (qr_jinja_failed(run)) { return false; }
     if (needed <= *capacity) { return true; }
     size_t wanted = *capacity == 0 ? 4 : *capacity;
@@ -186,12 +185,12 @@ qr_jinja_list *qr_jinja_list_create(qr_jinja_run *run, size_t capacity) {
     static qr_jinja_list failed_list;
     qr_jinja_list *list = qr_jinja_take(run, sizeof *list);
     if (list == NULL) { return &failed_list; }
-    if (capacity > 0) { (void)reserve(run, &list->items, &list->capacity, capacity, sizeof *list->items); }
+    if (capacity > 0) { (void)qr_jinja_reserve(run, &list->items, &list->capacity, capacity, sizeof *list->items); }
     return list;
 }
 
 void qr_jinja_list_append(qr_jinja_run *run, qr_jinja_list *list, qr_jinja_value item) {
-    if (!reserve(run, &list->items, &list->capacity, list->n_items + 1, sizeof *list->items)) { return; }
+    if (!qr_jinja_reserve(run, &list->items, &list->capacity, list->n_items + 1, sizeof *list->items)) { return; }
     list->items[list->n_items++] = item;
 }
 
@@ -259,7 +258,9 @@ bool qr_jinja_dict_set(qr_jinja_run *run, qr_jinja_dict *dict, qr_jinja_value ke
         entry->value = value;
         return true;
     }
-    if (!reserve(run, &dict->entries, &dict->capacity, dict->n_entries + 1, sizeof *dict->entries)) { return false; }
+    if (!qr_jinja_reserve(run, &dict->entries, &dict->capacity, dict->n_entries + 1, sizeof *dict->entries)) {
+        return false;
+    }
     const size_t n = dict->n_entries + 1;
     if (n > SMALL_DICT && 2 * n > dict->n_slots && !index_all(run, dict, dict->n_slots == 0 ? 32 : dict->n_slots * 2)) {
         return false;
@@ -291,7 +292,7 @@ void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size) {
         (void)qr_jinja_error(builder->run, "the text grows over %d MiB", (int)(QR_JINJA_MAX_BYTES >> 20));
         return;
     }
-    if (!reserve(builder->run, &builder->data, &builder->capacity, needed, 1)) { return; }
+    if (!qr_jinja_reserve(builder->run, &builder->data, &builder->capacity, needed, 1)) { return; }
     memcpy(builder->data + builder->size, data, size);
     builder->size = needed;
     (void)qr_jinja_step(builder->run, size / 64);

@@ -144,6 +144,9 @@ bool qr_jinja_step(qr_jinja_run *run,
                    size_t n_items); /* charges the walk over n_items; false when the run has failed */
 void *qr_jinja_take(qr_jinja_run *run, size_t n_bytes); /* zeroed; NULL after a failure */
 
+/* Makes room for `needed` elements of an array in the arena, which doubles; false when the run has failed. */
+bool qr_jinja_reserve(qr_jinja_run *run, void *array, size_t *capacity, size_t needed, size_t size);
+
 /* --- making values --- */
 static inline bool qr_jinja_is_text(const qr_jinja_string *string, const char *text) {
     return strlen(text) == string->size && memcmp(text, string->data, string->size) == 0;
@@ -218,8 +221,12 @@ bool qr_jinja_is_iterable(qr_jinja_value value);
 /* Characters, not bytes. */
 size_t qr_jinja_char_count(const char *data, size_t size);
 size_t qr_jinja_char_offset(const char *data, size_t size,
-                            size_t index);   /* byte offset of a character; size past the end */
-bool qr_jinja_is_space(uint32_t code_point); /* str.isspace */
+                            size_t index); /* byte offset of a character; size past the end */
+/* The character at byte *i < size, and *i moved after it. U+FFFD for a byte that is not UTF-8. */
+uint32_t qr_jinja_next_character(const qr_jinja_string *text, size_t *i);
+bool qr_jinja_is_space(uint32_t code_point);                  /* str.isspace */
+size_t qr_jinja_leading_space(const char *text, size_t size); /* bytes of space that text[0, size) begins with */
+size_t qr_jinja_without_trailing_space(const char *text, size_t size); /* the size that is left */
 /* The first occurrence in text[0, size); NULL where there is none. Linear. */
 const char *qr_jinja_search(const char *text, size_t size, const qr_jinja_string *wanted);
 
