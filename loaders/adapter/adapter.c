@@ -183,12 +183,8 @@ static qrun_status check_shapes(const qr_adapter *adapter, qr_adapter_module *mo
     const int64_t a_dims[2] = {module->rank, -1};
     const int64_t b_dims[2] = {-1, module->rank};
     const qr_safetensors_tensor *found;
-    qrun_status status =
-        qr_safetensors_require(adapter->file, module->a->name, QR_DTYPES_FLOAT, 2, a_dims, &found, err);
-    if (status == QRUN_OK) {
-        status = qr_safetensors_require(adapter->file, module->b->name, QR_DTYPES_FLOAT, 2, b_dims, &found, err);
-    }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_safetensors_require(adapter->file, module->a->name, QR_DTYPES_FLOAT, 2, a_dims, &found, err));
+    QR_RETURN_IF_ERROR(qr_safetensors_require(adapter->file, module->b->name, QR_DTYPES_FLOAT, 2, b_dims, &found, err));
     module->in_features = module->a->dims[1];
     module->out_features = module->b->dims[0];
     if (module->in_features == 0 || module->out_features == 0) {
@@ -210,18 +206,16 @@ static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *mo
                            err);
     }
     bool targeted;
-    qrun_status status = qr_adapter_config_targets(config, module->name, &targeted, err);
-    if (status == QRUN_OK && !targeted) {
-        status = fail_module(adapter, module, "has LoRA tensors, and adapter_config.json does not target it", err);
+    QR_RETURN_IF_ERROR(qr_adapter_config_targets(config, module->name, &targeted, err));
+    if (!targeted) {
+        return fail_module(adapter, module, "has LoRA tensors, and adapter_config.json does not target it", err);
     }
-    if (status == QRUN_OK) {
-        status = qr_adapter_config_scale(config, module->name, &module->rank, &module->alpha, &module->scale, err);
-    }
-    return status == QRUN_OK ? check_shapes(adapter, module, err) : status;
+    QR_RETURN_IF_ERROR(
+        qr_adapter_config_scale(config, module->name, &module->rank, &module->alpha, &module->scale, err));
+    return check_shapes(adapter, module, err);
 }
 
 static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
-    qrun_status status = QRUN_OK;
     for (size_t i = 0; i < qr_safetensors_count(adapter->file); i++) {
         QR_RETURN_IF_ERROR(sort_tensor(adapter, qr_safetensors_get(adapter->file, i), err));
     }
@@ -238,9 +232,9 @@ static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
             fail_tensor(adapter, adapter->parameters[i].tensor, "is there twice, also as base_layer", err));
     }
     if (adapter->n_modules + adapter->n_parameters == 0) {
-        status = qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no tensors", qr_safetensors_shard_path(adapter->file, 0));
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no tensors", qr_safetensors_shard_path(adapter->file, 0));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */

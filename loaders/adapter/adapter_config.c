@@ -35,9 +35,7 @@ static qrun_status read_patterns(const qr_json *value, const char *key, qr_modul
     if (*patterns == NULL) { return qr_fail_memory(err, what, n * sizeof **patterns); }
     for (const qr_json *item = single ? value : qr_json_first(value); *n_patterns < n; item = item->next) {
         if (!cJSON_IsString(item)) { return fail_list(what, key, "a list of names", err); }
-        const qrun_status status =
-            qr_module_pattern_create(form, item->valuestring, what, &(*patterns)[*n_patterns], err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_module_pattern_create(form, item->valuestring, what, &(*patterns)[*n_patterns], err));
         (*n_patterns)++;
     }
     return QRUN_OK;
@@ -118,9 +116,7 @@ static qrun_status read_pattern_values(const qr_json *root, const char *key, dou
             return qr_fail_memory(err, what, values->n * sizeof *values->items);
         }
         qr_pattern_value *entry = &values->items[values->n];
-        const qrun_status status =
-            qr_module_pattern_create(QR_PATTERN_SUFFIX, item->string, what, &entry->pattern, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_module_pattern_create(QR_PATTERN_SUFFIX, item->string, what, &entry->pattern, err));
         entry->value = value;
         values->n++;
     }
@@ -147,9 +143,8 @@ static qrun_status find_value(const qr_pattern_values *values, const char *modul
 
 static qrun_status check_kind(const qr_json *root, const char *what, qr_error *err) {
     const char *type = NULL, *bias = "none";
-    qrun_status status = qr_json_get_string(root, "peft_type", &type, what, err);
-    if (status == QRUN_OK) { status = qr_json_get_string(root, "bias", &bias, what, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(root, "peft_type", &type, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(root, "bias", &bias, what, err));
     if (type == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: has no \"peft_type\"; is this the adapter_config.json of an adapter?", what);
@@ -215,19 +210,18 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
         }
         config->layers[config->n_layers++] = (int64_t)layer;
     }
-    qrun_status status = read_patterns(qr_json_get(root, "layers_pattern"), "layers_pattern", QR_PATTERN_LAYER_INDEX,
-                                       what, &config->layer_patterns, &config->n_layer_patterns, err);
-    if (status != QRUN_OK || config->n_layer_patterns > 0) { return status; }
+    QR_RETURN_IF_ERROR(read_patterns(qr_json_get(root, "layers_pattern"), "layers_pattern", QR_PATTERN_LAYER_INDEX,
+                                     what, &config->layer_patterns, &config->n_layer_patterns, err));
+    if (config->n_layer_patterns > 0) { return QRUN_OK; }
     config->layer_patterns = qr_alloc_array_zeroed(1, sizeof *config->layer_patterns);
     if (config->layer_patterns == NULL) { return qr_fail_memory(err, what, sizeof *config->layer_patterns); }
-    status = qr_module_pattern_create(QR_PATTERN_LAYER_INDEX, NULL, what, &config->layer_patterns[0], err);
-    if (status == QRUN_OK) { config->n_layer_patterns = 1; }
-    return status;
+    QR_RETURN_IF_ERROR(qr_module_pattern_create(QR_PATTERN_LAYER_INDEX, NULL, what, &config->layer_patterns[0], err));
+    config->n_layer_patterns = 1;
+    return QRUN_OK;
 }
 
 static qrun_status read_all(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err) {
     const char *base_model = NULL;
-    qrun_status status = QRUN_OK;
     config->rank = 8; /* PEFT's defaults */
     config->alpha = 8;
     QR_RETURN_IF_ERROR(check_kind(root, what, err));
@@ -247,11 +241,9 @@ static qrun_status read_all(const qr_json *root, const char *what, qr_adapter_co
     QR_RETURN_IF_ERROR(read_patterns(qr_json_get(root, "modules_to_save"), "modules_to_save", QR_PATTERN_CONTAINER,
                                      what, &config->modules_to_save, &config->n_modules_to_save, err));
     QR_RETURN_IF_ERROR(read_layers(root, what, config, err));
-    if (base_model != NULL) {
-        config->base_model = qr_strdup(base_model);
-        if (config->base_model == NULL) { status = qr_fail_memory(err, what, strlen(base_model)); }
-    }
-    return status;
+    if (base_model == NULL) { return QRUN_OK; }
+    config->base_model = qr_strdup(base_model);
+    return config->base_model != NULL ? QRUN_OK : qr_fail_memory(err, what, strlen(base_model));
 }
 
 qrun_status qr_adapter_config_parse(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err) {
@@ -309,25 +301,25 @@ qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const cha
                                       qr_error *err) {
     *targeted = false;
     bool excluded = false, saved = false, found = true, exact = false;
-    qrun_status status = set_holds(&config->exclude_modules, module, &excluded, &exact, err);
-    if (status == QRUN_OK) { status = qr_adapter_config_saves(config, module, &saved, err); }
-    if (status != QRUN_OK || excluded || saved) { return status; }
+    QR_RETURN_IF_ERROR(set_holds(&config->exclude_modules, module, &excluded, &exact, err));
+    QR_RETURN_IF_ERROR(qr_adapter_config_saves(config, module, &saved, err));
+    if (excluded || saved) { return QRUN_OK; }
     exact = false;
-    if (config->target_modules.is_given) { status = set_holds(&config->target_modules, module, &found, &exact, err); }
-    if (status == QRUN_OK && found && !exact && config->layers != NULL) {
-        status = is_in_layers(config, module, &found, err);
+    if (config->target_modules.is_given) {
+        QR_RETURN_IF_ERROR(set_holds(&config->target_modules, module, &found, &exact, err));
     }
-    *targeted = status == QRUN_OK && found;
-    return status;
+    if (found && !exact && config->layers != NULL) { QR_RETURN_IF_ERROR(is_in_layers(config, module, &found, err)); }
+    *targeted = found;
+    return QRUN_OK;
 }
 
 qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, int64_t *rank, double *alpha,
                                     double *scale, qr_error *err) {
     double r = (double)config->rank;
     *alpha = config->alpha;
-    qrun_status status = find_value(&config->rank_pattern, module, &r, err);
-    if (status == QRUN_OK) { status = find_value(&config->alpha_pattern, module, alpha, err); }
+    QR_RETURN_IF_ERROR(find_value(&config->rank_pattern, module, &r, err));
+    QR_RETURN_IF_ERROR(find_value(&config->alpha_pattern, module, alpha, err));
     *rank = (int64_t)r;
     *scale = *alpha / (config->use_rslora ? sqrt(r) : r);
-    return status;
+    return QRUN_OK;
 }

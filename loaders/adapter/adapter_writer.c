@@ -186,12 +186,12 @@ static qrun_status add_factor(tensor_list *list, size_t i, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: rank %lld cannot be written", factor->module, (long long)rank);
     }
     list->n_values = qr_max(list->n_values, n_values);
-    qrun_status status = add_tensor(list, PART_A, i, factor->module, 2, a_dims, err);
-    if (status == QRUN_OK) { status = add_tensor(list, PART_B, i, factor->module, 2, b_dims, err); }
-    if (status == QRUN_OK && list->spec->read_magnitude != NULL) {
-        status = add_tensor(list, PART_MAGNITUDE, i, factor->module, 1, b_dims, err);
+    QR_RETURN_IF_ERROR(add_tensor(list, PART_A, i, factor->module, 2, a_dims, err));
+    QR_RETURN_IF_ERROR(add_tensor(list, PART_B, i, factor->module, 2, b_dims, err));
+    if (list->spec->read_magnitude != NULL) {
+        QR_RETURN_IF_ERROR(add_tensor(list, PART_MAGNITUDE, i, factor->module, 1, b_dims, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status list_tensors(tensor_list *list, qr_error *err) {
@@ -203,13 +203,12 @@ static qrun_status list_tensors(tensor_list *list, qr_error *err) {
     if (list->tensors == NULL || list->sources == NULL || list->names == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *list->tensors);
     }
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < spec->n_factors && status == QRUN_OK; i++) { status = add_factor(list, i, err); }
-    for (size_t i = 0; i < spec->n_parameters && status == QRUN_OK; i++) {
+    for (size_t i = 0; i < spec->n_factors; i++) { QR_RETURN_IF_ERROR(add_factor(list, i, err)); }
+    for (size_t i = 0; i < spec->n_parameters; i++) {
         const qr_adapter_parameter_spec *parameter = &spec->parameters[i];
-        status = add_tensor(list, PART_PARAMETER, i, parameter->name, parameter->n_dims, parameter->dims, err);
+        QR_RETURN_IF_ERROR(
+            add_tensor(list, PART_PARAMETER, i, parameter->name, parameter->n_dims, parameter->dims, err));
     }
-    if (status != QRUN_OK) { return status; }
     if (spec->read_parameter != NULL) { list->n_values = qr_max(list->n_values, CHUNK_FLOATS); }
     list->values = qr_alloc_array((size_t)list->n_values, sizeof *list->values);
     return list->values != NULL ? QRUN_OK
@@ -240,15 +239,12 @@ static qrun_status write_streamed(const tensor_list *list, qr_safetensors_writer
                                   qr_error *err) {
     const qr_adapter_spec *spec = list->spec;
     const int64_t n_floats = (int64_t)(n_bytes / sizeof(float));
-    qrun_status status = QRUN_OK;
-    for (int64_t first = 0; first < n_floats && status == QRUN_OK; first += CHUNK_FLOATS) {
+    for (int64_t first = 0; first < n_floats; first += CHUNK_FLOATS) {
         const int64_t n = qr_min(CHUNK_FLOATS, n_floats - first);
-        status = spec->read_parameter(spec->user, i, first, n, list->values, err);
-        if (status == QRUN_OK) {
-            status = qr_safetensors_writer_write(writer, list->values, (size_t)n * sizeof(float), err);
-        }
+        QR_RETURN_IF_ERROR(spec->read_parameter(spec->user, i, first, n, list->values, err));
+        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, list->values, (size_t)n * sizeof(float), err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status write_tensors(const char *folder, const qr_adapter_spec *spec, qr_error *err) {

@@ -143,9 +143,7 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
         {row->names->max_positions, INT64_C(1) << 31, &config->max_position_embeddings},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
-        const qrun_status status =
-            qr_json_get_int(s->json, sizes[i].key, 1, sizes[i].high, sizes[i].value, s->what, s->err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, sizes[i].key, 1, sizes[i].high, sizes[i].value, s->what, s->err));
     }
     config->intermediate_size = intermediate == FROM_HIDDEN ? 4 * config->hidden_size : intermediate;
     config->n_kv_heads = kv_heads == FROM_N_HEADS ? config->n_heads : kv_heads;
@@ -191,22 +189,21 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     }
     config->qkv_bias = family == QR_FAMILY_QWEN2;
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_PHI3) { return QRUN_OK; }
-    const qrun_status status = qr_json_get_bool(s->json, "attention_bias", &config->qkv_bias, s->what, s->err);
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "attention_bias", &config->qkv_bias, s->what, s->err));
     config->o_bias = config->qkv_bias;
-    if (status != QRUN_OK || family != QR_FAMILY_LLAMA) { return status; }
+    if (family != QR_FAMILY_LLAMA) { return QRUN_OK; }
     return qr_json_get_bool(s->json, "mlp_bias", &config->mlp_bias, s->what, s->err);
 }
 
 static qrun_status refuse_flag(const source *s, const char *key) {
     bool set = false;
-    const qrun_status status = qr_json_get_bool(s->json, key, &set, s->what, s->err);
-    if (status != QRUN_OK || !set) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, key, &set, s->what, s->err));
+    if (!set) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, key);
 }
 
 static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
-    qrun_status status = QRUN_OK;
     config->query_pre_attn_scalar = (double)config->head_dim;
     config->scale_embeddings = config->norm_adds_one = is_gemma;
     if (is_gemma) {
@@ -226,8 +223,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
-    status = read_biases(s, config);
-    return status;
+    return read_biases(s, config);
 }
 
 /* ---- sliding windows --------------------------------------------------------------------------------------------- */
@@ -252,13 +248,11 @@ static qrun_status read_layer_types(const source *s, const qr_json *list, qr_mod
 static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     const window_rule rule = s->defaults->window;
     int64_t first = 28, pattern = s->defaults->window_pattern;
-    qrun_status status = QRUN_OK;
     if (rule == WINDOW_FROM_LAYER) {
-        status = qr_json_get_int(s->json, "max_window_layers", 0, 1 << 20, &first, s->what, s->err);
+        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "max_window_layers", 0, 1 << 20, &first, s->what, s->err));
     } else if (config->family == QR_FAMILY_GEMMA3) {
-        status = qr_json_get_int(s->json, "sliding_window_pattern", 1, 1 << 20, &pattern, s->what, s->err);
+        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "sliding_window_pattern", 1, 1 << 20, &pattern, s->what, s->err));
     }
-    if (status != QRUN_OK) { return status; }
     for (int64_t i = 0; i < config->n_layers; i++) {
         config->layer_slides[i] = rule == WINDOW_ALL || (rule == WINDOW_FROM_LAYER && i >= first) ||
                                   (rule == WINDOW_PATTERN && (i + 1) % pattern != 0);
@@ -271,20 +265,20 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == WINDOW_NEVER) { return QRUN_OK; }
     bool used = s->defaults->window != WINDOW_FROM_LAYER;
-    qrun_status status = QRUN_OK;
-    if (!used) { status = qr_json_get_bool(s->json, "use_sliding_window", &used, s->what, s->err); }
-    if (status != QRUN_OK || !used) { return status; }
+    if (!used) { QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "use_sliding_window", &used, s->what, s->err)); }
+    if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
     config->sliding_window = window != NULL && qr_json_is_null(window) ? NO_WINDOW : s->defaults->sliding_window;
-    status = qr_json_get_int(s->json, "sliding_window", 1, INT64_C(1) << 31, &config->sliding_window, s->what, s->err);
-    if (status != QRUN_OK || config->sliding_window == NO_WINDOW) { return status; }
+    QR_RETURN_IF_ERROR(
+        qr_json_get_int(s->json, "sliding_window", 1, INT64_C(1) << 31, &config->sliding_window, s->what, s->err));
+    if (config->sliding_window == NO_WINDOW) { return QRUN_OK; }
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = s->defaults->window != WINDOW_ALL && !qr_json_is_null(types);
-    status = listed ? read_layer_types(s, types, config) : apply_window_rule(s, config);
+    QR_RETURN_IF_ERROR(listed ? read_layer_types(s, types, config) : apply_window_rule(s, config));
     bool any = false;
     for (int64_t i = 0; i < config->n_layers; i++) { any |= config->layer_slides[i]; }
     if (!any) { config->sliding_window = NO_WINDOW; }
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- rotary embedding -------------------------------------------------------------------------------------------- */
@@ -354,8 +348,8 @@ static qrun_status read_dtype(const qr_json *object, const char *key, const char
         qr_dtype dtype;
     } known[] = {{"float32", QR_DTYPE_F32}, {"float16", QR_DTYPE_F16}, {"bfloat16", QR_DTYPE_BF16}};
     const char *name = NULL;
-    const qrun_status status = qr_json_get_string(object, key, &name, what, err);
-    if (status != QRUN_OK || name == NULL) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(object, key, &name, what, err));
+    if (name == NULL) { return QRUN_OK; }
     if (strncmp(name, "torch.", 6) == 0) { name += 6; }
     for (size_t i = 0; i < QR_COUNT_OF(known); i++) {
         if (strcmp(name, known[i].name) == 0) {
@@ -375,8 +369,7 @@ static qrun_status read_identity(const source *s, qr_model_config *config) {
     if (s->defaults->eos >= 0) { config->eos = (qr_token_ids){{(int32_t)s->defaults->eos}, 1}; }
     config->tie_word_embeddings = s->defaults->tied;
     const qr_json *const objects[] = {s->json, s->root};
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < QR_COUNT_OF(objects) && status == QRUN_OK; i++) {
+    for (size_t i = 0; i < QR_COUNT_OF(objects); i++) {
         QR_RETURN_IF_ERROR(read_dtype(objects[i], "torch_dtype", s->what, &config->dtype, s->err));
         QR_RETURN_IF_ERROR(read_dtype(objects[i], "dtype", s->what, &config->dtype, s->err));
         QR_RETURN_IF_ERROR(qr_token_id_read(objects[i], "bos_token_id", &config->bos_token_id, s->what, s->err));
@@ -385,7 +378,7 @@ static qrun_status read_identity(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(
             qr_json_get_bool(objects[i], "tie_word_embeddings", &config->tie_word_embeddings, s->what, s->err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* A classifier of a supported family has no language-model head. */
@@ -425,8 +418,8 @@ static qrun_status read_skip_modules(const qr_json *list, const source *s, qr_qu
 
 static qrun_status check_bnb_4bit(const qr_json *object, const source *s) {
     const char *type = "fp4";
-    const qrun_status status = qr_json_get_string(object, "bnb_4bit_quant_type", &type, s->what, s->err);
-    if (status != QRUN_OK || strcmp(type, "nf4") == 0) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(object, "bnb_4bit_quant_type", &type, s->what, s->err));
+    if (strcmp(type, "nf4") == 0) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
                    "%s: is quantised as bitsandbytes \"%.20s\", and only \"nf4\" can be "
                    "read; use the original model instead",
@@ -441,32 +434,26 @@ static qrun_status read_quantization(const source *s, qr_model_config *config) {
     if (qr_json_is_null(object)) { return QRUN_OK; }
     bool in_4bit = false, in_8bit = false;
     const char *method = NULL;
-    qrun_status status = QRUN_OK;
     QR_RETURN_IF_ERROR(qr_json_get_bool(object, "load_in_4bit", &in_4bit, s->what, s->err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(object, "load_in_8bit", &in_8bit, s->what, s->err));
     QR_RETURN_IF_ERROR(qr_json_get_string(object, "quant_method", &method, s->what, s->err));
     if (method == NULL && (in_4bit || in_8bit)) { method = "bitsandbytes"; }
     if (method == NULL || strcmp(method, "bitsandbytes") != 0) {
-        status = qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
-                         "%s: the model is stored in the %.40s format, which is not supported; use the original 16-bit "
-                         "model instead, qrun quantises it while loading",
-                         s->what, method != NULL ? method : "unknown");
-        return status;
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: the model is stored in the %.40s format, which is not supported; use the original 16-bit "
+                       "model instead, qrun quantises it while loading",
+                       s->what, method != NULL ? method : "unknown");
     }
     if (in_4bit == in_8bit) {
-        status = qr_fail(s->err, QRUN_ERROR_INPUT,
-                         "%s: quantization_config should say either load_in_4bit or "
-                         "load_in_8bit",
-                         s->what);
-        return status;
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: quantization_config should say either load_in_4bit or load_in_8bit", s->what);
     }
     quantization->stored = in_4bit ? QR_STORED_BNB_NF4 : QR_STORED_BNB_INT8;
     if (in_4bit) { QR_RETURN_IF_ERROR(check_bnb_4bit(object, s)); }
     QR_RETURN_IF_ERROR(
         qr_json_get_bool(object, "bnb_4bit_use_double_quant", &quantization->double_quantised, s->what, s->err));
     QR_RETURN_IF_ERROR(read_dtype(object, "bnb_4bit_compute_dtype", s->what, &quantization->compute_dtype, s->err));
-    QR_RETURN_IF_ERROR(read_skip_modules(qr_json_get(object, "llm_int8_skip_modules"), s, quantization));
-    return status;
+    return read_skip_modules(qr_json_get(object, "llm_int8_skip_modules"), s, quantization);
 }
 
 /* ---- the interface ----------------------------------------------------------------------------------------------- */

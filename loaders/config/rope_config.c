@@ -19,9 +19,8 @@ const char *qr_rope_type_name(qr_rope_type type) {
 static qrun_status read_type(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                              qr_error *err) {
     const char *name = "default";
-    qrun_status status = qr_json_get_string(parameters, "type", &name, context->what, err);
-    if (status == QRUN_OK) { status = qr_json_get_string(parameters, "rope_type", &name, context->what, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "type", &name, context->what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "rope_type", &name, context->what, err));
     if (context->su_is_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) { name = "longrope"; }
     for (int i = 0; i < QR_ROPE_TYPE_COUNT; i++) {
         if (strcmp(name, qr_rope_type_name((qr_rope_type)i)) != 0) { continue; }

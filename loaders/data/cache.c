@@ -23,10 +23,9 @@ static qrun_status pad(qr_cache_writer *writer, size_t alignment, qr_error *err)
 
 qrun_status qr_cache_writer_open(qr_cache_writer *writer, const char *path, uint64_t key, qr_error *err) {
     *writer = (qr_cache_writer){.hash = QR_HASH_START};
-    qrun_status status = qr_file_writer_open(&writer->file, path, err);
-    if (status == QRUN_OK) { status = append(writer, MAGIC, sizeof MAGIC, err); }
-    if (status == QRUN_OK) { status = append(writer, &key, sizeof key, err); }
-    return status;
+    QR_RETURN_IF_ERROR(qr_file_writer_open(&writer->file, path, err));
+    QR_RETURN_IF_ERROR(append(writer, MAGIC, sizeof MAGIC, err));
+    return append(writer, &key, sizeof key, err);
 }
 
 qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *example, qr_error *err) {
@@ -36,9 +35,9 @@ qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *examp
     }
     writer->entries[writer->n_entries++] = (qr_cache_entry){(uint64_t)writer->file.offset, example->line,
                                                             (int32_t)example->n_tokens, (int32_t)example->n_targets};
-    qrun_status status = append(writer, example->ids, n * sizeof *example->ids, err);
-    if (status == QRUN_OK) { status = append(writer, example->is_target, n, err); }
-    return status == QRUN_OK ? pad(writer, sizeof *example->ids, err) : status;
+    QR_RETURN_IF_ERROR(append(writer, example->ids, n * sizeof *example->ids, err));
+    QR_RETURN_IF_ERROR(append(writer, example->is_target, n, err));
+    return pad(writer, sizeof *example->ids, err);
 }
 
 qrun_status qr_cache_writer_commit(qr_cache_writer *writer, const qr_dataset_info *info, qr_error *err) {

@@ -75,27 +75,27 @@ static qrun_status try_render(rendering *r, size_t n, bool prompt, qr_buffer *ou
 
 /* R(i, prompt) into r->before and R(i + 1) into r->after; *holds is false where W does not begin with the latter. */
 static qrun_status render_turn(rendering *r, size_t i, const qr_buffer *whole, bool *holds, qr_error *err) {
-    qrun_status status = try_render(r, i, true, &r->before, holds, err);
-    if (status == QRUN_OK && *holds) { status = try_render(r, i + 1, false, &r->after, holds, err); }
+    QR_RETURN_IF_ERROR(try_render(r, i, true, &r->before, holds, err));
+    if (*holds) { QR_RETURN_IF_ERROR(try_render(r, i + 1, false, &r->after, holds, err)); }
     *holds = *holds && begins_with(whole, &r->after);
-    return status;
+    return QRUN_OK;
 }
 
 /* The first way of data/chat.h; *found is false where it does not apply. */
 static qrun_status find_by_prefix(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
                                   qr_error *err) {
-    const qrun_status status = render_turn(r, i, whole, found, err);
+    QR_RETURN_IF_ERROR(render_turn(r, i, whole, found, err));
     *found = *found && begins_with(&r->after, &r->before);
     *span = (qr_text_span){r->before.size, r->after.size};
-    return status;
+    return QRUN_OK;
 }
 
 /* The third way. */
 static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
                                    qr_error *err) {
-    qrun_status status = render_turn(r, i, whole, found, err);
-    if (status == QRUN_OK && *found) { status = try_render(r, i, false, &r->plain, found, err); }
-    if (status != QRUN_OK || !*found) { return status; }
+    QR_RETURN_IF_ERROR(render_turn(r, i, whole, found, err));
+    if (*found) { QR_RETURN_IF_ERROR(try_render(r, i, false, &r->plain, found, err)); }
+    if (!*found) { return QRUN_OK; }
     span->start = common_bytes(r->after.data, r->after.size, r->before.data, r->before.size);
     span->end = r->after.size;
     *found = begins_with(&r->after, &r->plain) && span->start >= r->plain.size;
@@ -172,10 +172,9 @@ static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, 
 static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {
     qr_text_span span;
     bool found;
-    qrun_status status = find_by_prefix(r, i, &marked->text, &span, &found, err);
-    if (status == QRUN_OK && !found) { status = find_by_word(r, i, &marked->text, &span, &found, err); }
-    if (status == QRUN_OK && !found) { status = find_by_parting(r, i, &marked->text, &span, &found, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(find_by_prefix(r, i, &marked->text, &span, &found, err));
+    if (!found) { QR_RETURN_IF_ERROR(find_by_word(r, i, &marked->text, &span, &found, err)); }
+    if (!found) { QR_RETURN_IF_ERROR(find_by_parting(r, i, &marked->text, &span, &found, err)); }
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
         return qr_fail(err, QRUN_ERROR_INPUT,

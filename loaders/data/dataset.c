@@ -54,25 +54,23 @@ static qrun_status tell_progress(const qr_dataset_options *options, size_t done,
 static qrun_status hash_data(const qr_dataset_options *options, const qr_file_map *data, uint64_t *hash,
                              qr_error *err) {
     const size_t piece = (size_t)1 << 26;
-    qrun_status status = QRUN_OK;
     *hash = QR_HASH_START;
-    for (size_t at = 0; at < data->size && status == QRUN_OK; at += piece) {
+    for (size_t at = 0; at < data->size; at += piece) {
         *hash = qr_hash_bytes(*hash, data->data + at, data->size - at < piece ? data->size - at : piece);
-        status = tell_progress(options, 0, data->size, err);
+        QR_RETURN_IF_ERROR(tell_progress(options, 0, data->size, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* What tokens depend on beside the data: tokenizer and template. */
 static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *hash, qr_error *err) {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "chat_template.jinja"};
-    qrun_status status = QRUN_OK;
     *hash = hash_text(QR_HASH_START, options->template_arguments);
-    for (size_t i = 0; i < QR_COUNT_OF(names) && status == QRUN_OK; i++) {
-        status = hash_file(options->model_folder, names[i], hash, err);
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        QR_RETURN_IF_ERROR(hash_file(options->model_folder, names[i], hash, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static uint64_t make_key(const qr_dataset_options *options, const qr_dataset *dataset, size_t n_bytes) {
@@ -186,26 +184,24 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
 
 /* Fills b->items; *found is false behind the last piece of the file. */
 static qrun_status read_batch(build *b, bool *found, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (b->n_items = 0; b->n_items < BATCH && *found && status == QRUN_OK;) {
-        status = qr_dataset_source_next(b->source, &b->items[b->n_items].piece, found, err);
-        if (status == QRUN_OK && *found) { b->n_items++; }
+    for (b->n_items = 0; b->n_items < BATCH && *found;) {
+        QR_RETURN_IF_ERROR(qr_dataset_source_next(b->source, &b->items[b->n_items].piece, found, err));
+        if (*found) { b->n_items++; }
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status encode_all(build *b, qr_error *err) {
     const qr_dataset_options *options = b->options;
-    qrun_status status = QRUN_OK;
-    for (bool found = true; found && status == QRUN_OK;) {
+    for (bool found = true; found;) {
         qr_error source_err = {0};
         const qrun_status read = read_batch(b, &found, &source_err);
         qr_threads_run(options->threads, b->n_items, encode_item, b);
-        for (int64_t i = 0; i < b->n_items && status == QRUN_OK; i++) { status = take_item(b, &b->items[i], err); }
-        if (status == QRUN_OK && read != QRUN_OK) { status = qr_fail(err, read, "%s", source_err.message); }
-        if (status == QRUN_OK) { status = tell_progress(options, b->source->at, b->source->map.size, err); }
+        for (int64_t i = 0; i < b->n_items; i++) { QR_RETURN_IF_ERROR(take_item(b, &b->items[i], err)); }
+        if (read != QRUN_OK) { QR_RETURN_IF_ERROR(qr_fail(err, read, "%s", source_err.message)); }
+        QR_RETURN_IF_ERROR(tell_progress(options, b->source->at, b->source->map.size, err));
     }
-    return status == QRUN_OK && b->info.n_examples == 0 ? refuse_nothing(b, err) : status;
+    return b->info.n_examples == 0 ? refuse_nothing(b, err) : QRUN_OK;
 }
 
 static qrun_status tokenise(const qr_dataset_options *options, const qr_example_encoder *encoder,

@@ -33,12 +33,11 @@ static qrun_status split_special(const qr_tokens *with, const qr_tokens *without
            memcmp(with->ids + n_first, without->ids, without->n * sizeof *without->ids) != 0) {
         n_first++;
     }
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < with->n && status == QRUN_OK; i++) {
-        if (i < n_first) { status = qr_tokens_push(&encoder->first, with->ids[i], err); }
-        if (i >= n_first + without->n) { status = qr_tokens_push(&encoder->last, with->ids[i], err); }
+    for (size_t i = 0; i < with->n; i++) {
+        if (i < n_first) { QR_RETURN_IF_ERROR(qr_tokens_push(&encoder->first, with->ids[i], err)); }
+        if (i >= n_first + without->n) { QR_RETURN_IF_ERROR(qr_tokens_push(&encoder->last, with->ids[i], err)); }
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status find_special(qr_example_encoder *encoder, qr_error *err) {
@@ -60,9 +59,8 @@ qrun_status qr_example_encoder_create(const qr_dataset_options *options, const q
         .tokenizer = tokenizer, .chat_template = chat_template, .now = options->now, .seq_len = options->seq_len};
     const char *arguments = options->template_arguments;
     if (arguments != NULL) {
-        const qrun_status status =
-            qr_json_parse(arguments, strlen(arguments), "the template's arguments", &encoder->template_arguments, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(
+            qr_json_parse(arguments, strlen(arguments), "the template's arguments", &encoder->template_arguments, err));
     }
     return find_special(encoder, err);
 }
@@ -117,12 +115,11 @@ static qrun_status get_text(const qr_json *root, const char *key, const char **t
 
 static qrun_status push_all(qr_tokens *tokens, qr_buffer *is_target, const qr_tokens *more, uint8_t target,
                             qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; i < more->n && status == QRUN_OK; i++) {
-        status = qr_tokens_push(tokens, more->ids[i], err);
+    for (size_t i = 0; i < more->n; i++) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(tokens, more->ids[i], err));
         qr_buffer_append_char(is_target, (char)target);
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* Text that begins and ends where the model's own texts do. */
@@ -144,16 +141,15 @@ static qrun_status encode_completion(const qr_example_encoder *encoder, const ch
     qr_marked_text *marked = &example->marked;
     const size_t n_prompt = marked->text.size;
     qr_buffer_append_text(&marked->text, completion);
-    const qrun_status status = qr_marked_text_add(marked, n_prompt, marked->text.size, err);
-    return status == QRUN_OK ? encode_document(encoder, example, err) : status;
+    QR_RETURN_IF_ERROR(qr_marked_text_add(marked, n_prompt, marked->text.size, err));
+    return encode_document(encoder, example, err);
 }
 
 static qrun_status encode_prompt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                  qr_error *err) {
     const char *prompt, *completion;
-    qrun_status status = get_text(root, "prompt", &prompt, err);
-    if (status == QRUN_OK) { status = get_text(root, "completion", &completion, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(get_text(root, "prompt", &prompt, err));
+    QR_RETURN_IF_ERROR(get_text(root, "completion", &completion, err));
     qr_buffer_append_text(&example->marked.text, prompt);
     return encode_completion(encoder, completion, example, err);
 }
@@ -161,8 +157,8 @@ static qrun_status encode_prompt(const qr_example_encoder *encoder, const qr_jso
 static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                qr_error *err) {
     const char *text;
-    const qrun_status status = get_text(root, "text", &text, err);
-    if (status != QRUN_OK || text[0] == '\0') { return status; }
+    QR_RETURN_IF_ERROR(get_text(root, "text", &text, err));
+    if (text[0] == '\0') { return QRUN_OK; }
     return encode_completion(encoder, text, example, err);
 }
 
@@ -191,10 +187,10 @@ static qrun_status encode_conversation(const qr_example_encoder *encoder, const 
                        "give them as prompt and completion, or put a chat_template.jinja beside the model");
     }
     const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
-    qrun_status status = qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err);
-    return status == QRUN_OK ? end_turns(encoder, example, err) : status;
+    QR_RETURN_IF_ERROR(qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err));
+    QR_RETURN_IF_ERROR(
+        qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err));
+    return end_turns(encoder, example, err);
 }
 
 /* A user's message and the answer to it, as JSON. */
@@ -222,12 +218,9 @@ out:
 static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                  qr_error *err) {
     const char *instruction, *input = "", *output;
-    qrun_status status = get_text(root, "instruction", &instruction, err);
-    if (status == QRUN_OK && !qr_json_is_null(qr_json_get(root, "input"))) {
-        status = get_text(root, "input", &input, err);
-    }
-    if (status == QRUN_OK) { status = get_text(root, "output", &output, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(get_text(root, "instruction", &instruction, err));
+    if (!qr_json_is_null(qr_json_get(root, "input"))) { QR_RETURN_IF_ERROR(get_text(root, "input", &input, err)); }
+    QR_RETURN_IF_ERROR(get_text(root, "output", &output, err));
     if (qr_json_first(qr_json_get(root, "history")) != NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT, "has a \"history\"; give conversations as \"messages\"");
     }
@@ -248,16 +241,15 @@ static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_jso
 static qrun_status encode_question(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                    qr_error *err) {
     const char *question, *answer;
-    qrun_status status = get_text(root, "question", &question, err);
-    if (status == QRUN_OK) { status = get_text(root, "answer", &answer, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(get_text(root, "question", &question, err));
+    QR_RETURN_IF_ERROR(get_text(root, "answer", &answer, err));
     if (encoder->chat_template != NULL) { return encode_instruction(encoder, question, "", answer, example, err); }
     qr_buffer *text = &example->marked.text;
     qr_buffer_append_format(text, "Question: %s\nAnswer:", question);
     const size_t n_question = text->size;
     qr_buffer_append_format(text, " %s", answer);
-    status = qr_marked_text_add(&example->marked, n_question, text->size, err);
-    return status == QRUN_OK ? encode_document(encoder, example, err) : status;
+    QR_RETURN_IF_ERROR(qr_marked_text_add(&example->marked, n_question, text->size, err));
+    return encode_document(encoder, example, err);
 }
 
 static qrun_status encode_sharegpt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,

@@ -142,14 +142,13 @@ qrun_status qr_dataset_source_next(qr_dataset_source *source, qr_dataset_piece *
     skip_space(source);
     *found = !source->is_done && (source->is_array || source->at < source->map.size);
     if (!*found) { return QRUN_OK; }
-    qrun_status status = QRUN_OK;
     if (source->is_array) {
-        status = take_element(source, piece, found, err);
+        QR_RETURN_IF_ERROR(take_element(source, piece, found, err));
     } else {
         take_line(source, piece);
     }
     source->n_pieces++;
-    return status;
+    return QRUN_OK;
 }
 
 qrun_status qr_dataset_piece_parse(const char *path, const qr_dataset_piece *piece, qr_json **root, qr_error *err) {

@@ -15,8 +15,8 @@
 static qrun_status read_object(const char *folder, const char *name, qr_json **root, char **path, qr_error *err) {
     *path = qr_path_join(folder, name);
     if (*path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
-    const qrun_status status = qr_json_read(*path, QR_CHECKPOINT_JSON_BYTES, root, err);
-    if (status != QRUN_OK || cJSON_IsObject(*root)) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_read(*path, QR_CHECKPOINT_JSON_BYTES, root, err));
+    if (cJSON_IsObject(*root)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", *path);
 }
 
@@ -26,15 +26,13 @@ static qrun_status read_place(const qr_json *state, const char *path, qr_checkpo
         int64_t *value;
     } members[] = {{"step", &c->step}, {"epoch", &c->epoch}, {"window", &c->window}};
     int64_t version = 0;
-    qrun_status status = qr_json_get_int(state, "version", 1, 1, &version, path, err);
-    for (int i = 0; i < 3 && status == QRUN_OK; i++) {
+    QR_RETURN_IF_ERROR(qr_json_get_int(state, "version", 1, 1, &version, path, err));
+    for (int i = 0; i < 3; i++) {
         *members[i].value = -1;
-        status = qr_json_get_int(state, members[i].key, 0, INT64_C(1) << 52, members[i].value, path, err);
-        if (status == QRUN_OK && *members[i].value < 0) {
-            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"%s\"", path, members[i].key);
-        }
+        QR_RETURN_IF_ERROR(qr_json_get_int(state, members[i].key, 0, INT64_C(1) << 52, members[i].value, path, err));
+        if (*members[i].value < 0) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"%s\"", path, members[i].key); }
     }
-    return status == QRUN_OK && version != 1 ? qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"version\"", path) : status;
+    return version == 1 ? QRUN_OK : qr_fail(err, QRUN_ERROR_INPUT, "%s: lacks \"version\"", path);
 }
 
 static qrun_status find_vector(qr_checkpoint *c, const char *name, qr_dtype dtype, const qr_safetensors_tensor **tensor,

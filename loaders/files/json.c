@@ -177,9 +177,9 @@ static qrun_status read_escape(parser *p, char **out) {
     const char c = p->at < p->n_bytes ? p->text[p->at] : '\0';
     if (c == 'u') {
         uint32_t code_point = 0;
-        const qrun_status status = read_unicode_escape(p, &code_point);
-        if (status == QRUN_OK) { *out += qr_utf8_encode(code_point, *out); }
-        return status;
+        QR_RETURN_IF_ERROR(read_unicode_escape(p, &code_point));
+        *out += qr_utf8_encode(code_point, *out);
+        return QRUN_OK;
     }
     const char *found = c != '\0' ? strchr(letters, c) : NULL;
     if (found == NULL) { return fail_at(p, p->at - 1, "unknown escape in a string"); }
@@ -340,9 +340,8 @@ static qrun_status read_value(parser *p, cJSON *node);
 static qrun_status read_key(parser *p, cJSON *item) {
     const size_t offset = p->at;
     if (p->at >= p->n_bytes || p->text[p->at] != '"') { return fail_unexpected(p, "a key in quotes"); }
-    qrun_status status = read_string(p, &item->string);
-    if (status == QRUN_OK) { status = open_key(p, item->string, offset); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(read_string(p, &item->string));
+    QR_RETURN_IF_ERROR(open_key(p, item->string, offset));
     skip_space(p);
     if (p->at >= p->n_bytes || p->text[p->at] != ':') { return fail_unexpected(p, "':'"); }
     p->at++;
@@ -374,9 +373,8 @@ static qrun_status read_items(parser *p, cJSON *parent, char closing) {
         if (item == NULL) { return fail_memory(p); }
         append_item(parent, item);
         skip_space(p);
-        qrun_status status = is_object ? read_key(p, item) : QRUN_OK;
-        if (status == QRUN_OK) { status = read_value(p, item); }
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(is_object ? read_key(p, item) : QRUN_OK);
+        QR_RETURN_IF_ERROR(read_value(p, item));
         skip_space(p);
         const char c = p->at < p->n_bytes ? p->text[p->at] : '\0';
         if (c != ',' && c != closing) { return fail_unexpected(p, is_object ? "',' or '}'" : "',' or ']'"); }

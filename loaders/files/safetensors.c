@@ -104,9 +104,8 @@ static qrun_status read_tensor(const mapped_shard *s, const qr_json *item, qr_sa
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: tensor \"%.200s\" has the unknown dtype \"%.40s\"", s->path,
                        tensor->name, dtype->valuestring);
     }
-    qrun_status status = read_shape(s, qr_json_get(item, "shape"), tensor, err);
-    if (status == QRUN_OK) { status = read_offsets(s, qr_json_get(item, "data_offsets"), tensor, err); }
-    return status;
+    QR_RETURN_IF_ERROR(read_shape(s, qr_json_get(item, "shape"), tensor, err));
+    return read_offsets(s, qr_json_get(item, "data_offsets"), tensor, err);
 }
 
 /* ---- one shard --------------------------------------------------------------------------------------------------- */
@@ -299,9 +298,8 @@ out:
 }
 
 static qrun_status open_single(qr_safetensors *file, qr_error *err) {
-    qrun_status status = add_shard(file, qr_strdup(file->path), err);
-    if (status == QRUN_OK) { status = sort_names(file, err); }
-    return status;
+    QR_RETURN_IF_ERROR(add_shard(file, qr_strdup(file->path), err));
+    return sort_names(file, err);
 }
 
 static qrun_status open_folder(qr_safetensors *file, const char *folder, qr_error *err) {

@@ -192,9 +192,9 @@ out:
 
 static qrun_status close_shard(qr_safetensors_writer *w, qr_error *err) {
     w->shard_open = false;
-    const qrun_status status = qr_file_writer_commit(&w->file, err);
-    if (status == QRUN_OK) { w->n_shards_done++; }
-    return status;
+    QR_RETURN_IF_ERROR(qr_file_writer_commit(&w->file, err));
+    w->n_shards_done++;
+    return QRUN_OK;
 }
 
 /* Passes tensors that are complete, closing and opening shards on the way; stops at one that needs bytes. */

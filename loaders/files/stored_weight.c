@@ -93,9 +93,8 @@ out:
 static qrun_status find_nf4(const qr_safetensors *file, const char *module, const qr_safetensors_tensor *state,
                             qr_stored_weight *stored, qr_error *err) {
     bool nested = false;
-    qrun_status status = read_quant_state(state, stored, &nested, err);
-    if (status == QRUN_OK) { status = qr_weight_desc_check(&stored->desc, module, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(read_quant_state(state, stored, &nested, err));
+    QR_RETURN_IF_ERROR(qr_weight_desc_check(&stored->desc, module, err));
     if (stored->codes->n_bytes != qr_weight_code_bytes(&stored->desc)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %zu bytes of codes where [%lld, %lld] needs %zu",
                        stored->codes->name, stored->codes->n_bytes, (long long)stored->desc.rows,
@@ -103,9 +102,9 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
     }
     const int64_t n_blocks = qr_weight_blocks(&stored->desc);
     QR_RETURN_IF_ERROR(check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err));
-    status = require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks,
-                            &stored->absmax, err);
-    if (status != QRUN_OK || !nested) { return status; }
+    QR_RETURN_IF_ERROR(require_vector(file, module, QR_BNB_ABSMAX_NAME, nested ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks,
+                                      &stored->absmax, err));
+    if (!nested) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(check_map(file, module, QR_BNB_NESTED_QUANT_MAP_NAME, qr_dynamic8_map(true), 256, err));
     return require_vector(file, module, QR_BNB_NESTED_ABSMAX_NAME, QR_DTYPE_F32, qr_ceil_div(n_blocks, QR_NESTED_BLOCK),
                           &stored->nested_absmax, err);
@@ -121,9 +120,8 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: only row-major LLM.int8 weights (format 0) can be read", name);
     }
     const int64_t dims[2] = {stored->desc.rows, stored->desc.cols};
-    qrun_status status =
-        qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(QR_DTYPE_I8), 2, dims, &stored->codes, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(
+        qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(QR_DTYPE_I8), 2, dims, &stored->codes, err));
     return require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax,
                           err);
 }

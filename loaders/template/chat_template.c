@@ -40,9 +40,8 @@ static qrun_status read_tokens(qr_chat_template *made, const qr_json *config, co
         const char *text = NULL;
         const qr_json *member = qr_json_get(config, token_names[i]);
         const bool is_object = cJSON_IsObject(member);
-        const qrun_status status = is_object ? qr_json_get_string(member, "content", &text, what, err)
-                                             : qr_json_get_string(config, token_names[i], &text, what, err);
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(is_object ? qr_json_get_string(member, "content", &text, what, err)
+                                     : qr_json_get_string(config, token_names[i], &text, what, err));
         if (text == NULL) { continue; }
         made->tokens[i] = qr_strdup(text);
         if (made->tokens[i] == NULL) { return qr_fail_memory(err, token_names[i], strlen(text)); }
@@ -57,24 +56,21 @@ static qrun_status parse_text(const char *text, const char *what, qr_jinja_templ
 
 /* A list of {"name", "template"}. */
 static qrun_status read_list(qr_chat_template *made, const qr_json *list, const char *what, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (const qr_json *item = qr_json_first(list); item != NULL && status == QRUN_OK; item = item->next) {
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
         const char *name = NULL, *text = NULL;
-        status = qr_json_get_string(item, "name", &name, what, err);
-        if (status == QRUN_OK) { status = qr_json_get_string(item, "template", &text, what, err); }
-        if (status != QRUN_OK) { break; }
+        QR_RETURN_IF_ERROR(qr_json_get_string(item, "name", &name, what, err));
+        QR_RETURN_IF_ERROR(qr_json_get_string(item, "template", &text, what, err));
         if (name == NULL || text == NULL) {
-            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: a chat template in the list has no name or no text", what);
-        } else if (strcmp(name, "default") == 0) {
-            status = parse_text(text, what, &made->standard, err);
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: a chat template in the list has no name or no text", what);
+        }
+        if (strcmp(name, "default") == 0) {
+            QR_RETURN_IF_ERROR(parse_text(text, what, &made->standard, err));
         } else if (strcmp(name, "tool_use") == 0) {
-            status = parse_text(text, what, &made->tool_use, err);
+            QR_RETURN_IF_ERROR(parse_text(text, what, &made->tool_use, err));
         }
     }
-    if (status == QRUN_OK && made->standard == NULL) {
-        status = qr_fail(err, QRUN_ERROR_INPUT, "%s: none of the chat templates is named \"default\"", what);
-    }
-    return status;
+    if (made->standard != NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: none of the chat templates is named \"default\"", what);
 }
 
 static qrun_status read_config_template(qr_chat_template *made, const qr_json *config, const char *what,

@@ -36,9 +36,8 @@ static qrun_status read_flags(const qr_json *item, qr_added_token *token, const 
 static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_t id, const char *what, qr_error *err) {
     const char *content = NULL;
     qr_added_token token = {.id = id};
-    qrun_status status = qr_json_get_string(item, "content", &content, what, err);
-    if (status == QRUN_OK) { status = read_flags(item, &token, what, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(item, "content", &content, what, err));
+    QR_RETURN_IF_ERROR(read_flags(item, &token, what, err));
     if (content == NULL) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: an added token has no content", what); }
     if (content[0] == '\0') { return QRUN_OK; }
     token.n_content = strlen(content);
@@ -120,16 +119,16 @@ qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list
     measure(by_id, &n_bytes, &n_tokens);
     const int64_t largest_id = 4 * n_tokens + 65536;
     int32_t id = 0;
-    qrun_status status = qr_trie_create(&tokenizer->added_contents, n_bytes, err);
-    for (const qr_json *item = qr_json_first(list); status == QRUN_OK && item != NULL; item = item->next) {
-        status = qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &id, what, err);
-        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
+    QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_contents, n_bytes, err));
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
+        QR_RETURN_IF_ERROR(qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &id, what, err));
+        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, what, err));
     }
-    for (const qr_json *item = qr_json_first(by_id); status == QRUN_OK && item != NULL; item = item->next) {
-        status = read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err);
-        if (status == QRUN_OK) { status = load_one(tokenizer, item, id, what, err); }
+    for (const qr_json *item = qr_json_first(by_id); item != NULL; item = item->next) {
+        QR_RETURN_IF_ERROR(read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err));
+        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, what, err));
     }
-    return status == QRUN_OK ? map_ids(tokenizer, what, err) : status;
+    return map_ids(tokenizer, what, err);
 }
 
 /* What is looked for in normalised text, and what the decoder is given, is the normalised content. */
@@ -149,24 +148,21 @@ static qrun_status normalize_content(const qr_tokenizer *tokenizer, qr_added_tok
 
 qrun_status qr_tokenizer_index_added(qr_tokenizer *tokenizer, qr_error *err) {
     size_t n_raw = 0, n_normalized = 0;
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < tokenizer->n_added; i++) {
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
         qr_added_token *token = &tokenizer->added[i];
-        if (token->normalized) { status = normalize_content(tokenizer, token, err); }
+        if (token->normalized) { QR_RETURN_IF_ERROR(normalize_content(tokenizer, token, err)); }
         *(token->normalized ? &n_normalized : &n_raw) += token->decoded != NULL ? token->n_decoded : token->n_content;
     }
-    if (status == QRUN_OK && n_raw > 0) { status = qr_trie_create(&tokenizer->added_raw, n_raw, err); }
-    if (status == QRUN_OK && n_normalized > 0) {
-        status = qr_trie_create(&tokenizer->added_normalized, n_normalized, err);
-    }
-    for (size_t i = 0; status == QRUN_OK && i < tokenizer->n_added; i++) {
+    if (n_raw > 0) { QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_raw, n_raw, err)); }
+    if (n_normalized > 0) { QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_normalized, n_normalized, err)); }
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
         const qr_added_token *token = &tokenizer->added[i];
         const bool changed = token->decoded != NULL;
         qr_trie_insert(token->normalized ? &tokenizer->added_normalized : &tokenizer->added_raw,
                        changed ? token->decoded : token->content, changed ? token->n_decoded : token->n_content,
                        (int32_t)i);
     }
-    return status;
+    return QRUN_OK;
 }
 
 void qr_tokenizer_free_added(qr_tokenizer *tokenizer) {

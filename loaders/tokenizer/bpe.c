@@ -187,15 +187,14 @@ static qrun_status encode_word(qr_encode_work *work, const char *text, size_t n_
         const int32_t id = qr_vocab_find(&tokenizer->vocab, text, n_bytes);
         if (id >= 0) { return qr_tokens_push(work->out, id, work->err); }
     }
-    qrun_status status = reserve(work, n_bytes);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(reserve(work, n_bytes));
     const int32_t n = find_symbols(work, text, n_bytes);
     if (!qr_buffer_ok(&work->word)) { return qr_fail_memory(work->err, "a word of the text", n_bytes); }
     merge_symbols(work, n);
-    for (int32_t i = 0; status == QRUN_OK && i >= 0 && i < n; i = work->symbols[i].next) {
-        status = qr_tokens_push(work->out, work->symbols[i].id, work->err);
+    for (int32_t i = 0; i >= 0 && i < n; i = work->symbols[i].next) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->symbols[i].id, work->err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* The end of the word that begins at text: before the next mark that follows another character. */
@@ -213,12 +212,11 @@ static size_t word_length(const char *text, size_t n_bytes) {
 }
 
 qrun_status qr_bpe_encode(qr_encode_work *work, const char *text, size_t n_bytes) {
-    qrun_status status = QRUN_OK;
-    while (status == QRUN_OK && n_bytes > 0) {
+    while (n_bytes > 0) {
         const size_t n = work->tokenizer->bpe.splits_before_mark ? word_length(text, n_bytes) : n_bytes;
-        status = encode_word(work, text, n);
+        QR_RETURN_IF_ERROR(encode_word(work, text, n));
         text += n;
         n_bytes -= n;
     }
-    return status;
+    return QRUN_OK;
 }

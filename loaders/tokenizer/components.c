@@ -34,9 +34,8 @@ static qrun_status read_sequence(component_reader *reader, const qr_json *json, 
                                  const char *members, read_component read) {
     if (qr_json_is_null(json)) { return QRUN_OK; }
     const char *type = NULL;
-    qrun_status status =
-        cJSON_IsObject(json) ? qr_json_get_string(json, "type", &type, reader->what, reader->err) : QRUN_OK;
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(cJSON_IsObject(json) ? qr_json_get_string(json, "type", &type, reader->what, reader->err)
+                                            : QRUN_OK);
     if (type == NULL) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a %s without a type", reader->what, section);
     }
@@ -46,10 +45,10 @@ static qrun_status read_sequence(component_reader *reader, const qr_json *json, 
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a %s Sequence without \"%s\"", reader->what, section,
                        members);
     }
-    for (const qr_json *item = qr_json_first(list); status == QRUN_OK && item != NULL; item = item->next) {
-        status = read_sequence(reader, item, section, members, read);
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
+        QR_RETURN_IF_ERROR(read_sequence(reader, item, section, members, read));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* "pattern": {"String": …} or {"Regex": …}. */
@@ -131,8 +130,8 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
 static qrun_status read_behavior(component_reader *reader, const qr_json *json, qr_split_behavior *behavior) {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const char *name = NULL;
-    const qrun_status status = qr_json_get_string(json, "behavior", &name, reader->what, reader->err);
-    if (status != QRUN_OK || name == NULL) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, "behavior", &name, reader->what, reader->err));
+    if (name == NULL) { return QRUN_OK; }
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(name, names[i]) == 0) {
             *behavior = (qr_split_behavior)i;
@@ -157,11 +156,8 @@ static qrun_status read_replacement(component_reader *reader, const qr_json *jso
 static qrun_status read_scheme(component_reader *reader, const qr_json *json, qr_prepend_scheme *scheme) {
     const char *name = "always";
     bool add_prefix_space = true;
-    qrun_status status = qr_json_get_string(json, "prepend_scheme", &name, reader->what, reader->err);
-    if (status == QRUN_OK) {
-        status = qr_json_get_bool(json, "add_prefix_space", &add_prefix_space, reader->what, reader->err);
-    }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(json, "prepend_scheme", &name, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "add_prefix_space", &add_prefix_space, reader->what, reader->err));
     if (!add_prefix_space || strcmp(name, "never") == 0) {
         *scheme = QR_PREPEND_NEVER;
     } else if (strcmp(name, "first") == 0) {
@@ -206,10 +202,10 @@ static qrun_status read_split(component_reader *reader, const qr_json *json, qr_
 
 static qrun_status read_digits(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
     bool individual = false;
-    const qrun_status status = qr_json_get_bool(json, "individual_digits", &individual, reader->what, reader->err);
+    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "individual_digits", &individual, reader->what, reader->err));
     step->is_delimiter = qr_is_numeric;
     step->behavior = individual ? QR_SPLIT_ISOLATED : QR_SPLIT_CONTIGUOUS;
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status read_pretokenizer(component_reader *reader, const char *type, const qr_json *json) {
@@ -261,19 +257,18 @@ static qrun_status check_id(component_reader *reader, const qr_json *json, int32
 static qrun_status push_special(component_reader *reader, const qr_json *specials, const qr_json *piece,
                                 qr_tokens *tokens) {
     const char *name = NULL;
-    qrun_status status = qr_json_get_string(piece, "id", &name, reader->what, reader->err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(piece, "id", &name, reader->what, reader->err));
     const qr_json *ids = name != NULL ? qr_json_get(qr_json_get(specials, name), "ids") : NULL;
     if (!cJSON_IsArray(ids)) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the template's special token \"%.64s\" has no ids",
                        reader->what, name != NULL ? name : "");
     }
-    for (const qr_json *item = qr_json_first(ids); status == QRUN_OK && item != NULL; item = item->next) {
+    for (const qr_json *item = qr_json_first(ids); item != NULL; item = item->next) {
         int32_t id;
-        status = check_id(reader, item, &id);
-        if (status == QRUN_OK) { status = qr_tokens_push(tokens, id, reader->err); }
+        QR_RETURN_IF_ERROR(check_id(reader, item, &id));
+        QR_RETURN_IF_ERROR(qr_tokens_push(tokens, id, reader->err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status read_template(component_reader *reader, const qr_json *json, affixes *around) {
@@ -298,14 +293,13 @@ static qrun_status read_template(component_reader *reader, const qr_json *json, 
 /* BertProcessing, RobertaProcessing: "cls" and "sep", each [text, id]. */
 static qrun_status read_cls_sep(component_reader *reader, const qr_json *json, affixes *around) {
     static const char *const keys[] = {"cls", "sep"};
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         const qr_json *text = qr_json_first(qr_json_get(json, keys[i]));
         int32_t id;
-        status = check_id(reader, text != NULL ? text->next : NULL, &id);
-        if (status == QRUN_OK) { status = qr_tokens_push(i == 0 ? &around->before : &around->after, id, reader->err); }
+        QR_RETURN_IF_ERROR(check_id(reader, text != NULL ? text->next : NULL, &id));
+        QR_RETURN_IF_ERROR(qr_tokens_push(i == 0 ? &around->before : &around->after, id, reader->err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* A later processor wraps what the earlier ones made. */
@@ -405,8 +399,7 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
     while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
     if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "decoder", type); }
     qr_decoder *decoder = NULL;
-    qrun_status status = add_decoder(reader, kinds[kind].kind, &decoder);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(add_decoder(reader, kinds[kind].kind, &decoder));
     switch (decoder->kind) {
         case QR_DECODE_STRIP: return read_decoder_strip(reader, json, decoder);
         case QR_DECODE_METASPACE: return read_decoder_metaspace(reader, json, decoder);

@@ -115,9 +115,9 @@ static qrun_status fallback_token(decode_run *run, size_t stage) {
         const char c = (char)(unsigned char)byte;
         return hold(run, &state->held, &c, 1);
     }
-    qrun_status status = flush_fallback(run, stage);
-    if (status == QRUN_OK) { status = stage_text(run, stage + 1, state->token.data, state->token.size); }
-    return status == QRUN_OK ? stage_end_token(run, stage + 1) : status;
+    QR_RETURN_IF_ERROR(flush_fallback(run, stage));
+    QR_RETURN_IF_ERROR(stage_text(run, stage + 1, state->token.data, state->token.size));
+    return stage_end_token(run, stage + 1);
 }
 
 /* --- Metaspace, Strip, Replace ------------------------------------------------------------------------------------ */
@@ -144,8 +144,7 @@ static qrun_status strip_text(decode_run *run, size_t stage, const char *text, s
     const qr_decoder *decoder = decoder_of(run, stage);
     const qr_pattern *content = &decoder->pattern;
     qr_decode_stage_state *state = &run->stream->stages[stage];
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0, length; status == QRUN_OK && i < n_bytes; i += length) {
+    for (size_t i = 0, length; i < n_bytes; i += length) {
         length = qr_char_length(text[i]);
         const bool is_content = length == content->n_literal && memcmp(text + i, content->literal, length) == 0;
         if (is_content && !state->open && state->n_stripped < decoder->n_start) {
@@ -157,12 +156,12 @@ static qrun_status strip_text(decode_run *run, size_t stage, const char *text, s
             state->n_trailing++;
             continue;
         }
-        for (; status == QRUN_OK && !is_content && state->n_trailing > 0; state->n_trailing--) {
-            status = stage_text(run, stage + 1, content->literal, content->n_literal);
+        for (; !is_content && state->n_trailing > 0; state->n_trailing--) {
+            QR_RETURN_IF_ERROR(stage_text(run, stage + 1, content->literal, content->n_literal));
         }
-        if (status == QRUN_OK) { status = stage_text(run, stage + 1, text + i, length); }
+        QR_RETURN_IF_ERROR(stage_text(run, stage + 1, text + i, length));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* Bytes at the end of text that may be the beginning of the literal. */
@@ -209,18 +208,17 @@ static qrun_status stage_text(decode_run *run, size_t stage, const char *text, s
         return qr_buffer_ok(run->out) ? QRUN_OK : qr_fail_memory(run->err, "the decoded text", n_bytes);
     }
     qr_decode_stage_state *state = &run->stream->stages[stage];
-    qrun_status status;
     switch (decoder_of(run, stage)->kind) {
         case QR_DECODE_BYTE_LEVEL:
         case QR_DECODE_BYTE_FALLBACK: return hold(run, &state->token, text, n_bytes);
         case QR_DECODE_METASPACE: return metaspace_text(run, stage, text, n_bytes);
         case QR_DECODE_STRIP: return strip_text(run, stage, text, n_bytes);
         case QR_DECODE_REPLACE:
-            status = hold(run, &state->held, text, n_bytes);
-            return status == QRUN_OK ? flush_replace(run, stage, false) : status;
+            QR_RETURN_IF_ERROR(hold(run, &state->held, text, n_bytes));
+            return flush_replace(run, stage, false);
         case QR_DECODE_JOIN:
-            status = state->n_tokens > 0 ? stage_text(run, stage + 1, " ", 1) : QRUN_OK;
-            return status == QRUN_OK ? stage_text(run, stage + 1, text, n_bytes) : status;
+            QR_RETURN_IF_ERROR(state->n_tokens > 0 ? stage_text(run, stage + 1, " ", 1) : QRUN_OK);
+            return stage_text(run, stage + 1, text, n_bytes);
         case QR_DECODE_FUSE: break;
     }
     return stage_text(run, stage + 1, text, n_bytes);
@@ -254,16 +252,15 @@ static qrun_status stage_end_token(decode_run *run, size_t stage) {
 }
 
 static qrun_status end_stream(decode_run *run) {
-    qrun_status status = QRUN_OK;
-    for (size_t stage = 0; status == QRUN_OK && stage < run->stream->tokenizer->n_decoders; stage++) {
+    for (size_t stage = 0; stage < run->stream->tokenizer->n_decoders; stage++) {
         const qr_decoder_kind kind = decoder_of(run, stage)->kind;
-        if (kind == QR_DECODE_BYTE_FALLBACK) { status = flush_fallback(run, stage); }
-        if (kind == QR_DECODE_BYTE_LEVEL) { status = flush_bytes(run, stage, true); }
-        if (status == QRUN_OK && (kind == QR_DECODE_BYTE_LEVEL || kind == QR_DECODE_FUSE)) {
-            status = stage_end_token(run, stage + 1);
+        if (kind == QR_DECODE_BYTE_FALLBACK) { QR_RETURN_IF_ERROR(flush_fallback(run, stage)); }
+        if (kind == QR_DECODE_BYTE_LEVEL) { QR_RETURN_IF_ERROR(flush_bytes(run, stage, true)); }
+        if (kind == QR_DECODE_BYTE_LEVEL || kind == QR_DECODE_FUSE) {
+            QR_RETURN_IF_ERROR(stage_end_token(run, stage + 1));
         }
     }
-    return status;
+    return QRUN_OK;
 }
 
 void qr_token_stream_init(qr_token_stream *stream, const qr_tokenizer *tokenizer, bool skip_special) {
@@ -295,8 +292,8 @@ qrun_status qr_token_stream_push(qr_token_stream *stream, int32_t id, qr_buffer 
                        (int)stream->tokenizer->n_ids);
     }
     if (stream->skip_special && qr_tokenizer_is_special(stream->tokenizer, id)) { return QRUN_OK; }
-    const qrun_status status = stage_text(&run, 0, text, n_bytes);
-    return status == QRUN_OK ? stage_end_token(&run, 0) : status;
+    QR_RETURN_IF_ERROR(stage_text(&run, 0, text, n_bytes));
+    return stage_end_token(&run, 0);
 }
 
 qrun_status qr_token_stream_finish(qr_token_stream *stream, qr_buffer *out, qr_error *err) {

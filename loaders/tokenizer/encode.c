@@ -44,8 +44,7 @@ qrun_status qr_byte_fallback(qr_encode_work *work, const char *text, size_t n_by
         if (escape) { bytes[0] = (unsigned char)(c - work->escape_base); }
         for (size_t k = 0; k < (escape ? 1 : length); k++) {
             const int32_t id = work->tokenizer->byte_ids[bytes[k]];
-            const qrun_status status = id >= 0 ? qr_tokens_push(work->out, id, work->err) : QRUN_OK;
-            if (status != QRUN_OK) { return status; }
+            QR_RETURN_IF_ERROR(id >= 0 ? qr_tokens_push(work->out, id, work->err) : QRUN_OK);
             if (id < 0) {
                 work->out->n = n_before;
                 return QRUN_OK;
@@ -67,55 +66,49 @@ static qrun_status encode_word_level(qr_encode_work *work, const char *text, siz
 }
 
 static qrun_status encode_text(qr_encode_work *work, const char *text, size_t n_bytes, bool first) {
-    qrun_status status = qr_pretokenize(work, &text, n_bytes, first);
-    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+    QR_RETURN_IF_ERROR(qr_pretokenize(work, &text, n_bytes, first));
+    for (size_t i = 0; i < work->pieces.n; i++) {
         const qr_piece piece = work->pieces.items[i];
         const char *word = text + piece.start;
         const size_t n_word = piece.end - piece.start;
         switch (work->tokenizer->model) {
-            case QR_MODEL_BPE: status = qr_bpe_encode(work, word, n_word); break;
-            case QR_MODEL_UNIGRAM: status = qr_unigram_encode(work, word, n_word); break;
-            case QR_MODEL_WORD_LEVEL: status = encode_word_level(work, word, n_word); break;
+            case QR_MODEL_BPE: QR_RETURN_IF_ERROR(qr_bpe_encode(work, word, n_word)); break;
+            case QR_MODEL_UNIGRAM: QR_RETURN_IF_ERROR(qr_unigram_encode(work, word, n_word)); break;
+            case QR_MODEL_WORD_LEVEL: QR_RETURN_IF_ERROR(encode_word_level(work, word, n_word)); break;
         }
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* Text without raw added tokens. */
 static qrun_status encode_normalized(qr_encode_work *work, const char *text, size_t n_bytes, bool first,
                                      bool skip_special) {
     if (n_bytes == 0) { return QRUN_OK; }
-    qrun_status status = qr_normalize(work, &text, &n_bytes);
+    QR_RETURN_IF_ERROR(qr_normalize(work, &text, &n_bytes));
     qr_added_search search = {work->tokenizer, &work->tokenizer->added_normalized, text, n_bytes, skip_special, 0, 0};
-    for (int32_t index = 0; status == QRUN_OK && index >= 0;) {
+    for (int32_t index = 0; index >= 0;) {
         size_t start, end;
         index = qr_added_next(&search, &start, &end);
-        if (start < end) { status = encode_text(work, text + start, end - start, first && start == 0); }
-        if (status == QRUN_OK && index >= 0) {
-            status = qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err);
-        }
+        if (start < end) { QR_RETURN_IF_ERROR(encode_text(work, text + start, end - start, first && start == 0)); }
+        if (index >= 0) { QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err)); }
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status encode_all(qr_encode_work *work, const char *text, size_t n_bytes, bool skip_special) {
     qr_added_search search = {work->tokenizer, &work->tokenizer->added_raw, text, n_bytes, skip_special, 0, 0};
-    qrun_status status = QRUN_OK;
-    for (int32_t index = 0; status == QRUN_OK && index >= 0;) {
+    for (int32_t index = 0; index >= 0;) {
         size_t start, end;
         index = qr_added_next(&search, &start, &end);
-        status = encode_normalized(work, text + start, end - start, start == 0, skip_special);
-        if (status == QRUN_OK && index >= 0) {
-            status = qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err);
-        }
+        QR_RETURN_IF_ERROR(encode_normalized(work, text + start, end - start, start == 0, skip_special));
+        if (index >= 0) { QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err)); }
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status push_all(qr_tokens *tokens, const qr_tokens *more, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < more->n; i++) { status = qr_tokens_push(tokens, more->ids[i], err); }
-    return status;
+    for (size_t i = 0; i < more->n; i++) { QR_RETURN_IF_ERROR(qr_tokens_push(tokens, more->ids[i], err)); }
+    return QRUN_OK;
 }
 
 qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes,

@@ -59,16 +59,14 @@ static qrun_status measure_vocab(const qr_json *vocab, bool is_list, vocab_size 
 static qrun_status load_vocab(qr_tokenizer *tokenizer, const qr_json *vocab, bool is_list, const char *what,
                               qr_error *err) {
     vocab_size size = {0};
-    qrun_status status = measure_vocab(vocab, is_list, &size, what, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_vocab_create(&tokenizer->vocab, (int32_t)size.n_tokens, size.n_ids, size.n_bytes, err);
+    QR_RETURN_IF_ERROR(measure_vocab(vocab, is_list, &size, what, err));
+    QR_RETURN_IF_ERROR(qr_vocab_create(&tokenizer->vocab, (int32_t)size.n_tokens, size.n_ids, size.n_bytes, err));
     int32_t next_id = 0;
-    for (const qr_json *item = qr_json_first(vocab); status == QRUN_OK && item != NULL; item = item->next) {
+    for (const qr_json *item = qr_json_first(vocab); item != NULL; item = item->next) {
         const char *text = is_list ? qr_json_first(item)->valuestring : item->string;
         const int32_t id = is_list ? next_id++ : (int32_t)item->valuedouble;
-        status = qr_vocab_add(&tokenizer->vocab, id, text, strlen(text), what, err);
+        QR_RETURN_IF_ERROR(qr_vocab_add(&tokenizer->vocab, id, text, strlen(text), what, err));
     }
-    if (status != QRUN_OK) { return status; }
     for (int byte = 0; byte < 256; byte++) {
         static const char digits[] = "0123456789ABCDEF";
         const char name[6] = {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
@@ -177,8 +175,8 @@ static qrun_status load_merges(qr_tokenizer *tokenizer, const qr_json *merges, c
 
 static qrun_status load_affix(const qr_json *model, const char *key, char **affix, const char *what, qr_error *err) {
     const char *text = NULL;
-    const qrun_status status = qr_json_get_string(model, key, &text, what, err);
-    if (status != QRUN_OK || text == NULL || text[0] == '\0') { return status; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(model, key, &text, what, err));
+    if (text == NULL || text[0] == '\0') { return QRUN_OK; }
     *affix = qr_strdup(text);
     return *affix != NULL ? QRUN_OK : qr_fail_memory(err, key, strlen(text));
 }
@@ -187,11 +185,9 @@ static qrun_status load_affix(const qr_json *model, const char *key, char **affi
  * left out, where the library would fail on the first. */
 static qrun_status load_unk_token(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
     const char *name = NULL;
-    const qrun_status status = qr_json_get_string(model, "unk_token", &name, what, err);
-    if (status == QRUN_OK && name != NULL) {
-        tokenizer->model_unk_id = qr_vocab_find(&tokenizer->vocab, name, strlen(name));
-    }
-    return status;
+    QR_RETURN_IF_ERROR(qr_json_get_string(model, "unk_token", &name, what, err));
+    if (name != NULL) { tokenizer->model_unk_id = qr_vocab_find(&tokenizer->vocab, name, strlen(name)); }
+    return QRUN_OK;
 }
 
 static qrun_status load_bpe(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
@@ -250,8 +246,8 @@ static qrun_status load_unigram(qr_tokenizer *tokenizer, const qr_json *model, c
 }
 
 static qrun_status load_word_level(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
-    const qrun_status status = load_vocab(tokenizer, qr_json_get(model, "vocab"), false, what, err);
-    return status == QRUN_OK ? load_unk_token(tokenizer, model, what, err) : status;
+    QR_RETURN_IF_ERROR(load_vocab(tokenizer, qr_json_get(model, "vocab"), false, what, err));
+    return load_unk_token(tokenizer, model, what, err);
 }
 
 /* Files older than the "type" member say by their members what they are. */

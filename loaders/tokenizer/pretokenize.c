@@ -27,19 +27,18 @@ static qrun_status push_span(qr_encode_work *work, size_t start, size_t end, boo
 static qrun_status find_by_character(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
                                      const qr_piece *piece) {
     size_t copied = piece->start;
-    qrun_status status = QRUN_OK;
-    for (size_t i = piece->start; status == QRUN_OK && i < piece->end;) {
+    for (size_t i = piece->start; i < piece->end;) {
         uint32_t c;
         const size_t length = qr_utf8_decode(text + i, piece->end - i, &c);
         if (step->is_delimiter(c)) {
-            if (copied < i) { status = push_span(work, copied, i, false); }
-            if (status == QRUN_OK) { status = push_span(work, i, i + length, true); }
+            if (copied < i) { QR_RETURN_IF_ERROR(push_span(work, copied, i, false)); }
+            QR_RETURN_IF_ERROR(push_span(work, i, i + length, true));
             copied = i + length;
         }
         i += length;
     }
-    if (status == QRUN_OK && copied < piece->end) { status = push_span(work, copied, piece->end, false); }
-    return status;
+    if (copied < piece->end) { QR_RETURN_IF_ERROR(push_span(work, copied, piece->end, false)); }
+    return QRUN_OK;
 }
 
 static qrun_status find_by_pattern(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
@@ -52,18 +51,15 @@ static qrun_status find_by_pattern(qr_encode_work *work, const qr_pretokenizer *
                                 .n_bytes = piece->end - piece->start,
                                 .last_end = SIZE_MAX};
     size_t start, end, copied = 0;
-    qrun_status status = QRUN_OK;
-    for (bool found = true; found && status == QRUN_OK;) {
-        status = qr_pattern_next(&search, &start, &end, &found, work->err);
-        if (status != QRUN_OK || !found) { break; }
-        if (copied < start) { status = push_span(work, piece->start + copied, piece->start + start, false); }
-        if (status == QRUN_OK) { status = push_span(work, piece->start + start, piece->start + end, true); }
+    for (bool found = true; found;) {
+        QR_RETURN_IF_ERROR(qr_pattern_next(&search, &start, &end, &found, work->err));
+        if (!found) { break; }
+        if (copied < start) { QR_RETURN_IF_ERROR(push_span(work, piece->start + copied, piece->start + start, false)); }
+        QR_RETURN_IF_ERROR(push_span(work, piece->start + start, piece->start + end, true));
         copied = end;
     }
-    if (status == QRUN_OK && copied < search.n_bytes) {
-        status = push_span(work, piece->start + copied, piece->end, false);
-    }
-    return status;
+    if (copied < search.n_bytes) { QR_RETURN_IF_ERROR(push_span(work, piece->start + copied, piece->end, false)); }
+    return QRUN_OK;
 }
 
 /* --- what becomes of the matches ---------------------------------------------------------------------------------- */
@@ -104,21 +100,20 @@ static void join_backward(qr_encode_work *work) {
 static qrun_status split_piece(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
                                const qr_piece *piece) {
     work->n_spans = 0;
-    qrun_status status = step->is_delimiter != NULL ? find_by_character(work, step, text, piece)
-                                                    : find_by_pattern(work, step, text, piece);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(step->is_delimiter != NULL ? find_by_character(work, step, text, piece)
+                                                  : find_by_pattern(work, step, text, piece));
     for (size_t i = 0; step->invert && i < work->n_spans; i++) { work->spans[i].is_match = !work->spans[i].is_match; }
     if (step->behavior == QR_SPLIT_CONTIGUOUS || step->behavior == QR_SPLIT_MERGED_WITH_PREVIOUS) {
         join_forward(work, step->behavior);
     } else if (step->behavior == QR_SPLIT_MERGED_WITH_NEXT) {
         join_backward(work);
     }
-    for (size_t i = 0; status == QRUN_OK && i < work->n_spans; i++) {
+    for (size_t i = 0; i < work->n_spans; i++) {
         const qr_match_span span = work->spans[i];
         if (step->behavior == QR_SPLIT_REMOVED && span.is_match) { continue; }
-        status = push_piece(work, span.start, span.end, piece->first && span.start == piece->start);
+        QR_RETURN_IF_ERROR(push_piece(work, span.start, span.end, piece->first && span.start == piece->start));
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
@@ -131,12 +126,11 @@ static void take_next_pieces(qr_encode_work *work) {
 }
 
 static qrun_status split_all(qr_encode_work *work, const qr_pretokenizer *step, const char *text) {
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
-        status = split_piece(work, step, text, &work->pieces.items[i]);
+    for (size_t i = 0; i < work->pieces.n; i++) {
+        QR_RETURN_IF_ERROR(split_piece(work, step, text, &work->pieces.items[i]));
     }
     take_next_pieces(work);
-    return status;
+    return QRUN_OK;
 }
 
 /* The buffer that *text does not lie in, empty. */
@@ -172,35 +166,32 @@ static void map_to_bytes(const qr_encode_work *work, const char *text, const qr_
 }
 
 static qrun_status byte_level(qr_encode_work *work, const qr_pretokenizer *step, const char **text) {
-    qrun_status status = QRUN_OK;
     if (step->add_prefix_space) {
         qr_buffer *out = other_buffer(work, *text);
-        for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+        for (size_t i = 0; i < work->pieces.n; i++) {
             const qr_piece *piece = &work->pieces.items[i];
             const size_t start = out->size;
             if ((*text)[piece->start] != ' ') { qr_buffer_append_char(out, ' '); }
             qr_buffer_append(out, *text + piece->start, piece->end - piece->start);
-            status = push_piece(work, start, out->size, piece->first);
+            QR_RETURN_IF_ERROR(push_piece(work, start, out->size, piece->first));
         }
-        if (status == QRUN_OK) { status = take_text(work, out, text); }
+        QR_RETURN_IF_ERROR(take_text(work, out, text));
     }
-    if (status == QRUN_OK && step->split) { status = split_all(work, step, *text); }
-    if (status != QRUN_OK) { return status; }
+    if (step->split) { QR_RETURN_IF_ERROR(split_all(work, step, *text)); }
     qr_buffer *out = other_buffer(work, *text);
-    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+    for (size_t i = 0; i < work->pieces.n; i++) {
         const size_t start = out->size;
         map_to_bytes(work, *text, &work->pieces.items[i], out);
-        status = push_piece(work, start, out->size, work->pieces.items[i].first);
+        QR_RETURN_IF_ERROR(push_piece(work, start, out->size, work->pieces.items[i].first));
     }
-    return status == QRUN_OK ? take_text(work, out, text) : status;
+    return take_text(work, out, text);
 }
 
 static qrun_status metaspace(qr_encode_work *work, const qr_pretokenizer *step, const char **text) {
     qr_buffer *out = other_buffer(work, *text);
     const char *mark = step->pattern.literal;
     const size_t n_mark = step->pattern.n_literal;
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < work->pieces.n; i++) {
+    for (size_t i = 0; i < work->pieces.n; i++) {
         const qr_piece *piece = &work->pieces.items[i];
         const char *begin = *text + piece->start, *end = *text + piece->end;
         const size_t start = out->size;
@@ -213,24 +204,24 @@ static qrun_status metaspace(qr_encode_work *work, const qr_pretokenizer *step, 
             if (space != NULL) { qr_buffer_append(out, mark, n_mark); }
             begin = space != NULL ? space + 1 : end;
         }
-        status = push_piece(work, start, out->size, piece->first);
+        QR_RETURN_IF_ERROR(push_piece(work, start, out->size, piece->first));
     }
-    if (status == QRUN_OK) { status = take_text(work, out, text); }
-    return status == QRUN_OK && step->split ? split_all(work, step, *text) : status;
+    QR_RETURN_IF_ERROR(take_text(work, out, text));
+    return step->split ? split_all(work, step, *text) : QRUN_OK;
 }
 
 qrun_status qr_pretokenize(qr_encode_work *work, const char **text, size_t n_bytes, bool first) {
     work->pieces.n = 0;
     work->next_pieces.n = 0;
-    qrun_status status = push_piece(work, 0, n_bytes, first);
+    QR_RETURN_IF_ERROR(push_piece(work, 0, n_bytes, first));
     take_next_pieces(work);
-    for (size_t i = 0; status == QRUN_OK && i < work->tokenizer->n_pretokenizers; i++) {
+    for (size_t i = 0; i < work->tokenizer->n_pretokenizers; i++) {
         const qr_pretokenizer *step = &work->tokenizer->pretokenizers[i];
         switch (step->kind) {
-            case QR_PRETOKENIZE_SPLIT: status = split_all(work, step, *text); break;
-            case QR_PRETOKENIZE_BYTE_LEVEL: status = byte_level(work, step, text); break;
-            case QR_PRETOKENIZE_METASPACE: status = metaspace(work, step, text); break;
+            case QR_PRETOKENIZE_SPLIT: QR_RETURN_IF_ERROR(split_all(work, step, *text)); break;
+            case QR_PRETOKENIZE_BYTE_LEVEL: QR_RETURN_IF_ERROR(byte_level(work, step, text)); break;
+            case QR_PRETOKENIZE_METASPACE: QR_RETURN_IF_ERROR(metaspace(work, step, text)); break;
         }
     }
-    return status;
+    return QRUN_OK;
 }

@@ -39,9 +39,8 @@ static qrun_status push_piece(qr_encode_work *work, const char *text, size_t n_b
     const int32_t id = qr_vocab_find(&work->tokenizer->vocab, text, n_bytes);
     if (id >= 0) { return qr_tokens_push(work->out, id, work->err); }
     bool done = false;
-    qrun_status status = QRUN_OK;
-    if (work->tokenizer->byte_fallback) { status = qr_byte_fallback(work, text, n_bytes, &done); }
-    return status != QRUN_OK || done ? status : qr_tokens_push(work->out, work->tokenizer->model_unk_id, work->err);
+    if (work->tokenizer->byte_fallback) { QR_RETURN_IF_ERROR(qr_byte_fallback(work, text, n_bytes, &done)); }
+    return done ? QRUN_OK : qr_tokens_push(work->out, work->tokenizer->model_unk_id, work->err);
 }
 
 /* Turns the links to the left into links to the right: nodes[start].start = end of the piece. */
@@ -67,20 +66,18 @@ qrun_status qr_unigram_encode(qr_encode_work *work, const char *text, size_t n_b
     }
     qr_unigram_node *nodes = work->nodes;
     for (size_t i = 0; i <= n_bytes; i++) { nodes[i] = (qr_unigram_node){0, -1, -1}; }
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < n_bytes; i += qr_char_length(text[i])) {
-        status = extend_paths(work, text, n_bytes, i);
+    for (size_t i = 0; i < n_bytes; i += qr_char_length(text[i])) {
+        QR_RETURN_IF_ERROR(extend_paths(work, text, n_bytes, i));
     }
-    if (status != QRUN_OK) { return status; }
     reverse_path(nodes, n_bytes);
     const int32_t unk = work->tokenizer->model_unk_id;
-    for (size_t i = 0; status == QRUN_OK && i < n_bytes;) {
+    for (size_t i = 0; i < n_bytes;) {
         size_t end = (size_t)nodes[i].start;
         while (unk >= 0 && nodes[i].id == unk && end < n_bytes && nodes[end].id == unk) {
             end = (size_t)nodes[end].start;
         }
-        status = push_piece(work, text + i, end - i);
+        QR_RETURN_IF_ERROR(push_piece(work, text + i, end - i));
         i = end;
     }
-    return status;
+    return QRUN_OK;
 }
