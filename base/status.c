@@ -42,8 +42,8 @@ qrun_status qr_fail(qr_error *err, qrun_status status, const char *fmt, ...) {
 }
 
 qrun_status qr_fail_memory(qr_error *err, const char *what, unsigned long long bytes) {
-    return qr_fail(err, QRUN_ERROR_MEMORY, "out of memory: %s needs %llu bytes; close other programs or use --memory",
-                   what, bytes);
+    return qr_fail(err, QRUN_ERROR_MEMORY,
+                   "out of memory: %s needs %llu bytes; close other programs or use `memory_bytes`", what, bytes);
 }
 
 void qr_error_clear(qr_error *err) {

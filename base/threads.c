@@ -149,7 +149,7 @@ qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err
         pool->workers[i] = (struct worker){.pool = pool, .index = i};
         if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
             qr_threads_destroy(pool);
-            return qr_fail(err, QRUN_ERROR_MEMORY, "cannot start thread %d of %d; use fewer with --threads", i + 1,
+            return qr_fail(err, QRUN_ERROR_MEMORY, "cannot start thread %d of %d; use fewer with `n_threads`", i + 1,
                            n_threads);
         }
         pool->n_started = i;

@@ -5,9 +5,11 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "loaders/files/suffix.h"
 
 static const size_t MAX_CONFIG_BYTES = 16 << 20;
+static const int64_t MAX_POSITIONS = INT64_C(1) << 31;
 
 enum { FROM_N_HEADS = -1, FROM_HIDDEN = -2, NO_WINDOW = 0 };
 
@@ -108,11 +110,23 @@ typedef struct source {
     qr_error *err;
 } source;
 
+static qrun_status get_bool(const source *s, const char *key, bool *value) {
+    return qr_json_get_bool(s->json, key, value, s->what, s->err);
+}
+
+static qrun_status get_int(const source *s, const char *key, int64_t low, int64_t high, int64_t *value) {
+    return qr_json_get_int(s->json, key, low, high, value, s->what, s->err);
+}
+
+static qrun_status get_double(const source *s, const char *key, double low, double high, double *value) {
+    return qr_json_get_double(s->json, key, low, high, value, s->what, s->err);
+}
+
 /* Absent gives *value as it is; null gives 0. */
 static qrun_status read_nullable(const source *s, const char *key, double high, double *value) {
     const qr_json *member = qr_json_get(s->json, key);
     if (member != NULL && qr_json_is_null(member)) { *value = 0; }
-    return qr_json_get_double(s->json, key, 0, high, value, s->what, s->err);
+    return get_double(s, key, 0, high, value);
 }
 
 static qrun_status read_sizes(const source *s, qr_model_config *config) {
@@ -130,8 +144,7 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
     if (member != NULL && qr_json_is_null(member)) { head_dim = FROM_HIDDEN; }
     const struct {
         const char *key;
-        int64_t high;
-        int64_t *value;
+        int64_t high, *value;
     } sizes[] = {
         {"vocab_size", 1 << 24, &config->vocab_size},
         {row->names->hidden_size, 1 << 20, &config->hidden_size},
@@ -140,10 +153,10 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
         {row->names->n_heads, 1 << 12, &config->n_heads},
         {"num_key_value_heads", 1 << 12, &kv_heads},
         {"head_dim", 1 << 12, &head_dim},
-        {row->names->max_positions, INT64_C(1) << 31, &config->max_position_embeddings},
+        {row->names->max_positions, MAX_POSITIONS, &config->max_position_embeddings},
     };
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
-        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, sizes[i].key, 1, sizes[i].high, sizes[i].value, s->what, s->err));
+        QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
     config->intermediate_size = intermediate == FROM_HIDDEN ? 4 * config->hidden_size : intermediate;
     config->n_kv_heads = kv_heads == FROM_N_HEADS ? config->n_heads : kv_heads;
@@ -189,15 +202,15 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     }
     config->qkv_bias = family == QR_FAMILY_QWEN2;
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_PHI3) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "attention_bias", &config->qkv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
     config->o_bias = config->qkv_bias;
     if (family != QR_FAMILY_LLAMA) { return QRUN_OK; }
-    return qr_json_get_bool(s->json, "mlp_bias", &config->mlp_bias, s->what, s->err);
+    return get_bool(s, "mlp_bias", &config->mlp_bias);
 }
 
 static qrun_status refuse_flag(const source *s, const char *key) {
     bool set = false;
-    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, key, &set, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_bool(s, key, &set));
     if (!set) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, key);
 }
@@ -210,15 +223,14 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         config->query_pre_attn_scalar = 256;
         config->attn_logit_softcapping = s->defaults->attn_softcap;
         config->final_logit_softcapping = s->defaults->final_softcap;
-        QR_RETURN_IF_ERROR(qr_json_get_double(s->json, "query_pre_attn_scalar", 1e-6, 1e9,
-                                              &config->query_pre_attn_scalar, s->what, s->err));
+        QR_RETURN_IF_ERROR(get_double(s, "query_pre_attn_scalar", 1e-6, 1e9, &config->query_pre_attn_scalar));
         QR_RETURN_IF_ERROR(read_nullable(s, "attn_logit_softcapping", 1e9, &config->attn_logit_softcapping));
         QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
         QR_RETURN_IF_ERROR(refuse_flag(s, "use_bidirectional_attention"));
     }
     if (config->family == QR_FAMILY_GPT2) {
         bool scales = true;
-        QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "scale_attn_weights", &scales, s->what, s->err));
+        QR_RETURN_IF_ERROR(get_bool(s, "scale_attn_weights", &scales));
         if (!scales) { config->query_pre_attn_scalar = 1; }
         QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
@@ -240,8 +252,8 @@ static qrun_status read_layer_types(const source *s, const qr_json *list, qr_mod
         if (n < config->n_layers) { config->layer_slides[n] = slides; }
     }
     if (cJSON_IsArray(list) && n == config->n_layers) { return QRUN_OK; }
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_types\" should be a list of %lld layers", s->what,
-                   (long long)config->n_layers);
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_types\" should be a list of %lld layer%s", s->what,
+                   (long long)config->n_layers, qr_plural(config->n_layers));
 }
 
 /* The layers that slide by the family's own rule. */
@@ -249,9 +261,9 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     const window_rule rule = s->defaults->window;
     int64_t first = 28, pattern = s->defaults->window_pattern;
     if (rule == WINDOW_FROM_LAYER) {
-        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "max_window_layers", 0, 1 << 20, &first, s->what, s->err));
+        QR_RETURN_IF_ERROR(get_int(s, "max_window_layers", 0, 1 << 20, &first));
     } else if (config->family == QR_FAMILY_GEMMA3) {
-        QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "sliding_window_pattern", 1, 1 << 20, &pattern, s->what, s->err));
+        QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &pattern));
     }
     for (int64_t i = 0; i < config->n_layers; i++) {
         config->layer_slides[i] = rule == WINDOW_ALL || (rule == WINDOW_FROM_LAYER && i >= first) ||
@@ -265,12 +277,11 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == WINDOW_NEVER) { return QRUN_OK; }
     bool used = s->defaults->window != WINDOW_FROM_LAYER;
-    if (!used) { QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "use_sliding_window", &used, s->what, s->err)); }
+    if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
     config->sliding_window = window != NULL && qr_json_is_null(window) ? NO_WINDOW : s->defaults->sliding_window;
-    QR_RETURN_IF_ERROR(
-        qr_json_get_int(s->json, "sliding_window", 1, INT64_C(1) << 31, &config->sliding_window, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_int(s, "sliding_window", 1, MAX_POSITIONS, &config->sliding_window));
     if (config->sliding_window == NO_WINDOW) { return QRUN_OK; }
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = s->defaults->window != WINDOW_ALL && !qr_json_is_null(types);
@@ -303,8 +314,7 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
                                           &context->default_theta, s->what, s->err));
     QR_RETURN_IF_ERROR(qr_rope_config_read(full, context, &config->rope, s->err));
     context->default_theta = 1e4;
-    QR_RETURN_IF_ERROR(
-        qr_json_get_double(s->json, "rope_local_base_freq", 1, 1e15, &context->default_theta, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_double(s, "rope_local_base_freq", 1, 1e15, &context->default_theta));
     QR_RETURN_IF_ERROR(
         qr_rope_config_read(qr_json_get(parameters, "sliding_attention"), context, &config->rope_local, s->err));
     return QRUN_OK;
@@ -318,15 +328,14 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
                                .partial_rotary_factor = 1};
-    QR_RETURN_IF_ERROR(qr_json_get_double(s->json, "rope_theta", 1, 1e15, &context.default_theta, s->what, s->err));
-    QR_RETURN_IF_ERROR(
-        qr_json_get_double(s->json, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_double(s, "rope_theta", 1, 1e15, &context.default_theta));
+    QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     if (config->family == QR_FAMILY_PHI3) {
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
     }
-    QR_RETURN_IF_ERROR(qr_json_get_int(s->json, "original_max_position_embeddings", 1, INT64_C(1) << 31,
-                                       &context.original_max_position_embeddings, s->what, s->err));
+    QR_RETURN_IF_ERROR(
+        get_int(s, "original_max_position_embeddings", 1, MAX_POSITIONS, &context.original_max_position_embeddings));
     if (config->family == QR_FAMILY_GEMMA3) { return read_two_ropes(s, &context, config); }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
     if (qr_json_is_null(parameters)) { parameters = qr_json_get(s->json, "rope_parameters"); }
@@ -480,10 +489,8 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(check_architecture(s));
     QR_RETURN_IF_ERROR(read_quantization(s, config));
     QR_RETURN_IF_ERROR(read_sizes(s, config));
-    QR_RETURN_IF_ERROR(
-        qr_json_get_double(s->json, s->defaults->names->norm_eps, 0, 1, &config->norm_eps, s->what, s->err));
-    QR_RETURN_IF_ERROR(
-        qr_json_get_double(s->json, "initializer_range", 0, 100, &config->initializer_range, s->what, s->err));
+    QR_RETURN_IF_ERROR(get_double(s, s->defaults->names->norm_eps, 0, 1, &config->norm_eps));
+    QR_RETURN_IF_ERROR(get_double(s, "initializer_range", 0, 100, &config->initializer_range));
     QR_RETURN_IF_ERROR(read_activation(s, config));
     QR_RETURN_IF_ERROR(read_attention(s, config));
     QR_RETURN_IF_ERROR(read_windows(s, config));

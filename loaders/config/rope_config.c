@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "base/units.h"
 
 static const int64_t MAX_POSITIONS = INT64_C(1) << 31;
 
@@ -125,8 +126,8 @@ static qrun_status read_factors(const qr_json *parameters, const char *key, cons
     }
     if (n == n_expected) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
-                   "%s: \"%s\" has %lld numbers and should have %lld, half of the dimensions rotated", context->what,
-                   key, (long long)n, (long long)n_expected);
+                   "%s: \"%s\" has %lld value%s and should have %lld, half of the rotated dimensions", context->what,
+                   key, (long long)n, qr_plural(n), (long long)n_expected);
 }
 
 qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,

@@ -132,7 +132,7 @@ static qrun_status check_format(const build *b, build_item *item) {
 static qrun_status refuse(build *b, const build_item *item, qr_error *err) {
     if (item->status != QRUN_ERROR_INPUT) { return qr_fail(err, item->status, "%s", item->err.message); }
     if (!b->options->skip_bad) {
-        return qr_fail(err, item->status, "%s; --skip-bad leaves such examples out", item->err.message);
+        return qr_fail(err, item->status, "%s; `skip_bad` leaves such examples out", item->err.message);
     }
     if (b->info.n_bad++ == 0) { memcpy(b->info.first_bad, item->err.message, sizeof b->info.first_bad); }
     return QRUN_OK;
@@ -166,6 +166,9 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
     const char *path = b->options->path;
     const qr_dataset_info *info = &b->info;
     if (b->n_pieces == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no examples", path); }
+    if (info->n_bad == 1 && b->n_pieces == 1) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: its only example cannot be used: %s", path, info->first_bad);
+    }
     if (info->n_bad == b->n_pieces) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: none of its %lld examples can be used; the first: %s", path,
                        (long long)b->n_pieces, info->first_bad);
@@ -173,7 +176,7 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
     if (b->n_out_of_reach > 0) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: no token is a target: what should be learned lies beyond the first "
-                       "%lld tokens of every example; take a longer --seq-len",
+                       "%lld tokens of every example; take a longer `seq_tokens`",
                        path, (long long)b->options->seq_len);
     }
     const char *reason = info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""

@@ -144,17 +144,12 @@ static char *cache_folder(void) {
     return qr_buffer_take(&path);
 }
 
-/* <cache>/models--org--name */
+/* The folder of a repository in the cache: "models", organisation and name, with two dashes between them. */
 static char *repository_folder(const char *cache, const char *id) {
+    static const char separator[] = {'-', '-', '\0'};
     qr_buffer path = {0};
-    qr_buffer_append_format(&path, "%s/models--", cache);
-    for (const char *c = id; *c != '\0'; c++) {
-        if (*c == '/') {
-            qr_buffer_append_text(&path, "--");
-        } else {
-            qr_buffer_append_char(&path, *c);
-        }
-    }
+    qr_buffer_append_format(&path, "%s/models%s", cache, separator);
+    for (const char *c = id; *c != '\0'; c++) { qr_buffer_append(&path, *c == '/' ? separator : c, *c == '/' ? 2 : 1); }
     return qr_buffer_take(&path);
 }
 

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "loaders/files/json.h"
 #include "loaders/files/suffix.h"
 
@@ -79,16 +80,18 @@ static qrun_status read_offsets(const mapped_shard *s, const qr_json *offsets, q
     }
     if (begin > end || (uint64_t)end > s->data_bytes) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: tensor \"%.200s\" has data_offsets [%lld, %lld], outside the %zu bytes of data; the file "
+                       "%s: tensor \"%.200s\" has data_offsets [%lld, %lld], outside the %zu byte%s of data; the file "
                        "is cut short or damaged, fetch it again",
-                       s->path, tensor->name, (long long)begin, (long long)end, s->data_bytes);
+                       s->path, tensor->name, (long long)begin, (long long)end, s->data_bytes,
+                       qr_plural((int64_t)s->data_bytes));
     }
     if (!qr_safetensors_tensor_bytes(tensor->dtype, tensor->n_dims, tensor->dims, &tensor->n_bytes)) {
         return fail_tensor(s, tensor->name, "has a shape whose size overflows or does not fill whole bytes", err);
     }
     if (tensor->n_bytes != (size_t)(end - begin)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" needs %zu bytes by its shape and has %lld",
-                       s->path, tensor->name, tensor->n_bytes, (long long)(end - begin));
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" needs %zu byte%s by its shape and has %lld",
+                       s->path, tensor->name, tensor->n_bytes, qr_plural((int64_t)tensor->n_bytes),
+                       (long long)(end - begin));
     }
     tensor->data = s->data + begin;
     return QRUN_OK;
@@ -125,14 +128,15 @@ static qrun_status check_coverage(const mapped_shard *s, const qr_safetensors_te
         if (tensors[i].data != expected) {
             return fail_tensor(s, tensors[i].name,
                                tensors[i].data < expected ? "overlaps another tensor"
-                                                          : "begins behind bytes that belong to no tensor",
+                                                          : "begins after bytes that belong to no tensor",
                                err);
         }
         expected += tensors[i].n_bytes;
     }
     const size_t left = s->data_bytes - (size_t)(expected - s->data);
     if (left == 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: the last %zu bytes belong to no tensor", s->path, left);
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: no tensor covers the last %zu byte%s", s->path, left,
+                   qr_plural((int64_t)left));
 }
 
 static qrun_status check_metadata(const mapped_shard *s, qr_error *err) {
@@ -148,8 +152,8 @@ static qrun_status check_metadata(const mapped_shard *s, qr_error *err) {
 
 static qrun_status read_header(mapped_shard *s, qr_error *err) {
     if (s->map.size < LENGTH_BYTES) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is %zu bytes long, too short for a safetensors file", s->path,
-                       s->map.size);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu byte%s, too few for a safetensors file", s->path,
+                       s->map.size, qr_plural((int64_t)s->map.size));
     }
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) { length = length << 8 | s->map.data[i]; }

@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "base/utf8.h"
 #include "loaders/files/safetensors.h"
 
@@ -131,7 +132,7 @@ static qrun_status check_no_single_file(const qr_safetensors_writer *w, qr_error
         status = qr_fail_memory(err, w->folder, path.size);
     } else if (qr_file_exists(path.data)) {
         status = qr_fail(err, QRUN_ERROR_ARGUMENT,
-                         "%s: is there already and would hide the shards written beside it; "
+                         "%s: exists already and would hide the shards written next to it; "
                          "move it away or choose another folder",
                          path.data);
     }
@@ -251,8 +252,8 @@ qrun_status qr_safetensors_writer_write(qr_safetensors_writer *w, const void *by
     }
     const planned_tensor *tensor = &w->tensors[w->next];
     if (n_bytes > tensor->n_bytes - w->next_bytes) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: %zu bytes for tensor \"%s\", which has only %zu left", w->folder,
-                       n_bytes, tensor->spec->name, tensor->n_bytes - w->next_bytes);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: %zu byte%s for tensor \"%s\", which has only %zu left", w->folder,
+                       n_bytes, qr_plural((int64_t)n_bytes), tensor->spec->name, tensor->n_bytes - w->next_bytes);
     }
     QR_RETURN_IF_ERROR(qr_file_writer_write(&w->file, bytes, n_bytes, err));
     w->next_bytes += n_bytes;

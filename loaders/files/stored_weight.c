@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "loaders/files/bnb_tensors.h"
 #include "loaders/files/json.h"
 #include "quant/dynamic8.h"
@@ -96,9 +97,9 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
     QR_RETURN_IF_ERROR(read_quant_state(state, stored, &nested, err));
     QR_RETURN_IF_ERROR(qr_weight_desc_check(&stored->desc, module, err));
     if (stored->codes->n_bytes != qr_weight_code_bytes(&stored->desc)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %zu bytes of codes where [%lld, %lld] needs %zu",
-                       stored->codes->name, stored->codes->n_bytes, (long long)stored->desc.rows,
-                       (long long)stored->desc.cols, qr_weight_code_bytes(&stored->desc));
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %zu byte%s of codes where [%lld, %lld] needs %zu",
+                       stored->codes->name, stored->codes->n_bytes, qr_plural((int64_t)stored->codes->n_bytes),
+                       (long long)stored->desc.rows, (long long)stored->desc.cols, qr_weight_code_bytes(&stored->desc));
     }
     const int64_t n_blocks = qr_weight_blocks(&stored->desc);
     QR_RETURN_IF_ERROR(check_map(file, module, QR_BNB_QUANT_MAP_NAME, qr_nf4_code, 16, err));

@@ -1,6 +1,7 @@
 /* Expressions: the tree walked. */
 #include <string.h>
 
+#include "base/units.h"
 #include "loaders/template/jinja_run.h"
 
 qr_jinja_value qr_jinja_lookup(qr_jinja_run *run, qr_jinja_value name) {
@@ -172,8 +173,8 @@ static bool bind(qr_jinja_run *run, const qr_jinja_builtin *builtin, const char 
         name += size + (name[size] == ' ');
     }
     if (args->n_items > (size_t)n) {
-        (void)qr_jinja_error(run, "the %s '%s' takes at most %d arguments, not %zu", role, builtin->name, n,
-                             args->n_items);
+        (void)qr_jinja_error(run, "the %s '%s' takes at most %d argument%s, not %zu", role, builtin->name, n,
+                             qr_plural(n), args->n_items);
     } else if (args->named != NULL && n_named_used < args->named->n_entries) {
         (void)qr_jinja_error(run, "the %s '%s' got an argument that it does not know (it takes: %s)", role,
                              builtin->name, n > 0 ? builtin->params : "none");

@@ -171,7 +171,7 @@ static qr_jinja_node *parse_subscript(qr_jinja_parser *p, qr_jinja_node *object)
         if (first != NULL && !qr_jinja_expect_operator(p, ',', "',' or ']'")) { break; }
         qr_jinja_node *item = parse_subscripted(p);
         if (item != NULL && item->kind == QR_JINJA_SLICE && (first != NULL || qr_jinja_at_operator(p, ','))) {
-            (void)qr_jinja_error(p->run, "a slice cannot stand in a tuple");
+            (void)qr_jinja_error(p->run, "a slice cannot be an item of a tuple");
         }
         qr_jinja_link(&tail, item);
     }

@@ -8,7 +8,9 @@
 
 static qr_jinja_value iterator(qr_jinja_list *list) { return qr_jinja_from_list(QR_JINJA_ITERATOR, list); }
 
-/* --- attribute arguments: "a.b.0" or a number --- */
+/* --- attribute arguments --- */
+
+/* What a path such as "a.b.0", or a number, leads to from an item. */
 
 static qr_jinja_value get_path(qr_jinja_run *run, qr_jinja_value item, qr_jinja_value path, qr_jinja_value otherwise) {
     if (path.type == QR_JINJA_MISSING || path.type == QR_JINJA_NONE) { return item; }

@@ -29,13 +29,20 @@ static qrun_status refuse(component_reader *reader, const char *section, const c
                    type);
 }
 
+static qrun_status get_string(component_reader *reader, const qr_json *json, const char *key, const char **value) {
+    return qr_json_get_string(json, key, value, reader->what, reader->err);
+}
+
+static qrun_status get_bool(component_reader *reader, const qr_json *json, const char *key, bool *value) {
+    return qr_json_get_bool(json, key, value, reader->what, reader->err);
+}
+
 /* Calls `read` for the component, or for each member of a Sequence, however nested. */
 static qrun_status read_sequence(component_reader *reader, const qr_json *json, const char *section,
                                  const char *members, read_component read) {
     if (qr_json_is_null(json)) { return QRUN_OK; }
     const char *type = NULL;
-    QR_RETURN_IF_ERROR(cJSON_IsObject(json) ? qr_json_get_string(json, "type", &type, reader->what, reader->err)
-                                            : QRUN_OK);
+    QR_RETURN_IF_ERROR(cJSON_IsObject(json) ? get_string(reader, json, "type", &type) : QRUN_OK);
     if (type == NULL) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a %s without a type", reader->what, section);
     }
@@ -64,7 +71,7 @@ static qrun_status read_pattern(component_reader *reader, const qr_json *json, q
 
 static qrun_status read_text(component_reader *reader, const qr_json *json, const char *key, char **text, size_t *n) {
     const char *value = NULL;
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, key, &value, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, key, &value));
     if (value == NULL) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: a component without \"%s\"", reader->what, key);
     }
@@ -77,7 +84,7 @@ static qrun_status read_text(component_reader *reader, const qr_json *json, cons
 
 static qrun_status read_charsmap(component_reader *reader, const qr_json *json, qr_normalizer *normalizer) {
     const char *base64 = NULL;
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, "precompiled_charsmap", &base64, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, "precompiled_charsmap", &base64));
     return qr_charsmap_parse(&normalizer->charsmap, base64 != NULL ? base64 : "", reader->what, reader->err);
 }
 
@@ -116,8 +123,8 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
             QR_RETURN_IF_ERROR(read_text(reader, json, "prepend", &normalizer->content, &normalizer->n_content));
             break;
         case QR_NORMALIZE_STRIP:
-            QR_RETURN_IF_ERROR(qr_json_get_bool(json, "strip_left", &normalizer->left, reader->what, reader->err));
-            QR_RETURN_IF_ERROR(qr_json_get_bool(json, "strip_right", &normalizer->right, reader->what, reader->err));
+            QR_RETURN_IF_ERROR(get_bool(reader, json, "strip_left", &normalizer->left));
+            QR_RETURN_IF_ERROR(get_bool(reader, json, "strip_right", &normalizer->right));
             break;
         case QR_NORMALIZE_CHARSMAP: QR_RETURN_IF_ERROR(read_charsmap(reader, json, normalizer)); break;
         default: break;
@@ -130,7 +137,7 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
 static qrun_status read_behavior(component_reader *reader, const qr_json *json, qr_split_behavior *behavior) {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const char *name = NULL;
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, "behavior", &name, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, "behavior", &name));
     if (name == NULL) { return QRUN_OK; }
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(name, names[i]) == 0) {
@@ -144,7 +151,7 @@ static qrun_status read_behavior(component_reader *reader, const qr_json *json, 
 /* The character that Metaspace writes for a space; older files lack it. */
 static qrun_status read_replacement(component_reader *reader, const qr_json *json, qr_pattern *pattern) {
     const char *mark = "\xE2\x96\x81";
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, "replacement", &mark, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, "replacement", &mark));
     const size_t n = strlen(mark);
     if (n == 0 || qr_utf8_sequence_length(mark, n) != n) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Metaspace replacement is not one character",
@@ -156,8 +163,8 @@ static qrun_status read_replacement(component_reader *reader, const qr_json *jso
 static qrun_status read_scheme(component_reader *reader, const qr_json *json, qr_prepend_scheme *scheme) {
     const char *name = "always";
     bool add_prefix_space = true;
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, "prepend_scheme", &name, reader->what, reader->err));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "add_prefix_space", &add_prefix_space, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, "prepend_scheme", &name));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "add_prefix_space", &add_prefix_space));
     if (!add_prefix_space || strcmp(name, "never") == 0) {
         *scheme = QR_PREPEND_NEVER;
     } else if (strcmp(name, "first") == 0) {
@@ -174,8 +181,8 @@ static qrun_status read_byte_level(component_reader *reader, const qr_json *json
     step->kind = QR_PRETOKENIZE_BYTE_LEVEL;
     step->add_prefix_space = true;
     step->split = true;
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "add_prefix_space", &step->add_prefix_space, reader->what, reader->err));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "use_regex", &step->split, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "add_prefix_space", &step->add_prefix_space));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "use_regex", &step->split));
     if (step->split) {
         QR_RETURN_IF_ERROR(
             qr_pattern_regex(&step->pattern, &reader->tokenizer->regex, gpt2_regex, reader->what, reader->err));
@@ -189,20 +196,20 @@ static qrun_status read_metaspace(component_reader *reader, const qr_json *json,
     step->behavior = QR_SPLIT_MERGED_WITH_NEXT;
     QR_RETURN_IF_ERROR(read_replacement(reader, json, &step->pattern));
     QR_RETURN_IF_ERROR(read_scheme(reader, json, &step->scheme));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "split", &step->split, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "split", &step->split));
     return QRUN_OK;
 }
 
 static qrun_status read_split(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
     QR_RETURN_IF_ERROR(read_pattern(reader, json, &step->pattern));
     QR_RETURN_IF_ERROR(read_behavior(reader, json, &step->behavior));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "invert", &step->invert, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "invert", &step->invert));
     return QRUN_OK;
 }
 
 static qrun_status read_digits(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
     bool individual = false;
-    QR_RETURN_IF_ERROR(qr_json_get_bool(json, "individual_digits", &individual, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "individual_digits", &individual));
     step->is_delimiter = qr_is_numeric;
     step->behavior = individual ? QR_SPLIT_ISOLATED : QR_SPLIT_CONTIGUOUS;
     return QRUN_OK;
@@ -257,7 +264,7 @@ static qrun_status check_id(component_reader *reader, const qr_json *json, int32
 static qrun_status push_special(component_reader *reader, const qr_json *specials, const qr_json *piece,
                                 qr_tokens *tokens) {
     const char *name = NULL;
-    QR_RETURN_IF_ERROR(qr_json_get_string(piece, "id", &name, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, piece, "id", &name));
     const qr_json *ids = name != NULL ? qr_json_get(qr_json_get(specials, name), "ids") : NULL;
     if (!cJSON_IsArray(ids)) {
         return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the template's special token \"%.64s\" has no ids",
@@ -348,7 +355,7 @@ qrun_status qr_tokenizer_load_post_processor(qr_tokenizer *tokenizer, const qr_j
 static qrun_status read_decoder_strip(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
     const char *content = " ";
     int64_t start = 0, stop = 0;
-    QR_RETURN_IF_ERROR(qr_json_get_string(json, "content", &content, reader->what, reader->err));
+    QR_RETURN_IF_ERROR(get_string(reader, json, "content", &content));
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "start", 0, 1 << 20, &start, reader->what, reader->err));
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "stop", 0, 1 << 20, &stop, reader->what, reader->err));
     const size_t n = strlen(content);

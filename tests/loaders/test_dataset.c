@@ -66,7 +66,7 @@ static void test_alpaca(void) {
            "<|bos|>Below is an instruction that describes a task. Write a response that appropriately completes the "
            "request.\n\n### Instruction:\nAdd.\n\n### Response:\n[3<|eos|>]\n");
     expect("{'instruction':'Add.','output':'3','history':[['a','b']]}", true,
-           ":1: has a \"history\"; give conversations as \"messages\"; --skip-bad leaves such examples out");
+           ":1: has a \"history\"; give conversations as \"messages\"; `skip_bad` leaves such examples out");
 }
 
 static void test_question_and_answer(void) {
@@ -74,7 +74,7 @@ static void test_question_and_answer(void) {
            "<|bos|><|user|>1 + 1?<|end|><|assistant|>[#### 2<|end|>]\n");
     expect("{'question':'1 + 1?','answer':'#### 2'}", false, "<|bos|>Question: 1 + 1?\nAnswer:[ #### 2<|eos|>]\n");
     expect("{'question':'1 + 1?','answer':2}", true,
-           ":1: \"answer\" should be a text; --skip-bad leaves such examples out");
+           ":1: \"answer\" should be a text; `skip_bad` leaves such examples out");
 }
 
 static void test_sharegpt(void) {
@@ -90,11 +90,11 @@ static void test_sharegpt(void) {
            "<|bos|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]\n");
     expect("{'conversations':[{'from':'human','value':'Hi!'},{'from':'observation','value':'Hello!'}]}", true,
            ":1: \"from\" is \"observation\"; human, gpt and system are understood; give other conversations as "
-           "\"messages\"; --skip-bad leaves such examples out");
+           "\"messages\"; `skip_bad` leaves such examples out");
     expect("{'conversations':[{'from':'human'}]}", true,
-           ":1: \"conversations\" should be a list of objects with the texts \"from\" and \"value\"; --skip-bad leaves "
+           ":1: \"conversations\" should be a list of objects with the texts \"from\" and \"value\"; `skip_bad` leaves "
            "such examples out");
-    expect("{'conversations':7}", true, ":1: \"conversations\" should be a list; --skip-bad leaves such examples out");
+    expect("{'conversations':7}", true, ":1: \"conversations\" should be a list; `skip_bad` leaves such examples out");
     expect("{'conversations':[{'from':'human','value':'Hi!'}]}", true,
            ": no token is a target: no conversation has an answer from \"gpt\"");
 }
@@ -151,28 +151,28 @@ static void test_bad_files(void) {
     expect("[{'text':'a'}", true, ":1: the array is not closed; was the file cut off?");
     expect("[{'text':'a'}]\n x", true, ":2: text behind the end of the array");
     expect("[{'text':'a'},\n{'text':b}]", true,
-           ":2:9: 'b' where a value should be; --skip-bad leaves such examples out");
-    expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; --skip-bad leaves such examples out");
+           ":2:9: 'b' where a value should be; `skip_bad` leaves such examples out");
+    expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'question':'b'}\n", true,
            ":2: is of no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
            "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" "
            "(ShareGPT), "
-           "or with \"text\"; --skip-bad leaves such examples out");
+           "or with \"text\"; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
            ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put them in "
-           "files of their own; --skip-bad leaves such examples out");
-    expect("{'text':7}", true, ":1: \"text\" should be a text; --skip-bad leaves such examples out");
+           "files of their own; `skip_bad` leaves such examples out");
+    expect("{'text':7}", true, ":1: \"text\" should be a text; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'text':'a','text':'b'}", true,
-           ":2:13: key \"text\" is there twice in one object; --skip-bad leaves such examples out");
-    expect("{'text':'\xFF'}", true, ":1:10: byte 0xff is not valid UTF-8 here; --skip-bad leaves such examples out");
+           ":2:13: key \"text\" is there twice in one object; `skip_bad` leaves such examples out");
+    expect("{'text':'\xFF'}", true, ":1:10: byte 0xff is not valid UTF-8 here; `skip_bad` leaves such examples out");
     expect("{'messages':{}}", true,
-           ":1: \"messages\" should be a list of messages; --skip-bad leaves such examples out");
-    expect("{'messages':[]}", true, ":1: there are no messages in it; --skip-bad leaves such examples out");
+           ":1: \"messages\" should be a list of messages; `skip_bad` leaves such examples out");
+    expect("{'messages':[]}", true, ":1: there are no messages in it; `skip_bad` leaves such examples out");
     expect("{'messages':[{'role':'user','content':'a'}]}", false,
            ":1: the examples are messages, and the model has no chat template; give them as prompt and completion, or "
            "put a chat_template.jinja beside the model");
     expect("{'messages':[{'role':'tool','content':'a'}]}", true,
-           ":1: the roles are system, user and assistant, not tool; --skip-bad leaves such examples out");
+           ":1: the roles are system, user and assistant, not tool; `skip_bad` leaves such examples out");
 }
 
 static void test_binary_and_missing_files(void) {
@@ -204,9 +204,9 @@ static void test_no_target(void) {
     expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
     expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
-                "a longer --seq-len",
+                "a longer `seq_tokens`",
                 NULL);
-    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; --skip-bad leaves such examples out",
+    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; `skip_bad` leaves such examples out",
                 NULL);
 }
 

@@ -325,7 +325,7 @@ static void test_refusals(void) {
         {"{'model_type':'gemma3_text','rope_parameters':{'rope_type':'default'}}", QRUN_ERROR_INPUT,
          "should have \"full_attention\""},
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':[1],'long_factor':[1]}}",
-         QRUN_ERROR_INPUT, "\"short_factor\" has 1 numbers and should have 48"},
+         QRUN_ERROR_INPUT, "\"short_factor\" has 1 value and should have 48"},
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':['a'],'long_factor':[1]}}",
          QRUN_ERROR_INPUT, "something else than positive numbers"},
         {"{'model_type':'gemma2','layer_types':['full_attention']}", QRUN_ERROR_INPUT, "a list of 26 layers"},
