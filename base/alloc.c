@@ -111,6 +111,10 @@ bool qr_array_reserve(void *array, size_t *capacity, size_t needed, size_t size)
     return true;
 }
 
+qrun_status qr_array_grow(void *array, size_t *capacity, size_t needed, size_t size, const char *what, qr_error *err) {
+    return qr_array_reserve(array, capacity, needed, size) ? QRUN_OK : qr_fail_memory(err, what, needed * size);
+}
+
 void qr_alloc_get_stats(qr_alloc_stats *stats) {
     stats->bytes_held = atomic_load(&bytes_held);
     stats->bytes_peak = atomic_load(&bytes_peak);

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 /* As malloc, calloc, realloc and free; thread-safe. A size of 0 gives a unique pointer. qr_alloc_array checks
  * count × size. qr_realloc(NULL, n) allocates; on failure the old block stays valid. */
 void *qr_alloc(size_t size);
@@ -22,6 +24,8 @@ char *qr_strndup(const char *text, size_t length); /* copies exactly `length` by
 /* Grows *array (capacity *capacity elements of `size` bytes) to hold at least `needed`, doubling. Returns false and
  * changes nothing when memory is short. */
 bool qr_array_reserve(void *array, size_t *capacity, size_t needed, size_t size);
+/* The same; when memory is short the error names what is in the array. */
+qrun_status qr_array_grow(void *array, size_t *capacity, size_t needed, size_t size, const char *what, qr_error *err);
 
 typedef struct qr_alloc_stats {
     int64_t bytes_held;    /* now, without the bookkeeping of malloc itself */

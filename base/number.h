@@ -11,4 +11,10 @@ void qr_number_format(double value, char out[QR_NUMBER_BYTES]);
 /* As printf's %.*g writes it: 9 digits read back as the same float, 17 as the same double. */
 void qr_number_format_digits(double value, int n_digits, char out[QR_NUMBER_BYTES]);
 
+/* The value of a hexadecimal digit; -1 for another character. */
+static inline int qr_hex_digit(char c) {
+    const char lower = (char)(c | 0x20);
+    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
 #endif

@@ -59,6 +59,29 @@ size_t qr_utf8_decode(const char *text, size_t n_bytes, uint32_t *code_point) {
     return length;
 }
 
+size_t qr_utf8_last(const char *text, size_t n_bytes) {
+    size_t start = n_bytes - 1;
+    while (start > 0 && ((unsigned char)text[start] & 0xC0U) == 0x80U) { start--; }
+    return start;
+}
+
+size_t qr_utf8_span(const char *text, size_t n_bytes, bool (*holds)(uint32_t c)) {
+    size_t at = 0, length;
+    uint32_t c;
+    while ((length = qr_utf8_decode(text + at, n_bytes - at, &c)) > 0 && holds(c)) { at += length; }
+    return at;
+}
+
+size_t qr_utf8_trim(const char *text, size_t n_bytes, bool (*holds)(uint32_t c)) {
+    while (n_bytes > 0) {
+        const size_t start = qr_utf8_last(text, n_bytes);
+        uint32_t c;
+        if (qr_utf8_decode(text + start, n_bytes - start, &c) == 0 || !holds(c)) { break; }
+        n_bytes = start;
+    }
+    return n_bytes;
+}
+
 size_t qr_utf8_encode(uint32_t c, char out[4]) {
     if (c > 0x10FFFFU || (c >= 0xD800U && c <= 0xDFFFU)) { return 0; }
     if (c < 0x80U) {

@@ -18,6 +18,14 @@ size_t qr_utf8_valid_prefix(const char *text, size_t n_bytes);
 /* Decodes one character; returns its length, or 0 where it is malformed (*code_point is then U+FFFD). */
 size_t qr_utf8_decode(const char *text, size_t n_bytes, uint32_t *code_point);
 
+/* Where the last character of text[0, n_bytes) begins; n_bytes > 0. */
+size_t qr_utf8_last(const char *text, size_t n_bytes);
+
+/* Bytes of the characters at the start of the text for which `holds`, and the size that is left without those at its
+ * end. */
+size_t qr_utf8_span(const char *text, size_t n_bytes, bool (*holds)(uint32_t c));
+size_t qr_utf8_trim(const char *text, size_t n_bytes, bool (*holds)(uint32_t c));
+
 /* Writes 1…4 bytes and returns how many; 0 for a surrogate or a value above U+10FFFF. */
 size_t qr_utf8_encode(uint32_t code_point, char out[4]);
 

@@ -112,9 +112,8 @@ static qrun_status read_pattern_values(const qr_json *root, const char *key, dou
                            what, key, item->string, whole ? "an integer" : "a number", low, high);
         }
         if (values->n == MAX_PATTERNS) { return fail_list(what, key, "a smaller object", err); }
-        if (!qr_array_reserve(&values->items, &values->capacity, values->n + 1, sizeof *values->items)) {
-            return qr_fail_memory(err, what, values->n * sizeof *values->items);
-        }
+        QR_RETURN_IF_ERROR(
+            qr_array_grow(&values->items, &values->capacity, values->n + 1, sizeof *values->items, what, err));
         qr_pattern_value *entry = &values->items[values->n];
         QR_RETURN_IF_ERROR(qr_module_pattern_create(QR_PATTERN_SUFFIX, item->string, what, &entry->pattern, err));
         entry->value = value;

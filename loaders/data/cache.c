@@ -30,9 +30,8 @@ qrun_status qr_cache_writer_open(qr_cache_writer *writer, const char *path, uint
 
 qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *example, qr_error *err) {
     const size_t n = (size_t)example->n_tokens;
-    if (!qr_array_reserve(&writer->entries, &writer->capacity, writer->n_entries + 1, sizeof *writer->entries)) {
-        return qr_fail_memory(err, "the index of the data set", (writer->n_entries + 1) * sizeof *writer->entries);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&writer->entries, &writer->capacity, writer->n_entries + 1,
+                                     sizeof *writer->entries, "the index of the data set", err));
     writer->entries[writer->n_entries++] = (qr_cache_entry){(uint64_t)writer->file.offset, example->line,
                                                             (int32_t)example->n_tokens, (int32_t)example->n_targets};
     QR_RETURN_IF_ERROR(append(writer, example->ids, n * sizeof *example->ids, err));

@@ -8,9 +8,8 @@ static const qr_encode_options body_only = {.add_special = false, .parse_special
 
 qrun_status qr_marked_text_add(qr_marked_text *marked, size_t start, size_t end, qr_error *err) {
     if (start >= end) { return QRUN_OK; }
-    if (!qr_array_reserve(&marked->spans, &marked->capacity, marked->n_spans + 1, sizeof *marked->spans)) {
-        return qr_fail_memory(err, "the targets of an example", (marked->n_spans + 1) * sizeof *marked->spans);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&marked->spans, &marked->capacity, marked->n_spans + 1, sizeof *marked->spans,
+                                     "the targets of an example", err));
     marked->spans[marked->n_spans++] = (qr_text_span){start, end};
     return QRUN_OK;
 }

@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
 
@@ -136,16 +137,9 @@ static bool read_hex4(const parser *p, size_t at, uint32_t *value) {
     if (p->n_bytes - at < 4) { return false; }
     *value = 0;
     for (size_t i = at; i < at + 4; i++) {
-        const char c = p->text[i];
-        uint32_t digit;
-        if (c >= '0' && c <= '9') {
-            digit = (uint32_t)(c - '0');
-        } else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')) {
-            digit = (uint32_t)((c | 0x20) - 'a') + 10;
-        } else {
-            return false;
-        }
-        *value = *value << 4 | digit;
+        const int digit = qr_hex_digit(p->text[i]);
+        if (digit < 0) { return false; }
+        *value = *value << 4 | (uint32_t)digit;
     }
     return true;
 }

@@ -196,9 +196,8 @@ static qrun_status add_shard(qr_safetensors *file, char *path, qr_error *err) {
     if (status != QRUN_OK) { return status; }
     for (const qr_json *item = qr_json_first(s->header); item != NULL; item = item->next) {
         if (strcmp(item->string, "__metadata__") == 0) { continue; }
-        if (!qr_array_reserve(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors)) {
-            return qr_fail_memory(err, path, file->n_tensors * sizeof *file->tensors);
-        }
+        QR_RETURN_IF_ERROR(qr_array_grow(&file->tensors, &file->tensors_capacity, file->n_tensors + 1,
+                                         sizeof *file->tensors, path, err));
         qr_safetensors_tensor *tensor = &file->tensors[file->n_tensors];
         *tensor = (qr_safetensors_tensor){.shard = number};
         QR_RETURN_IF_ERROR(read_tensor(s, item, tensor, err));

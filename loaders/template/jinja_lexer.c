@@ -1,7 +1,9 @@
 /* Template text to tokens: Jinja's rules of whitespace (trim_blocks and lstrip_blocks on) and Python's literals. */
 #include <string.h>
 
+#include "base/number.h"
 #include "base/sizes.h"
+#include "base/utf8.h"
 #include "loaders/template/jinja_run.h"
 
 typedef struct lexer {
@@ -41,7 +43,7 @@ static void move_to(lexer *lx, size_t at) {
 }
 
 static size_t skip_space(const lexer *lx, size_t at) {
-    return at + qr_jinja_leading_space(lx->source + at, lx->size - at);
+    return at + qr_utf8_span(lx->source + at, lx->size - at, qr_jinja_is_space);
 }
 
 /* The text before a delimiter at `end`, minus what "-" or lstrip_blocks take from it. */
@@ -49,12 +51,12 @@ static bool add_data(lexer *lx, size_t end, char sign, bool is_print) {
     const char *text = lx->source + lx->at;
     size_t size = end - lx->at;
     if (sign == '-') {
-        size = qr_jinja_without_trailing_space(text, size);
+        size = qr_utf8_trim(text, size, qr_jinja_is_space);
     } else if (sign != '+' && !is_print) {
         size_t line_start = size;
         while (line_start > 0 && text[line_start - 1] != '\n') { line_start--; }
         if ((line_start > 0 || lx->line_starting) &&
-            qr_jinja_without_trailing_space(text + line_start, size - line_start) == 0) {
+            qr_utf8_trim(text + line_start, size - line_start, qr_jinja_is_space) == 0) {
             size = line_start;
         }
     }
@@ -161,11 +163,6 @@ static bool lex_number(lexer *lx) {
     return add_text(lx, is_float ? QR_JINJA_TOKEN_FLOAT : QR_JINJA_TOKEN_INT, lx->source + start, at - start);
 }
 
-static int hex_digit(char c) {
-    const char lower = (char)(c | 0x20);
-    return is_digit(c) ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 /* \xhh, \uhhhh, \Uhhhhhhhh and \ooo: the code point, and how many characters after the backslash it took. */
 static bool read_code_point(lexer *lx, const char *text, size_t size, uint32_t *code_point, size_t *used) {
     const char letter = text[0];
@@ -180,7 +177,7 @@ static bool read_code_point(lexer *lx, const char *text, size_t size, uint32_t *
     const size_t n = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
     if (size < n + 1) { return fail_here(lx, "a string ends in the middle of an escape sequence"); }
     for (size_t i = 1; i <= n; i++) {
-        const int digit = hex_digit(text[i]);
+        const int digit = qr_hex_digit(text[i]);
         if (digit < 0) { return fail_here(lx, "an escape sequence in a string has a bad hexadecimal digit"); }
         *code_point = *code_point << 4 | (uint32_t)digit;
     }

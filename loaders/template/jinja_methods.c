@@ -49,7 +49,7 @@ static qr_jinja_value string_strip(qr_jinja_run *run, const qr_jinja_invocation 
 static bool next_word(const qr_jinja_string *text, size_t *at, size_t *start, size_t *end) {
     uint32_t c;
     size_t length;
-    *start = *end = *at + qr_jinja_leading_space(text->data + *at, text->size - *at);
+    *start = *end = *at + qr_utf8_span(text->data + *at, text->size - *at, qr_jinja_is_space);
     while ((length = qr_utf8_decode(text->data + *end, text->size - *end, &c)) > 0 && !qr_jinja_is_space(c)) {
         *end += length;
     }

@@ -5,12 +5,13 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "base/utf8.h"
 #include "loaders/template/jinja_value.h"
 
 static void trim_space(const char **text, size_t *size) {
-    const size_t n = qr_jinja_leading_space(*text, *size);
+    const size_t n = qr_utf8_span(*text, *size, qr_jinja_is_space);
     *text += n;
-    *size = qr_jinja_without_trailing_space(*text, *size - n);
+    *size = qr_utf8_trim(*text, *size - n, qr_jinja_is_space);
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }

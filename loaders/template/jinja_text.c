@@ -17,30 +17,6 @@ const char *qr_jinja_search(const char *text, size_t size, const qr_jinja_string
     return size < wanted->size ? NULL : memmem(text, size, wanted->data, wanted->size);
 }
 
-size_t qr_jinja_leading_space(const char *text, size_t size) {
-    size_t at = 0, length;
-    uint32_t c;
-    while ((length = qr_utf8_decode(text + at, size - at, &c)) > 0 && qr_jinja_is_space(c)) { at += length; }
-    return at;
-}
-
-/* Where the last character of text[0, size) begins; size > 0. */
-static size_t last_character(const char *text, size_t size) {
-    size_t start = size - 1;
-    while (start > 0 && ((unsigned char)text[start] & 0xC0U) == 0x80U) { start--; }
-    return start;
-}
-
-size_t qr_jinja_without_trailing_space(const char *text, size_t size) {
-    while (size > 0) {
-        const size_t start = last_character(text, size);
-        uint32_t c;
-        if (qr_utf8_decode(text + start, size - start, &c) == 0 || !qr_jinja_is_space(c)) { break; }
-        size = start;
-    }
-    return size;
-}
-
 uint32_t qr_jinja_next_character(const qr_jinja_string *text, size_t *i) {
     uint32_t c;
     const size_t length = qr_utf8_decode(text->data + *i, text->size - *i, &c);
@@ -108,7 +84,7 @@ qr_jinja_value qr_jinja_strip(qr_jinja_run *run, const qr_jinja_string *text, qr
         start += length;
     }
     while (right && end > start) {
-        const size_t from = start + last_character(text->data + start, end - start);
+        const size_t from = start + qr_utf8_last(text->data + start, end - start);
         if (!is_stripped(set, text->data + from, end - from)) { break; }
         end = from;
     }

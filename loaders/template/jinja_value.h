@@ -224,9 +224,7 @@ size_t qr_jinja_char_offset(const char *data, size_t size,
                             size_t index); /* byte offset of a character; size past the end */
 /* The character at byte *i < size, and *i moved after it. U+FFFD for a byte that is not UTF-8. */
 uint32_t qr_jinja_next_character(const qr_jinja_string *text, size_t *i);
-bool qr_jinja_is_space(uint32_t code_point);                  /* str.isspace */
-size_t qr_jinja_leading_space(const char *text, size_t size); /* bytes of space that text[0, size) begins with */
-size_t qr_jinja_without_trailing_space(const char *text, size_t size); /* the size that is left */
+bool qr_jinja_is_space(uint32_t code_point); /* str.isspace */
 /* The first occurrence in text[0, size); NULL where there is none. Linear. */
 const char *qr_jinja_search(const char *text, size_t size, const qr_jinja_string *wanted);
 

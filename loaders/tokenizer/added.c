@@ -192,17 +192,11 @@ static size_t longest_match(const qr_trie *trie, const char *text, size_t n_byte
     return longest;
 }
 
-static size_t char_before(const char *text, size_t end, uint32_t *c) {
-    size_t start = end - 1;
-    while (start > 0 && ((unsigned char)text[start] & 0xC0U) == 0x80U) { start--; }
-    (void)qr_utf8_decode(text + start, end - start, c);
-    return start;
-}
-
 static bool touches_word(const char *text, size_t n_bytes, size_t start, size_t end) {
     uint32_t c;
     if (start > 0) {
-        (void)char_before(text, start, &c);
+        const size_t before = qr_utf8_last(text, start);
+        (void)qr_utf8_decode(text + before, start - before, &c);
         if (qr_is_word(c)) { return true; }
     }
     if (end < n_bytes) {
@@ -210,26 +204,6 @@ static bool touches_word(const char *text, size_t n_bytes, size_t start, size_t 
         if (qr_is_word(c)) { return true; }
     }
     return false;
-}
-
-static size_t skip_spaces_back(const char *text, size_t end, size_t limit) {
-    while (end > limit) {
-        uint32_t c;
-        const size_t start = char_before(text, end, &c);
-        if (!qr_is_space(c)) { break; }
-        end = start;
-    }
-    return end > limit ? end : limit;
-}
-
-static size_t skip_spaces(const char *text, size_t n_bytes, size_t start) {
-    while (start < n_bytes) {
-        uint32_t c;
-        const size_t length = qr_utf8_decode(text + start, n_bytes - start, &c);
-        if (!qr_is_space(c)) { break; }
-        start += length;
-    }
-    return start;
 }
 
 /* Leftmost-longest, as the library's matcher: a match that is refused still uses up its text. */
@@ -251,9 +225,13 @@ int32_t qr_added_next(qr_added_search *search, size_t *gap_start, size_t *gap_en
         const size_t end = start + length;
         if (search->skip_special && token->special) { continue; }
         if (token->single_word && touches_word(text, search->n_bytes, start, end)) { continue; }
-        *gap_end = token->lstrip ? skip_spaces_back(text, start, search->gap_start) : start;
+        *gap_end = start;
+        if (token->lstrip && start > *gap_start) {
+            *gap_end = *gap_start + qr_utf8_trim(text + *gap_start, start - *gap_start, qr_is_space);
+        }
         if (*gap_end < *gap_start) { *gap_end = *gap_start; } /* the last token took what is before this one */
-        search->gap_start = token->rstrip ? skip_spaces(text, search->n_bytes, end) : end;
+        search->gap_start = end;
+        if (token->rstrip) { search->gap_start += qr_utf8_span(text + end, search->n_bytes - end, qr_is_space); }
         return index;
     }
     *gap_end = search->n_bytes;

@@ -108,10 +108,9 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
     size_t kind = 0;
     while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
     if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "normalizer", type); }
-    if (!qr_array_reserve(&tokenizer->normalizers, &tokenizer->normalizers_capacity, tokenizer->n_normalizers + 1,
-                          sizeof *tokenizer->normalizers)) {
-        return qr_fail_memory(reader->err, "the normalizers", sizeof *tokenizer->normalizers);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->normalizers, &tokenizer->normalizers_capacity,
+                                     tokenizer->n_normalizers + 1, sizeof *tokenizer->normalizers, "the normalizers",
+                                     reader->err));
     qr_normalizer *normalizer = &tokenizer->normalizers[tokenizer->n_normalizers++];
     *normalizer = (qr_normalizer){.kind = kinds[kind].kind, .form = kinds[kind].form};
     switch (normalizer->kind) {
@@ -217,10 +216,9 @@ static qrun_status read_digits(component_reader *reader, const qr_json *json, qr
 
 static qrun_status read_pretokenizer(component_reader *reader, const char *type, const qr_json *json) {
     qr_tokenizer *tokenizer = reader->tokenizer;
-    if (!qr_array_reserve(&tokenizer->pretokenizers, &tokenizer->pretokenizers_capacity, tokenizer->n_pretokenizers + 1,
-                          sizeof *tokenizer->pretokenizers)) {
-        return qr_fail_memory(reader->err, "the pre-tokenizers", sizeof *tokenizer->pretokenizers);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->pretokenizers, &tokenizer->pretokenizers_capacity,
+                                     tokenizer->n_pretokenizers + 1, sizeof *tokenizer->pretokenizers,
+                                     "the pre-tokenizers", reader->err));
     qr_pretokenizer *step = &tokenizer->pretokenizers[tokenizer->n_pretokenizers++];
     *step = (qr_pretokenizer){.kind = QR_PRETOKENIZE_SPLIT, .behavior = QR_SPLIT_ISOLATED};
     if (strcmp(type, "ByteLevel") == 0) { return read_byte_level(reader, json, step); }
@@ -383,10 +381,8 @@ static qrun_status add_decoder(component_reader *reader, qr_decoder_kind kind, q
         return qr_fail(reader->err, QRUN_ERROR_UNSUPPORTED, "%s: more than %d decoders are not supported", reader->what,
                        (int)QR_DECODE_MAX_STAGES);
     }
-    if (!qr_array_reserve(&tokenizer->decoders, &tokenizer->decoders_capacity, tokenizer->n_decoders + 1,
-                          sizeof *tokenizer->decoders)) {
-        return qr_fail_memory(reader->err, "the decoders", sizeof *tokenizer->decoders);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->decoders, &tokenizer->decoders_capacity, tokenizer->n_decoders + 1,
+                                     sizeof *tokenizer->decoders, "the decoders", reader->err));
     *decoder = &tokenizer->decoders[tokenizer->n_decoders++];
     **decoder = (qr_decoder){.kind = kind};
     return QRUN_OK;

@@ -3,6 +3,7 @@
  * one is whole characters too. */
 #include <string.h>
 
+#include "base/number.h"
 #include "base/utf8.h"
 #include "loaders/tokenizer/internal.h"
 
@@ -76,16 +77,10 @@ static qrun_status flush_bytes(decode_run *run, size_t stage, bool at_end) {
 
 /* --- ByteFallback ------------------------------------------------------------------------------------------------- */
 
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') { return c - '0'; }
-    if (c >= 'a' && c <= 'f') { return c - 'a' + 10; }
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* "<0xNN>" → NN, −1 for any other token. Rust reads "+N" as a number too. */
 static int fallback_byte(const char *text, size_t n_bytes) {
     if (n_bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') { return -1; }
-    const int high = text[3] == '+' ? 0 : hex_value(text[3]), low = hex_value(text[4]);
+    const int high = text[3] == '+' ? 0 : qr_hex_digit(text[3]), low = qr_hex_digit(text[4]);
     return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
@@ -176,12 +171,8 @@ static qrun_status flush_replace(decode_run *run, size_t stage, bool at_end) {
     qr_buffer *held = &run->stream->stages[stage].held;
     if (!at_end && decoder->pattern.literal == NULL) { return QRUN_OK; } /* a regex must see the whole token */
     pcre2_match_data *match = NULL;
-    qr_pattern_search search = {.pattern = &decoder->pattern,
-                                .context = &run->stream->tokenizer->regex,
-                                .match = &match,
-                                .text = held->data,
-                                .n_bytes = held->size,
-                                .last_end = SIZE_MAX};
+    qr_pattern_search search =
+        qr_pattern_search_in(held->data, held->size, &decoder->pattern, run->stream->tokenizer, &match);
     size_t start, end, passed = 0;
     qrun_status status = QRUN_OK;
     for (bool found = held->size > 0; found && status == QRUN_OK;) {

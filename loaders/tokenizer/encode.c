@@ -5,9 +5,8 @@
 #include "loaders/tokenizer/internal.h"
 
 qrun_status qr_tokens_push(qr_tokens *tokens, int32_t id, qr_error *err) {
-    if (!qr_array_reserve(&tokens->ids, &tokens->capacity, tokens->n + 1, sizeof *tokens->ids)) {
-        return qr_fail_memory(err, "the token ids", (tokens->n + 1) * sizeof *tokens->ids);
-    }
+    QR_RETURN_IF_ERROR(
+        qr_array_grow(&tokens->ids, &tokens->capacity, tokens->n + 1, sizeof *tokens->ids, "the token ids", err));
     tokens->ids[tokens->n++] = id;
     return QRUN_OK;
 }

@@ -122,6 +122,9 @@ typedef struct qr_pattern_search {
     size_t last_end; /* end of the last match; SIZE_MAX before the first */
 } qr_pattern_search;
 
+/* A search of text[0, n_bytes) for a pattern of the tokenizer. */
+qr_pattern_search qr_pattern_search_in(const char *text, size_t n_bytes, const qr_pattern *pattern,
+                                       const qr_tokenizer *tokenizer, pcre2_match_data **match);
 /* Advances to the next match [*start, *end) in search->text; *found is false at the end. */
 qrun_status qr_pattern_next(qr_pattern_search *search, size_t *start, size_t *end, bool *found, qr_error *err);
 

@@ -7,12 +7,7 @@
 
 static qrun_status replace(qr_encode_work *work, const qr_normalizer *normalizer, const char *text, size_t n_bytes,
                            qr_buffer *out) {
-    qr_pattern_search search = {.pattern = &normalizer->pattern,
-                                .context = &work->tokenizer->regex,
-                                .match = &work->match,
-                                .text = text,
-                                .n_bytes = n_bytes,
-                                .last_end = SIZE_MAX};
+    qr_pattern_search search = qr_pattern_search_in(text, n_bytes, &normalizer->pattern, work->tokenizer, &work->match);
     size_t start, end, copied = 0;
     bool found = true;
     while (found && out->size <= QR_MAX_NORMALIZED_BYTES) {
@@ -52,21 +47,9 @@ static void map_characters(const qr_encode_work *work, qr_normalizer_kind kind, 
 }
 
 static void strip(const qr_normalizer *normalizer, const char *text, size_t n_bytes, qr_buffer *out) {
-    size_t start = 0, end = n_bytes;
-    uint32_t c;
-    while (normalizer->left && start < end) {
-        const size_t length = qr_utf8_decode(text + start, end - start, &c);
-        if (!qr_is_space(c)) { break; }
-        start += length;
-    }
-    while (normalizer->right && end > start) {
-        size_t last = end - 1;
-        while (((unsigned char)text[last] & 0xC0U) == 0x80U) { last--; }
-        (void)qr_utf8_decode(text + last, end - last, &c);
-        if (!qr_is_space(c)) { break; }
-        end = last;
-    }
-    qr_buffer_append(out, text + start, end - start);
+    const size_t start = normalizer->left ? qr_utf8_span(text, n_bytes, qr_is_space) : 0;
+    const size_t left = n_bytes - start;
+    qr_buffer_append(out, text + start, normalizer->right ? qr_utf8_trim(text + start, left, qr_is_space) : left);
 }
 
 static qrun_status apply(qr_encode_work *work, const qr_normalizer *normalizer, const char *text, size_t n_bytes,

@@ -67,8 +67,6 @@ static const char *class_escape(char letter, bool *complement) {
     }
 }
 
-static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-
 /* \p{Han} means the script itself in Oniguruma, and in PCRE2 since 10.40 also what the script borrows: the length of
  * "\p{" before a script's name that needs saying so, else 0. */
 static size_t script_escape(const char *regex) {
@@ -104,7 +102,7 @@ static size_t translate_escape(const char *regex, bool in_class, qr_buffer *out)
         qr_buffer_append_text(out, members);
         return 2;
     }
-    if (regex[1] == 'u' && is_hex(regex[2]) && is_hex(regex[3]) && is_hex(regex[4]) && is_hex(regex[5])) {
+    if (regex[1] == 'u' && strspn(regex + 2, "0123456789abcdefABCDEF") >= 4) {
         qr_buffer_append_format(out, "\\x{%.4s}", regex + 2);
         return 6;
     }
@@ -208,6 +206,16 @@ void qr_pattern_free(qr_pattern *pattern) {
 }
 
 /* --- search ------------------------------------------------------------------------------------------------------- */
+
+qr_pattern_search qr_pattern_search_in(const char *text, size_t n_bytes, const qr_pattern *pattern,
+                                       const qr_tokenizer *tokenizer, pcre2_match_data **match) {
+    return (qr_pattern_search){.pattern = pattern,
+                               .context = &tokenizer->regex,
+                               .match = match,
+                               .text = text,
+                               .n_bytes = n_bytes,
+                               .last_end = SIZE_MAX};
+}
 
 static bool find_literal(qr_pattern_search *search, size_t *start, size_t *end) {
     const qr_pattern *pattern = search->pattern;

@@ -7,17 +7,15 @@
 static qrun_status push_piece(qr_encode_work *work, size_t start, size_t end, bool first) {
     qr_piece_list *list = &work->next_pieces;
     if (start == end) { return QRUN_OK; }
-    if (!qr_array_reserve(&list->items, &list->capacity, list->n + 1, sizeof *list->items)) {
-        return qr_fail_memory(work->err, "the pieces of the text", (list->n + 1) * sizeof *list->items);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&list->items, &list->capacity, list->n + 1, sizeof *list->items,
+                                     "the pieces of the text", work->err));
     list->items[list->n++] = (qr_piece){start, end, first};
     return QRUN_OK;
 }
 
 static qrun_status push_span(qr_encode_work *work, size_t start, size_t end, bool is_match) {
-    if (!qr_array_reserve(&work->spans, &work->spans_capacity, work->n_spans + 1, sizeof *work->spans)) {
-        return qr_fail_memory(work->err, "the pieces of the text", (work->n_spans + 1) * sizeof *work->spans);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&work->spans, &work->spans_capacity, work->n_spans + 1, sizeof *work->spans,
+                                     "the pieces of the text", work->err));
     work->spans[work->n_spans++] = (qr_match_span){start, end, is_match};
     return QRUN_OK;
 }
@@ -44,12 +42,8 @@ static qrun_status find_by_character(qr_encode_work *work, const qr_pretokenizer
 static qrun_status find_by_pattern(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
                                    const qr_piece *piece) {
     /* The piece is the whole subject: what lies beside it is invisible to lookarounds. */
-    qr_pattern_search search = {.pattern = &step->pattern,
-                                .context = &work->tokenizer->regex,
-                                .match = &work->match,
-                                .text = text + piece->start,
-                                .n_bytes = piece->end - piece->start,
-                                .last_end = SIZE_MAX};
+    qr_pattern_search search = qr_pattern_search_in(text + piece->start, piece->end - piece->start, &step->pattern,
+                                                    work->tokenizer, &work->match);
     size_t start, end, copied = 0;
     for (bool found = true; found;) {
         QR_RETURN_IF_ERROR(qr_pattern_next(&search, &start, &end, &found, work->err));

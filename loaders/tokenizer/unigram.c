@@ -61,9 +61,8 @@ static void reverse_path(qr_unigram_node *nodes, size_t n_bytes) {
 }
 
 qrun_status qr_unigram_encode(qr_encode_work *work, const char *text, size_t n_bytes) {
-    if (!qr_array_reserve(&work->nodes, &work->nodes_capacity, n_bytes + 1, sizeof *work->nodes)) {
-        return qr_fail_memory(work->err, "a word of the text", n_bytes * sizeof *work->nodes);
-    }
+    QR_RETURN_IF_ERROR(qr_array_grow(&work->nodes, &work->nodes_capacity, n_bytes + 1, sizeof *work->nodes,
+                                     "a word of the text", work->err));
     qr_unigram_node *nodes = work->nodes;
     for (size_t i = 0; i <= n_bytes; i++) { nodes[i] = (qr_unigram_node){0, -1, -1}; }
     for (size_t i = 0; i < n_bytes; i += qr_char_length(text[i])) {
