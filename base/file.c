@@ -194,7 +194,7 @@ static bool sync_folder(const char *path) {
 
 /* The rename is durable only once the folder that holds the name is on disk. */
 static qrun_status sync_parent(const char *path, qr_error *err) {
-    char folder[PATH_MAX] = "."; /* no allocation: what is in place now is not to fail for want of memory */
+    char folder[PATH_MAX] = "."; /* no allocation: the file is in place now, so this must not fail for lack of memory */
     const char *slash = strrchr(path, '/');
     const size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
     if (length > 0 && length < sizeof folder) { (void)snprintf(folder, sizeof folder, "%.*s", (int)length, path); }
@@ -304,7 +304,7 @@ qrun_status qr_folder_lock(const char *path, int *descriptor, qr_error *err) {
     if (flock(*descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) { return QRUN_OK; }
     qr_folder_unlock(descriptor);
     return qr_fail(err, QRUN_ERROR_BUSY,
-                   "%s: another run is at work in this folder; wait for its end, or choose another one", path);
+                   "%s: another run is using this folder; wait until it ends, or choose another folder", path);
 }
 
 void qr_folder_unlock(int *descriptor) {
@@ -319,7 +319,7 @@ static void folder_writer_free(qr_folder_writer *writer) {
     *writer = (qr_folder_writer){.lock = -1};
 }
 
-/* Whether the name, behind that of the folder, is of a writer whose process is gone. */
+/* Whether what follows the folder's name says that this is the folder of a writer whose process is gone. */
 static bool is_of_dead_writer(const char *rest) {
     const size_t length = sizeof PARTIAL_SUFFIX - 1;
     if (strncmp(rest, PARTIAL_SUFFIX, length) != 0 || strspn(rest + length, "0123456789") != strlen(rest + length)) {
@@ -337,7 +337,7 @@ static void remove_if_unheld(const char *folder) {
     qr_folder_unlock(&lock);
 }
 
-/* Of writers of this path that were killed. What cannot be removed stays, and is no reason to fail. */
+/* Removes what killed writers of this path left. What cannot be removed stays; that is no error. */
 static void remove_left_over(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     const size_t length = strlen(name);
@@ -363,7 +363,7 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
         status = qr_fail_memory(err, path, length);
     } else if (qr_file_exists(writer->path)) {
         status =
-            qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: exists already; choose another name or remove it", writer->path);
+            qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: already exists; choose another name or remove it", writer->path);
     } else {
         remove_left_over(writer->path);
         if (mkdir(writer->partial_path, 0777) != 0) { status = fail_errno(err, writer->path, "create the folder"); }
@@ -388,8 +388,8 @@ qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err) {
     if (!sync_folder(writer->partial_path)) {
         status = fail_errno(err, writer->path, "write");
     } else if (qr_file_exists(writer->path)) {
-        status =
-            qr_fail(err, QRUN_ERROR_IO, "%s: was made by another program meanwhile; choose another name", writer->path);
+        status = qr_fail(err, QRUN_ERROR_IO, "%s: was created by another program in the meantime; choose another name",
+                         writer->path);
     } else if (rename(writer->partial_path, writer->path) != 0) {
         status = fail_errno(err, writer->path, "put in place");
     }

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-static void draw(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
+static void sample(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
     qr_philox(seed, counter, out);
 }
@@ -11,13 +11,13 @@ static double to_unit(uint32_t high, uint32_t low) { return (double)(((uint64_t)
 
 double qr_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t out[4];
-    draw(seed, stream, index, out);
+    sample(seed, stream, index, out);
     return to_unit(out[0], out[1]);
 }
 
 double qr_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t out[4];
-    draw(seed, stream, index, out);
+    sample(seed, stream, index, out);
     const double radius = sqrt(-2.0 * log(1.0 - to_unit(out[0], out[1])));
     return radius * cos(6.283185307179586 * to_unit(out[2], out[3]));
 }

@@ -16,7 +16,7 @@ typedef struct qr_threads qr_threads;
 /* Runs one index of a loop. worker is 0 … n_threads − 1, for per-thread scratch. */
 typedef void (*qr_loop_fn)(void *arg, int64_t index, int worker);
 
-/* n_threads 0 takes the processors this process may run on (at most 256). One loop at a time runs in a pool: calls of
+/* n_threads 0 takes all CPUs that this process may run on (at most 256). One loop at a time runs in a pool: calls of
  * qr_threads_run from several threads wait for each other; a call from inside a loop body is not allowed. */
 qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err);
 void qr_threads_destroy(qr_threads *threads);    /* NULL is fine */

@@ -8,7 +8,7 @@
 /* Quantises one row of n elements; returns SCB. An all-zero row gives zeros and SCB 0. */
 float qr_int8_quantize_row(const float *src, int64_t n, int8_t *codes);
 /* Its two steps, for rows that arrive in pieces: the absolute maximum after the cast to F16, and the codes. An element
- * that is NaN, or infinite in F16, has no place on the scale: its code is 0. */
+ * that is NaN, or infinite in F16, is not on the scale: its code is 0. */
 float qr_int8_absmax(const float *src, int64_t n);
 void qr_int8_encode(const float *src, int64_t n, float row_absmax, int8_t *codes);
 

@@ -26,8 +26,8 @@ const float qr_nf4_code[16] = {
     1.0F,
 };
 
-/* The decimal constants of the CUDA kernel, rounded once to F32 as its compiler does. Four are one unit beside the F32
- * halves of the sums of neighbouring codes, and three beside what reading them as doubles gives. */
+/* The decimal constants of the CUDA kernel, rounded once to F32 as its compiler does. Four differ by one unit from the
+ * F32 halves of the sums of neighbouring codes, and three from what reading them as doubles gives. */
 const float qr_nf4_midpoints[15] = {
     -0.8480964004993439F,  -0.6106329262256622F,   -0.4599952697753906F, -0.33967943489551544F, -0.23460740596055984F,
     -0.13791173323988914F, -0.045525018125772476F, 0.03979014977812767F, 0.1202552504837513F,   0.2035212516784668F,
@@ -47,7 +47,7 @@ static float block_absmax(const float *src, int64_t n) {
     return absmax;
 }
 
-/* An even element comes first and leaves the code of zero beside it, which stays where the matrix ends there. */
+/* An even element comes first and writes the code of zero next to it, which stays if the matrix ends there. */
 static void put_code(uint8_t *codes, int64_t index, uint8_t code) {
     if (index % 2 == 0) {
         codes[index / 2] = (uint8_t)(code << 4 | 7);

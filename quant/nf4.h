@@ -12,7 +12,7 @@ extern const float qr_nf4_midpoints[15]; /* value > midpoint[i] takes a code abo
 uint8_t qr_nf4_encode(float x);
 
 /* Quantises n elements (any n; the last block may be short) in blocks of `block`. codes [ceil(n / 2)], absmax
- * [ceil(n / block)]. The spare nibble of an odd n is 7, that of a zero behind the end. An all-zero block gives absmax 0
+ * [ceil(n / block)]. The spare nibble of an odd n is 7, that of a zero after the end. An all-zero block gives absmax 0
  * and codes 7 (value 0). A NaN takes code 0 and is not seen by absmax; an infinity makes absmax infinite; the caller
  * refuses such weights beforehand if it cares. */
 void qr_nf4_quantize(const float *src, int64_t n, int block, uint8_t *codes, float *absmax);

@@ -55,13 +55,13 @@ static qrun_status split_name(const qr_adapter *adapter, const qr_safetensors_te
         length -= strlen(suffixes[i].suffix);
     }
     if (*role == ROLE_PARAMETER && strstr(rest, "lora_") != NULL) {
-        return fail_tensor(adapter, tensor, "is not one that a LoRA adapter is known to have", err);
+        return fail_tensor(adapter, tensor, "is not a tensor of a LoRA adapter", err);
     }
     *module = qr_strndup(rest, length);
     return *module != NULL ? QRUN_OK : qr_fail_memory(err, tensor->name, length);
 }
 
-/* PEFT stores embeddings whole beside their adapters, under the wrapper's name. */
+/* PEFT stores whole embeddings next to their adapters, under the wrapper's name. */
 static void drop_wrapper(char *parameter) {
     static const char wrapper[] = ".base_layer";
     char *found = strstr(parameter, ".base_layer.");
@@ -143,7 +143,7 @@ static qrun_status merge_piece(const qr_adapter *adapter, qr_adapter_module *mod
     const bool clash = (module->a != NULL && piece->a != NULL) || (module->b != NULL && piece->b != NULL);
     if (clash) {
         return fail_tensor(adapter, piece->a != NULL ? piece->a : piece->b,
-                           "is there as lora_… and as lora_embedding_…", err);
+                           "exists both as lora_… and as lora_embedding_…", err);
     }
     module->is_embedding |= piece->is_embedding;
     if (piece->a != NULL) { module->a = piece->a; }
@@ -229,7 +229,7 @@ static qrun_status read_tensors(qr_adapter *adapter, qr_error *err) {
     for (size_t i = 1; i < adapter->n_parameters; i++) {
         if (strcmp(adapter->parameters[i - 1].name, adapter->parameters[i].name) != 0) { continue; }
         QR_RETURN_IF_ERROR(
-            fail_tensor(adapter, adapter->parameters[i].tensor, "is there twice, also as base_layer", err));
+            fail_tensor(adapter, adapter->parameters[i].tensor, "exists twice, also as base_layer", err));
     }
     if (adapter->n_modules + adapter->n_parameters == 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no tensors", qr_safetensors_shard_path(adapter->file, 0));

@@ -108,7 +108,7 @@ static qrun_status read_pattern_values(const qr_json *root, const char *key, dou
     for (const qr_json *item = qr_json_first(object); item != NULL; item = item->next) {
         const double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
         if (!(value >= low && value <= high) || (whole && value != floor(value))) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" gives \"%.200s\" something else than %s from %g to %g",
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" gives \"%.200s\" something other than %s from %g to %g",
                            what, key, item->string, whole ? "an integer" : "a number", low, high);
         }
         if (values->n == MAX_PATTERNS) { return fail_list(what, key, "a smaller object", err); }

@@ -147,8 +147,8 @@ typedef struct tensor_source {
 typedef struct tensor_list {
     const qr_adapter_spec *spec;
     qr_safetensors_spec *tensors;
-    tensor_source *sources; /* beside tensors */
-    char **names;           /* owned, beside tensors */
+    tensor_source *sources; /* parallel to tensors */
+    char **names;           /* owned, parallel to tensors */
     size_t n;
     float *values; /* [n_values]: room for the largest part of a factor */
     int64_t n_values;

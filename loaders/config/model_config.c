@@ -411,7 +411,7 @@ static qrun_status read_skip_modules(const qr_json *list, const source *s, qr_qu
     size_t capacity = 0;
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
         if (!cJSON_IsString(item)) {
-            return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"llm_int8_skip_modules\" holds something else than names",
+            return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"llm_int8_skip_modules\" holds something other than names",
                            s->what);
         }
         char *name = qr_strdup(item->valuestring);

@@ -1,5 +1,5 @@
 /* config.json: everything that the forward pass needs to know about a model, typed and range-checked. A key that is
- * absent has the default that transformers gives it for that family. What a family does with the numbers is the
+ * absent has the default that transformers gives it for that family. What a family does with the values is the
  * runtime's business; a family here is a row of defaults and key names. */
 #ifndef QR_LOADERS_CONFIG_MODEL_CONFIG_H
 #define QR_LOADERS_CONFIG_MODEL_CONFIG_H
@@ -64,7 +64,7 @@ typedef struct qr_model_config {
 
     bool has_rope;             /* false: learned positions (GPT-2) */
     qr_rope_config rope;       /* of full-attention layers */
-    qr_rope_config rope_local; /* of sliding-window layers; the same numbers as rope except for Gemma 3 */
+    qr_rope_config rope_local; /* of sliding-window layers; the same values as rope except for Gemma 3 */
 
     int64_t sliding_window; /* tokens a position sees, itself included, in sliding layers; 0 = no layer slides */
     bool *layer_slides;     /* [n_layers], owned */

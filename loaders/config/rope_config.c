@@ -67,13 +67,13 @@ static qrun_status read_rotary_dim(const qr_json *parameters, const qr_rope_cont
                    context->what, (long long)rope->rotary_dim, (long long)context->head_dim);
 }
 
-static qrun_status read_numbers(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
-                                qr_error *err) {
+static qrun_status read_values(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                               qr_error *err) {
     const struct {
         const char *key;
         double low, high;
         double *value;
-    } numbers[] = {
+    } fields[] = {
         {"rope_theta", 1, 1e15, &rope->theta},
         {"factor", 1e-3, 1e6, &rope->factor},
         {"low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor},
@@ -84,9 +84,9 @@ static qrun_status read_numbers(const qr_json *parameters, const qr_rope_context
         {"mscale", 0, 1e6, &rope->mscale},
         {"mscale_all_dim", 0, 1e6, &rope->mscale_all_dim},
     };
-    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
-        QR_RETURN_IF_ERROR(qr_json_get_double(parameters, numbers[i].key, numbers[i].low, numbers[i].high,
-                                              numbers[i].value, context->what, err));
+    for (size_t i = 0; i < QR_COUNT_OF(fields); i++) {
+        QR_RETURN_IF_ERROR(qr_json_get_double(parameters, fields[i].key, fields[i].low, fields[i].high, fields[i].value,
+                                              context->what, err));
     }
     if (rope->type == QR_ROPE_LLAMA3 && rope->high_freq_factor <= rope->low_freq_factor) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"high_freq_factor\" must be greater than \"low_freq_factor\"",
@@ -119,7 +119,7 @@ static qrun_status read_factors(const qr_json *parameters, const char *key, cons
     int64_t n = 0;
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
         if (!cJSON_IsNumber(item) || !(item->valuedouble > 0)) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something else than positive numbers",
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something other than positive numbers",
                            context->what, key);
         }
         if (n < n_expected) { (*factors)[n] = item->valuedouble; }
@@ -140,7 +140,7 @@ qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context
     QR_TRY(read_type(parameters, context, rope, err));
     QR_TRY(check_required(parameters, context, rope, err));
     QR_TRY(read_rotary_dim(parameters, context, rope, err));
-    QR_TRY(read_numbers(parameters, context, rope, err));
+    QR_TRY(read_values(parameters, context, rope, err));
     QR_TRY(read_original_positions(parameters, context, rope, err));
     if (rope->type == QR_ROPE_LONGROPE) {
         const int64_t n = rope->rotary_dim / 2;

@@ -1,5 +1,5 @@
 /* The rotary part of config.json, in both of its forms: `rope_theta` with `rope_scaling` {"type" or "rope_type"}, and
- * `rope_parameters` of transformers 5, which may be nested by layer type. What the numbers mean is in transformers'
+ * `rope_parameters` of transformers 5, which may be nested by layer type. What the values mean is in transformers'
  * modeling_rope_utils; nothing is computed from them here. */
 #ifndef QR_LOADERS_CONFIG_ROPE_CONFIG_H
 #define QR_LOADERS_CONFIG_ROPE_CONFIG_H

@@ -25,7 +25,7 @@ struct qr_batch_plan {
     int64_t n_accumulate;
 };
 
-/* Streams of the seed: epochs shuffle with theirs, grouped micro-batches with those behind 2³¹. */
+/* Streams of the seed: epochs shuffle with theirs, grouped micro-batches with those from 2³¹ on. */
 static const uint32_t GROUP_STREAMS = UINT32_C(1) << 31;
 
 static qrun_status check_options(const qr_batch_options *options, int64_t epoch, qr_error *err) {

@@ -1,11 +1,11 @@
 /* Which examples are computed together: the plan of one epoch, made before it begins.
  *
  * An epoch is a list of micro-batches, each a list of rows, each a list of examples. A row is a unit of room, not of
- * computing: its examples stand side by side, each with positions from 0 and attention to itself alone, so that only
+ * computing: its examples follow each other, each with positions from 0 and attention to itself alone, so that only
  * memory knows about rows. A window is so many micro-batches whose gradients are added up for one step; the last
  * micro-batch of an epoch may have fewer rows, and its last window fewer micro-batches.
  *
- * A plan is a pure function of view, options and epoch: whoever knows (epoch, window) goes on from there. */
+ * A plan is a pure function of view, options and epoch: (epoch, window) is all it takes to resume. */
 #ifndef QR_LOADERS_DATA_BATCH_H
 #define QR_LOADERS_DATA_BATCH_H
 

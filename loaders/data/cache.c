@@ -41,7 +41,7 @@ qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *examp
 
 qrun_status qr_cache_writer_commit(qr_cache_writer *writer, const qr_dataset_info *info, qr_error *err) {
     qr_cache_footer footer;
-    memset(&footer, 0, sizeof footer); /* no bytes of chance in the file */
+    memset(&footer, 0, sizeof footer); /* its padding goes into the file */
     qrun_status status;
     QR_TRY(pad(writer, sizeof(uint64_t), err));
     footer.index_offset = (uint64_t)writer->file.offset;

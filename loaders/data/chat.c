@@ -24,7 +24,7 @@ static void rendering_free(rendering *r) {
 
 static qrun_status copy_messages(rendering *r, qr_error *err) {
     for (const qr_json *item = qr_json_first(r->conversation->messages); item != NULL; item = item->next) { r->n++; }
-    if (r->n == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "there are no messages in it"); }
+    if (r->n == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "it has no messages"); }
     r->nodes = qr_alloc_array(r->n, sizeof *r->nodes);
     if (r->nodes == NULL) { return qr_fail_memory(err, "the messages", r->n * sizeof *r->nodes); }
     size_t i = 0;
@@ -102,7 +102,7 @@ static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whol
     return QRUN_OK;
 }
 
-/* Rendering with r->word in the place of message i's content, into a cleared *out; *done is false where the message
+/* Rendering with r->word instead of message i's content, into a cleared *out; *done is false where the message
  * has no content that is a text, or the template does not take it. */
 static qrun_status render_with_word(rendering *r, size_t i, size_t n, qr_buffer *out, bool *done, qr_error *err) {
     const qr_json kept = r->nodes[i];
@@ -137,13 +137,13 @@ static qrun_status choose_word(rendering *r, const qr_buffer *whole, qr_error *e
     return qr_buffer_ok(&r->word) ? QRUN_OK : qr_fail_memory(err, "a conversation", r->word.size);
 }
 
-/* What stands before and behind the word, where it is there once. */
-static bool split_at_word(const rendering *r, const qr_buffer *text, size_t *n_before, const char **behind) {
+/* What comes before and after the word, where it occurs once. */
+static bool split_at_word(const rendering *r, const qr_buffer *text, size_t *n_before, const char **rest) {
     const char *found = text->size > 0 ? strstr(text->data, r->word.data) : NULL;
     if (found == NULL) { return false; }
     *n_before = (size_t)(found - text->data);
-    *behind = found + r->word.size;
-    return strstr(*behind, r->word.data) == NULL;
+    *rest = found + r->word.size;
+    return strstr(*rest, r->word.data) == NULL;
 }
 
 /* The second way. */
@@ -152,19 +152,19 @@ static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, 
     *found = false;
     bool done;
     size_t n_before, n_ignored;
-    const char *behind, *tail;
+    const char *rest, *tail;
     QR_RETURN_IF_ERROR(choose_word(r, whole, err));
     QR_RETURN_IF_ERROR(render_with_word(r, i, r->n, &r->before, &done, err));
     if (done) { QR_RETURN_IF_ERROR(render_with_word(r, i, i + 1, &r->after, &done, err)); }
-    if (!done || !split_at_word(r, &r->before, &n_before, &behind) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
+    if (!done || !split_at_word(r, &r->before, &n_before, &rest) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
         return QRUN_OK;
     }
-    const size_t n_behind = strlen(behind);
-    if (whole->size < n_before + n_behind || memcmp(whole->data, r->before.data, n_before) != 0 ||
-        memcmp(whole->data + whole->size - n_behind, behind, n_behind) != 0) {
+    const size_t n_after = strlen(rest);
+    if (whole->size < n_before + n_after || memcmp(whole->data, r->before.data, n_before) != 0 ||
+        memcmp(whole->data + whole->size - n_after, rest, n_after) != 0) {
         return QRUN_OK;
     }
-    *span = (qr_text_span){n_before, whole->size - n_behind + common_bytes(behind, n_behind, tail, strlen(tail))};
+    *span = (qr_text_span){n_before, whole->size - n_after + common_bytes(rest, n_after, tail, strlen(tail))};
     *found = true;
     return QRUN_OK;
 }
@@ -178,7 +178,7 @@ static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, q
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "what the assistant wrote in message %zu cannot be told apart in what "
+                       "what the assistant wrote in message %zu cannot be found in what "
                        "the chat template makes of the conversation; give this example as prompt and "
                        "completion",
                        i + 1);

@@ -6,12 +6,12 @@
  *   1. When R(i + 1) begins with R(i, prompt) and W begins with R(i + 1), message i wrote what R(i + 1) adds: its text
  *      and the end of its turn.
  *   2. Otherwise, as where earlier thoughts are dropped once more messages follow: all is rendered again with a word
- *      in the place of message i's content that occurs nowhere else. What stands before and behind that word in the
- *      rendering stands before and behind the content in W; the end of the turn is what stands behind the word both
+ *      instead of message i's content that occurs nowhere else. What comes before and after that word in the
+ *      rendering comes before and after the content in W; the end of the turn is what comes after the word both
  *      there and in R(i + 1).
  *   3. Where that fails too, because the template takes the content apart, W begins with R(i + 1), and the prompt holds
  *      more than the turn's opening (a tag that begins a thought): the text begins where the prompt and R(i + 1) part,
- *      if that is behind R(i).
+ *      if that is after R(i).
  *
  * Where none finds it the conversation is refused: what somebody else wrote is never marked. */
 #ifndef QR_LOADERS_DATA_CHAT_H

@@ -45,9 +45,9 @@ static qrun_status hash_file(const char *folder, const char *name, uint64_t *has
 }
 
 static qrun_status tell_progress(const qr_dataset_options *options, size_t done, size_t total, qr_error *err) {
-    const bool goes_on =
+    const bool continues =
         options->progress == NULL || options->progress(options->progress_user, (int64_t)done, (int64_t)total);
-    return goes_on ? QRUN_OK : qr_fail(err, QRUN_ERROR_CANCELLED, "reading %s was cancelled", options->path);
+    return continues ? QRUN_OK : qr_fail(err, QRUN_ERROR_CANCELLED, "reading %s was cancelled", options->path);
 }
 
 /* Piece by piece, so that it can be cancelled; nothing counts as done before it is tokenised. */
@@ -62,7 +62,7 @@ static qrun_status hash_data(const qr_dataset_options *options, const qr_file_ma
     return QRUN_OK;
 }
 
-/* What tokens depend on beside the data: tokenizer and template. */
+/* What the tokens depend on apart from the data: tokenizer and template. */
 static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *hash, qr_error *err) {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "chat_template.jinja"};
@@ -112,9 +112,9 @@ static void encode_item(void *arg, int64_t index, int worker) {
     item->status = qr_dataset_piece_parse(b->options->path, &item->piece, &root, &item->err);
     if (item->status == QRUN_OK) {
         item->status = qr_example_encode(b->encoder, root, &item->example, &item->err);
-        char place[512];
-        snprintf(place, sizeof place, "%s:%lld", b->options->path, (long long)item->piece.line);
-        qr_error_prefix(&item->err, place);
+        char position[512];
+        snprintf(position, sizeof position, "%s:%lld", b->options->path, (long long)item->piece.line);
+        qr_error_prefix(&item->err, position);
     }
     qr_json_free(root);
 }
@@ -124,7 +124,7 @@ static qrun_status check_format(const build *b, build_item *item) {
     if (b->info.format < 0 || (int32_t)format == b->info.format) { return QRUN_OK; }
     return qr_fail(&item->err, QRUN_ERROR_INPUT,
                    "%s:%lld: this example is of the format \"%s\", and those before it "
-                   "are of \"%s\"; put them in files of their own",
+                   "are of \"%s\"; put each format in its own file",
                    b->options->path, (long long)item->piece.line, qr_dataset_format_name(format),
                    qr_dataset_format_name((qr_dataset_format)b->info.format));
 }
@@ -185,7 +185,7 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: %s", path, reason);
 }
 
-/* Fills b->items; *found is false behind the last piece of the file. */
+/* Fills b->items; *found is false after the last piece of the file. */
 static qrun_status read_batch(build *b, bool *found, qr_error *err) {
     for (b->n_items = 0; b->n_items < BATCH && *found;) {
         QR_RETURN_IF_ERROR(qr_dataset_source_next(b->source, &b->items[b->n_items].piece, found, err));
@@ -243,8 +243,8 @@ static char *cache_path(const qr_dataset_options *options, uint64_t key) {
     return qr_path_join(options->cache_folder, name);
 }
 
-/* A cache that cannot be used for whatever reason is one that has to be made. So is one that left examples out, when
- * they are to be named instead. */
+/* A cache that cannot be used, whatever the reason, is made again. So is one that left bad examples out, if bad
+ * examples are now to be refused. */
 static qrun_status open_cache(qr_dataset *dataset, const qr_dataset_options *options, const char *path, uint64_t key) {
     const qrun_status status = qr_cache_open(&dataset->cache, path, key, NULL);
     if (status == QRUN_OK && dataset->cache.info.n_bad > 0 && !options->skip_bad) {
@@ -309,12 +309,12 @@ static size_t random_example_bytes(int64_t n_tokens) {
 static void fill_random(qr_dataset *dataset, qr_cache_entry *entries, int64_t n_tokens, int64_t vocab, uint64_t seed) {
     qr_dataset_info *info = &dataset->cache.info;
     const size_t ids_bytes = (size_t)n_tokens * sizeof(int32_t), stride = random_example_bytes(n_tokens);
-    uint64_t draw = seed;
+    uint64_t sample = seed;
     for (int64_t i = 0; i < info->n_examples; i++) {
         unsigned char *example = dataset->random + (size_t)i * stride;
         for (int64_t t = 0; t < n_tokens; t++) {
-            draw = qr_hash_mix(draw + 1);
-            ((int32_t *)(void *)example)[t] = (int32_t)(draw % (uint64_t)vocab);
+            sample = qr_hash_mix(sample + 1);
+            ((int32_t *)(void *)example)[t] = (int32_t)(sample % (uint64_t)vocab);
         }
         memset(example + ids_bytes, 1, (size_t)n_tokens);
         example[ids_bytes] = 0;
@@ -383,7 +383,7 @@ qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *op
     qrun_status status = QRUN_OK;
     bool inside = false;
     if (dataset->tokenizer == NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are no text that could be shown");
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are not text, so they cannot be shown");
     }
     qr_token_stream_init(&stream, dataset->tokenizer, false);
     for (int64_t t = 0; t < example.n_tokens; t++) {

@@ -1,12 +1,12 @@
 /* Training data: from a file of examples to token ids with a mask of the tokens that count in the loss.
  *
- * The file is JSON Lines or one JSON array (told apart by its first character), UTF-8, strict JSON. Its format is that
+ * The file is JSON Lines or one JSON array (the first character decides), UTF-8, strict JSON. Its format is that
  * of its first example, and every other example must have it too:
  *
  *   messages           {"messages": [{"role", "content"}, …], "tools": […]}, through the chat template. What the
  *                      assistant wrote counts, the end of its turn included (data/chat.h says how it is found).
  *   prompt/completion  {"prompt": text, "completion": text}, tokenised as one text after what the tokenizer puts first
- *                      (BOS). The completion counts, and the EOS behind it.
+ *                      (BOS). The completion counts, and the EOS after it.
  *   alpaca             {"instruction", "input" (optional), "output"}. With a chat template: one user message, the input
  *                      two line ends below the instruction, and the answer. Without: prompt/completion in the wording
  *                      of Stanford Alpaca.
@@ -14,7 +14,7 @@
  *                      Without: prompt/completion, "Question: …\nAnswer: …".
  *   sharegpt           {"conversations": [{"from", "value"}, …], "system": text}, read as messages. With "role" and
  *                      "content" in place of "from" and "value" they are messages by another name.
- *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS behind it.
+ *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS after it.
  *
  * EOS is added where the tokenizer names one and the example does not end in it already; to messages only where the
  * last answer ends in no special token at all, so that a model always learns to stop. The text of a special token

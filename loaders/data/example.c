@@ -25,7 +25,7 @@ const char *qr_dataset_format_name(qr_dataset_format format) {
 
 /* ---- the encoder ------------------------------------------------------------------------------------------------- */
 
-/* tokens[0, n) of the tokenizer around a text: those before it and those behind it. */
+/* tokens[0, n) of the tokenizer around a text: those before it and those after it. */
 static qrun_status split_special(const qr_tokens *with, const qr_tokens *without, qr_example_encoder *encoder,
                                  qr_error *err) {
     size_t n_first = 0;
@@ -99,7 +99,7 @@ static qrun_status find_format(const qr_json *root, qr_dataset_format *format, q
         if (fits) { return *format = formats[i].format, QRUN_OK; }
     }
     return qr_fail(err, QRUN_ERROR_INPUT,
-                   "is of no known format; an example is an object with \"messages\", with "
+                   "has no known format; an example is an object with \"messages\", with "
                    "\"prompt\" and \"completion\", with \"instruction\" and \"output\" (alpaca), with \"question\" and "
                    "\"answer\", with \"conversations\" (ShareGPT), or with \"text\"");
 }
@@ -163,7 +163,7 @@ static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json 
 }
 
 /* Some templates end a turn only when another one follows, and some only by what that begins with. So an EOS directly
- * behind an answer is part of it, and a last answer that ends in no special token is given one. */
+ * after an answer is part of it, and a last answer that ends in no special token is given one. */
 static qrun_status end_turns(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
     const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
     const qr_tokens *tokens = &example->tokens;
@@ -184,7 +184,7 @@ static qrun_status encode_conversation(const qr_example_encoder *encoder, const 
     if (encoder->chat_template == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "the examples are messages, and the model has no chat template; "
-                       "give them as prompt and completion, or put a chat_template.jinja beside the model");
+                       "give them as prompt and completion, or put a chat_template.jinja into the model's folder");
     }
     const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
     QR_RETURN_IF_ERROR(qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err));

@@ -32,7 +32,7 @@ typedef struct qr_encoded_example {
 
 void qr_encoded_example_free(qr_encoded_example *example);
 
-/* QRUN_ERROR_INPUT where the example cannot be used; messages do not name the place in the file. */
+/* QRUN_ERROR_INPUT where the example cannot be used; messages do not name the position in the file. */
 qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                               qr_error *err);
 

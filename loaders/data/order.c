@@ -19,11 +19,11 @@ static uint64_t encrypt(const qr_permutation *p, uint64_t value) {
     const uint32_t mask = (UINT32_C(1) << p->half_bits) - 1;
     uint32_t left = (uint32_t)(value >> p->half_bits), right = (uint32_t)value & mask;
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        /* The last word keeps these draws apart from every other use of the seed. */
+        /* The last word keeps these samples apart from every other use of the seed. */
         const uint32_t counter[4] = {right, round, p->stream, 0x6F726472U};
-        uint32_t drawn[4];
-        qr_philox(p->seed, counter, drawn);
-        const uint32_t next = left ^ (drawn[0] & mask);
+        uint32_t sample[4];
+        qr_philox(p->seed, counter, sample);
+        const uint32_t next = left ^ (sample[0] & mask);
         left = right;
         right = next;
     }

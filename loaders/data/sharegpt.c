@@ -5,7 +5,7 @@
 #include "base/buffer.h"
 #include "base/sizes.h"
 
-/* Who speaks, as such files write it; NULL where that is none of the three. */
+/* The role of a speaker as such files name it; NULL for an unknown one. */
 static const char *role_of(const char *from) {
     static const struct {
         const char *from, *role;

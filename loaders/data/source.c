@@ -16,7 +16,7 @@ static void skip_space(qr_dataset_source *source) {
     }
 }
 
-/* What a file that is no text is by its first bytes, and what to do with it. */
+/* What kind of file this is by its first bytes, where it is not text, and what to do with it. */
 static const char *name_binary(const qr_file_map *map) {
     static const struct {
         const char *start, *name;
@@ -37,10 +37,10 @@ static const char *name_binary(const qr_file_map *map) {
         const size_t n = strlen(kinds[i].start);
         if (map->size > n && memcmp(map->data, kinds[i].start, n) == 0) { return kinds[i].name; }
     }
-    return "is no text: it holds zero bytes; JSON Lines or a JSON array in UTF-8 is wanted";
+    return "is not text: it holds zero bytes; give JSON Lines or a JSON array in UTF-8";
 }
 
-/* A line with nothing but "{": JSON as it is printed for people, or a file that is no data set at all. */
+/* A first line with nothing but "{": JSON laid out for people, or a file that is not a data set at all. */
 static bool begins_over_several_lines(const qr_dataset_source *source) {
     const char *text = (const char *)source->map.data;
     size_t at = source->at;
@@ -60,12 +60,12 @@ qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, 
     }
     skip_space(source);
     if (source->at == map->size) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is empty; one example per line is wanted", path);
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is empty; give one example per line", path);
     }
     if (begins_over_several_lines(source)) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s:%lld: is a JSON object over several lines; one example per line is "
-                       "wanted (jq -c . makes it so), or one JSON array of them",
+                       "%s:%lld: is a JSON object over several lines; give one example per "
+                       "line (jq -c . does that), or one JSON array of them",
                        path, (long long)source->line);
     }
     source->is_array = map->data[source->at] == '[';
@@ -125,7 +125,7 @@ static qrun_status take_element(qr_dataset_source *source, qr_dataset_piece *pie
         skip_space(source);
         source->is_done = true;
         *found = false;
-        return source->at == size ? QRUN_OK : fail_line(source, source->line, "text behind the end of the array", err);
+        return source->at == size ? QRUN_OK : fail_line(source, source->line, "text after the end of the array", err);
     } else if (source->n_pieces > 0 && source->at < size) {
         return fail_line(source, source->line, "',' or ']' should be here, between the examples of the array", err);
     }

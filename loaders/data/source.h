@@ -27,7 +27,7 @@ typedef struct qr_dataset_piece {
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err);
 void qr_dataset_source_close(qr_dataset_source *source);
 
-/* *found is false behind the last piece. Lines of white space are no pieces. */
+/* *found is false after the last piece. Lines of white space are not pieces. */
 qrun_status qr_dataset_source_next(qr_dataset_source *source, qr_dataset_piece *piece, bool *found, qr_error *err);
 
 /* Parses a piece; messages carry file, line and column. */

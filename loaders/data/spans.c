@@ -60,7 +60,7 @@ typedef struct alignment {
     bool byte_fallback;
     qr_text_span *spans; /* [n] */
     size_t n_placed;
-    size_t at; /* in the text: behind the last token placed */
+    size_t at; /* in the text: after the last token placed */
 } alignment;
 
 static bool is_byte_token(const alignment *a, int32_t id) {
@@ -89,7 +89,7 @@ static bool place(alignment *a, size_t i, const qr_buffer *decoded) {
     return same && used == decoded->size;
 }
 
-/* a->spans: what characters each token stands for; *aligned is false where decoding does not give the text back. */
+/* a->spans: the characters of each token; *aligned is false where decoding does not give the same text. */
 static qrun_status align(alignment *a, size_t n, bool *aligned, qr_error *err) {
     qr_token_stream stream;
     qr_buffer decoded = {0};
@@ -119,7 +119,7 @@ static bool counts(const char *text, qr_text_span token, qr_text_span target) {
     return !is_blank(text, start, end) || is_blank(text, token.start, start);
 }
 
-static void mark_by_place(const qr_marked_text *marked, const qr_text_span *tokens, size_t n, uint8_t *is_target) {
+static void mark_by_position(const qr_marked_text *marked, const qr_text_span *tokens, size_t n, uint8_t *is_target) {
     size_t next = 0; /* the first span that may still reach the token */
     for (size_t i = 0; i < n; i++) {
         while (next < marked->n_spans && marked->spans[next].end <= tokens[i].start) { next++; }
@@ -129,7 +129,8 @@ static void mark_by_place(const qr_marked_text *marked, const qr_text_span *toke
     }
 }
 
-/* ---- where the place of the characters is not known -------------------------------------------------------------- */
+/* ---- where the positions of the characters are not known
+ * -------------------------------------------------------------- */
 
 /* How many tokens at the front (or, from_end, at the end) of ids[0, n) are those of text[0, n_bytes). */
 static qrun_status count_common(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes, const int32_t *ids,
@@ -150,11 +151,11 @@ static qrun_status mark_by_comparison(const qr_marked_text *marked, const qr_tok
     const qr_buffer *text = &marked->text;
     for (size_t i = 0; i < marked->n_spans; i++) {
         const qr_text_span span = marked->spans[i];
-        size_t n_behind, n_before;
+        size_t n_after, n_before;
         QR_RETURN_IF_ERROR(
-            count_common(tokenizer, text->data + span.start, text->size - span.start, ids, n, true, &n_behind, err));
+            count_common(tokenizer, text->data + span.start, text->size - span.start, ids, n, true, &n_after, err));
         QR_RETURN_IF_ERROR(count_common(tokenizer, text->data, span.end, ids, n, false, &n_before, err));
-        for (size_t k = n - n_behind; k < n_before; k++) { is_target[k] = 1; }
+        for (size_t k = n - n_after; k < n_before; k++) { is_target[k] = 1; }
     }
     return QRUN_OK;
 }
@@ -163,30 +164,30 @@ qrun_status qr_marked_text_encode(const qr_marked_text *marked, const qr_tokeniz
                                   qr_buffer *is_target, qr_error *err) {
     const qr_buffer *text = &marked->text;
     const size_t n_before = tokens->n;
-    qr_text_span *places = NULL;
+    qr_text_span *ranges = NULL;
     uint8_t *mask = NULL;
     qrun_status status;
     QR_TRY(qr_tokenizer_encode(tokenizer, text->size > 0 ? text->data : "", text->size, &body_only, tokens, err));
     const size_t n = tokens->n - n_before;
     if (n == 0) { goto out; }
     const int32_t *ids = tokens->ids + n_before;
-    places = qr_alloc_array(n, sizeof *places);
+    ranges = qr_alloc_array(n, sizeof *ranges);
     mask = qr_alloc_array_zeroed(n, sizeof *mask);
-    if (places == NULL || mask == NULL) { QR_TRY(qr_fail_memory(err, "the places of tokens", n * sizeof *places)); }
+    if (ranges == NULL || mask == NULL) { QR_TRY(qr_fail_memory(err, "the positions of tokens", n * sizeof *ranges)); }
     qr_tokenizer_info info;
     qr_tokenizer_get_info(tokenizer, &info);
-    alignment places_of = {tokenizer, text, ids, info.byte_fallback, places, 0, 0};
+    alignment positions = {tokenizer, text, ids, info.byte_fallback, ranges, 0, 0};
     bool aligned;
-    QR_TRY(align(&places_of, n, &aligned, err));
+    QR_TRY(align(&positions, n, &aligned, err));
     if (aligned) {
-        mark_by_place(marked, places, n, mask);
+        mark_by_position(marked, ranges, n, mask);
     } else {
         QR_TRY(mark_by_comparison(marked, tokenizer, ids, n, mask, err));
     }
     qr_buffer_append(is_target, mask, n);
     if (!qr_buffer_ok(is_target)) { status = qr_fail_memory(err, "the mask of an example", n); }
 out:
-    qr_free(places);
+    qr_free(ranges);
     qr_free(mask);
     return status;
 }

@@ -28,9 +28,9 @@ void qr_marked_text_free(qr_marked_text *marked);  /* back to the zero state */
  * A token is a target when it lies in a span. One that reaches into a span from before counts when it shares more than
  * white space with it, as the first of an answer may; one that reaches out at the end counts when what it has outside
  * is white space, because what follows is somebody else's. The characters of a token are found by
- * decoding the ids one by one beside the text. Where that does not give the text back, because the tokenizer
- * normalises it, the tokens are compared with those of the text up to, and from, each edge: what is the same on the
- * right side of both edges is a target, so that a token whose place is in doubt is none. */
+ * decoding the ids one by one and comparing with the text. Where that does not give the text back, because the
+ * tokenizer normalises it, the tokens are compared with those of the text up to, and from, each edge: what is the same
+ * on the right side of both edges is a target, so that a token whose place is in doubt is none. */
 qrun_status qr_marked_text_encode(const qr_marked_text *marked, const qr_tokenizer *tokenizer, qr_tokens *tokens,
                                   qr_buffer *is_target, qr_error *err);
 

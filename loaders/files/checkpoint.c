@@ -20,7 +20,7 @@ static qrun_status read_object(const char *folder, const char *name, qr_json **r
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", *path);
 }
 
-static qrun_status read_place(const qr_json *state, const char *path, qr_checkpoint *c, qr_error *err) {
+static qrun_status read_position(const qr_json *state, const char *path, qr_checkpoint *c, qr_error *err) {
     const struct {
         const char *key;
         int64_t *value;
@@ -71,7 +71,7 @@ qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr
     char *state_path = NULL, *run_path = NULL;
     qrun_status status;
     QR_TRY(read_object(folder, "state.json", &checkpoint->state, &state_path, err));
-    QR_TRY(read_place(checkpoint->state, state_path, checkpoint, err));
+    QR_TRY(read_position(checkpoint->state, state_path, checkpoint, err));
     QR_TRY(read_object(folder, "run.json", &checkpoint->run, &run_path, err));
     QR_TRY(read_tensors(folder, checkpoint, err));
 out:
@@ -107,7 +107,7 @@ static void append_value(const qr_json *value, qr_buffer *text) {
     }
 }
 
-/* Values of these are sums over what is meant: no use to a reader. */
+/* The values of these are hashes, which mean nothing to a reader. */
 static const char *name_of_content(const char *key) {
     static const char *const texts[][2] = {{"model", "the model's weights differ"},
                                            {"tokenizer", "the model's tokenizer differs"},

@@ -3,7 +3,7 @@
  * numbers at 63 bytes, and takes memory through hooks that belong to the whole process, so that setting them would
  * break a host program that uses cJSON too.
  *
- * A tree lives in an arena of a few blocks; its root node follows the arena's head, which is how qr_json_free finds
+ * A tree lives in an arena of a few blocks; its root node follows the arena's head, so that qr_json_free finds
  * it. Text is copied out of the input once, unescaped. */
 #include "loaders/files/json.h"
 
@@ -194,7 +194,8 @@ static bool find_closing_quote(const parser *p, size_t start, size_t *end) {
     return false;
 }
 
-/* A string with p->at on its quote, unescaped into the arena. An escape is never shorter than what it stands for. */
+/* A string with p->at on its quote, unescaped into the arena. An escape is never shorter than the character it means.
+ */
 static qrun_status read_string(parser *p, char **value) {
     const size_t start = p->at;
     size_t end;
@@ -258,8 +259,8 @@ static qrun_status scan_number(const parser *p, size_t *end, bool *is_integer) {
     return QRUN_OK;
 }
 
-/* True when the integer written in `digits` is exactly `value`: 10^30 as Python prints it, which stands for "no limit"
- * in many a tokenizer_config.json, is such a number beyond 2^53. */
+/* True when the integer written in `digits` is exactly `value`: 10^30 as Python prints it, which means "no limit"
+ * in many tokenizer_config.json files, is such a number beyond 2^53. */
 static bool is_exact(const char *digits, double value) {
     char exact[DBL_MAX_10_EXP + 3]; /* sign, digits, NUL */
     return isfinite(value) && snprintf(exact, sizeof exact, "%.0f", value) > 0 && strcmp(exact, digits) == 0;
@@ -314,7 +315,7 @@ static qrun_status close_keys(parser *p, size_t first) {
     qsort(keys, n, sizeof *keys, compare_keys);
     for (size_t i = 1; i < n; i++) {
         if (keys[i].hash == keys[i - 1].hash && strcmp(keys[i].name, keys[i - 1].name) == 0) {
-            return fail_at(p, keys[i].offset, "key \"%.200s\" is there twice in one object", keys[i].name);
+            return fail_at(p, keys[i].offset, "key \"%.200s\" occurs twice in one object", keys[i].name);
         }
     }
     return QRUN_OK;
@@ -354,7 +355,7 @@ static void append_item(cJSON *parent, cJSON *item) {
     parent->child->prev = item;
 }
 
-/* The items of an array or object with p->at behind its opening bracket, up to and including the closing one. */
+/* The items of an array or object with p->at after its opening bracket, up to and including the closing one. */
 static qrun_status read_items(parser *p, cJSON *parent, char closing) {
     const bool is_object = closing == '}';
     skip_space(p);

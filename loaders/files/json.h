@@ -23,8 +23,8 @@ enum { QR_JSON_MAX_DEPTH = 128 };
  * qr_alloc. */
 qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
 
-/* The same for text that came as a line or an argument: messages name the place in words ("line 12, column 3: …"), and
- * the line within the text only where there are several. */
+/* The same for text that came as a line or an argument: messages name the position in words ("line 12, column 3: …"),
+ * and the line within the text only where there are several. */
 qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
 
 /* The same for a file; what = path. Refuses more than max_bytes. */

@@ -3,10 +3,10 @@
 #include <string.h>
 
 /* Offsets in the text: of the name (or the space before it), of the value (one past the colon), and of the comma or
- * brace behind it. */
-typedef struct member_place {
+ * brace after it. */
+typedef struct member_range {
     size_t name, value, end;
-} member_place;
+} member_range;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -15,8 +15,8 @@ static size_t skip_space(const char *text, size_t at) {
     return at;
 }
 
-/* The position behind the value at `at`, which is inside an object: where its comma or brace stands. The text is known
- * to be well-formed. */
+/* The position of the comma or brace after the value at `at`, which is inside an object. The text is known to be
+ * well-formed. */
 static size_t skip_value(const char *text, size_t at) {
     int depth = 0;
     for (bool quoted = false;; at++) {
@@ -39,14 +39,14 @@ static size_t skip_value(const char *text, size_t at) {
     }
 }
 
-static member_place find_place(const char *text, int index) {
+static member_range find_member(const char *text, int index) {
     size_t at = skip_space(text, 0) + 1; /* past the brace */
     for (int i = 0;; i++) {
-        member_place place = {.name = at};
-        place.value = skip_value(text, at) + 1;
-        place.end = skip_value(text, place.value);
-        if (i == index) { return place; }
-        at = place.end + 1;
+        member_range range = {.name = at};
+        range.value = skip_value(text, at) + 1;
+        range.end = skip_value(text, range.value);
+        if (i == index) { return range; }
+        at = range.end + 1;
     }
 }
 
@@ -63,22 +63,22 @@ static size_t last_brace(const char *text, size_t n_bytes) {
     return n_bytes - 1;
 }
 
-static void replace_member(const char *text, size_t n_bytes, const member_place *place, const char *value,
+static void replace_member(const char *text, size_t n_bytes, const member_range *range, const char *value,
                            qr_buffer *out) {
-    qr_buffer_append(out, text, place->value);
+    qr_buffer_append(out, text, range->value);
     qr_buffer_append_char(out, ' ');
     qr_buffer_append_text(out, value);
-    size_t end = place->end;
+    size_t end = range->end;
     while (is_space(text[end - 1])) { end--; }
     qr_buffer_append(out, text + end, n_bytes - end);
 }
 
-/* With the comma behind the member, or else the one before it. */
-static void remove_member(const char *text, size_t n_bytes, const member_place *place, qr_buffer *out) {
-    const bool is_last = text[place->end] == '}';
-    const bool is_only = is_last && text[place->name - 1] == '{';
-    qr_buffer_append(out, text, is_last && !is_only ? place->name - 1 : place->name);
-    size_t rest = is_last ? place->end : place->end + 1;
+/* With the comma after the member, or else the one before it. */
+static void remove_member(const char *text, size_t n_bytes, const member_range *range, qr_buffer *out) {
+    const bool is_last = text[range->end] == '}';
+    const bool is_only = is_last && text[range->name - 1] == '{';
+    qr_buffer_append(out, text, is_last && !is_only ? range->name - 1 : range->name);
+    size_t rest = is_last ? range->end : range->end + 1;
     while (is_last && !is_only && is_space(text[rest - 1])) { rest--; } /* the brace keeps its line */
     qr_buffer_append(out, text + rest, n_bytes - rest);
 }
@@ -104,11 +104,11 @@ qrun_status qr_json_edit_set(const char *text, size_t n_bytes, const char *what,
     if (status != QRUN_OK) { goto out; }
     if (!cJSON_IsObject(root)) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", what)); }
     const int index = member_index(root, key);
-    const member_place place = index >= 0 ? find_place(text, index) : (member_place){0};
+    const member_range range = index >= 0 ? find_member(text, index) : (member_range){0};
     if (index >= 0 && value != NULL) {
-        replace_member(text, n_bytes, &place, value, out);
+        replace_member(text, n_bytes, &range, value, out);
     } else if (index >= 0) {
-        remove_member(text, n_bytes, &place, out);
+        remove_member(text, n_bytes, &range, out);
     } else if (value != NULL) {
         add_member(text, n_bytes, qr_json_first(root) == NULL, key, value, out);
     } else {
@@ -127,8 +127,8 @@ qrun_status qr_json_edit_find(const char *text, size_t n_bytes, const char *what
     QR_RETURN_IF_ERROR(qr_json_parse(text, n_bytes, what, &root, err));
     const int index = cJSON_IsObject(root) ? member_index(root, key) : -1;
     if (index >= 0) {
-        const member_place place = find_place(text, index);
-        *begin = place.value, *end = place.end;
+        const member_range range = find_member(text, index);
+        *begin = range.value, *end = range.end;
     }
     qr_json_free(root);
     return QRUN_OK;

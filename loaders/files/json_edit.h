@@ -12,8 +12,8 @@
 qrun_status qr_json_edit_set(const char *text, size_t n_bytes, const char *what, const char *key, const char *value,
                              qr_buffer *out, qr_error *err);
 
-/* Where the value of the member `key` stands: text[*begin, *end), spaces around it included. *begin = *end = 0 when
- * there is none or the text is no object. The text is checked as above. */
+/* The range of the value of the member `key`: text[*begin, *end), spaces around it included. *begin = *end = 0 when
+ * there is none or the text is not an object. The text is checked as above. */
 qrun_status qr_json_edit_find(const char *text, size_t n_bytes, const char *what, const char *key, size_t *begin,
                               size_t *end, qr_error *err);
 

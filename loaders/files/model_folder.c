@@ -43,7 +43,7 @@ static bool has_file_ending(const char *folder, const char *ending) {
     return found;
 }
 
-/* There are no safetensors: says what there is instead. */
+/* The folder has no safetensors: the error says what it has instead. */
 static qrun_status explain_missing_weights(const char *folder, qr_error *err) {
     if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
     if (has_file_ending(folder, ".bin") || has_file_ending(folder, ".pt") || has_file_ending(folder, ".pth")) {
@@ -127,7 +127,7 @@ static bool append_variable(const char *name, qr_buffer *path) {
 static char *cache_folder(void) {
     static const struct {
         const char *variable, *below;
-    } places[] = {
+    } variables[] = {
         {"HF_HUB_CACHE", ""},
         {"HUGGINGFACE_HUB_CACHE", ""},
         {"HF_HOME", "/hub"},
@@ -135,9 +135,9 @@ static char *cache_folder(void) {
         {"HOME", "/.cache/huggingface/hub"},
     };
     qr_buffer path = {0};
-    for (size_t i = 0; i < QR_COUNT_OF(places); i++) {
-        if (!append_variable(places[i].variable, &path)) { continue; }
-        qr_buffer_append_text(&path, places[i].below);
+    for (size_t i = 0; i < QR_COUNT_OF(variables); i++) {
+        if (!append_variable(variables[i].variable, &path)) { continue; }
+        qr_buffer_append_text(&path, variables[i].below);
         return qr_buffer_take(&path);
     }
     qr_buffer_append_text(&path, ".cache/huggingface/hub");

@@ -13,7 +13,7 @@
 
 enum { LENGTH_BYTES = 8 };
 static const size_t MAX_INDEX_BYTES = 100000000;
-static const double MAX_EXACT_INTEGER = 9007199254740992.0; /* 2^53, what the JSON reader lets through */
+static const double MAX_EXACT_INTEGER = 9007199254740992.0; /* 2^53, the largest that the JSON reader accepts */
 
 typedef struct mapped_shard {
     char *path;
@@ -69,7 +69,7 @@ static qrun_status read_shape(const mapped_shard *s, const qr_json *shape, qr_sa
     return QRUN_OK;
 }
 
-/* Places the tensor in the data; the ranges of all of them together are checked later. */
+/* Finds the tensor's bytes; check_coverage looks at the ranges of all tensors together. */
 static qrun_status read_offsets(const mapped_shard *s, const qr_json *offsets, qr_safetensors_tensor *tensor,
                                 qr_error *err) {
     const qr_json *first = cJSON_IsArray(offsets) ? qr_json_first(offsets) : NULL;
@@ -225,14 +225,14 @@ static qrun_status sort_names(qr_safetensors *file, qr_error *err) {
     for (size_t i = 1; i < file->n_tensors; i++) {
         const qr_safetensors_tensor *a = file->by_name[i - 1], *b = file->by_name[i];
         if (strcmp(a->name, b->name) == 0) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" is there twice, also in %s",
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" occurs twice, also in %s",
                            file->shards[a->shard].path, a->name, file->shards[b->shard].path);
         }
     }
     return QRUN_OK;
 }
 
-/* A shard must lie beside its index, whatever the index says. */
+/* A shard must be in the folder of its index, whatever the index says. */
 static bool is_plain_file_name(const char *name) {
     return strlen(name) < 256 && strpbrk(name, "/\\") == NULL && qr_ends_with(name, ".safetensors");
 }

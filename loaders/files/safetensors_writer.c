@@ -1,5 +1,5 @@
-/* A shard is renamed into place when its last byte is there; the index, without which the shards are no model, comes
- * last. */
+/* A shard gets its name when its last byte is written. The index comes last, because without it the shards are not a
+ * model. */
 #include "loaders/files/safetensors_writer.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct qr_safetensors_writer {
     size_t n_shards;
     int64_t total_bytes;
     size_t next;          /* tensor being written */
-    size_t next_bytes;    /* bytes of it that are there */
+    size_t next_bytes;    /* bytes of it that are written */
     size_t n_shards_done; /* shards with their final names */
     bool shard_open;
     qr_file_writer file;
@@ -41,7 +41,7 @@ static int dtype_rank(qr_dtype dtype) {
                                      QR_DTYPE_I8,   QR_DTYPE_F8_E5M2, QR_DTYPE_F8_E4M3, QR_DTYPE_F8_E8M0, QR_DTYPE_I16,
                                      QR_DTYPE_U16,  QR_DTYPE_F16,     QR_DTYPE_BF16,    QR_DTYPE_I32,     QR_DTYPE_U32,
                                      QR_DTYPE_F32,  QR_DTYPE_C64,     QR_DTYPE_F64,     QR_DTYPE_I64,     QR_DTYPE_U64};
-    _Static_assert(sizeof order / sizeof order[0] == QR_DTYPE_COUNT, "a dtype has no place in the order");
+    _Static_assert(sizeof order / sizeof order[0] == QR_DTYPE_COUNT, "a dtype is missing in the order");
     for (int i = 0; i < (int)QR_COUNT_OF(order); i++) {
         if (order[i] == dtype) { return i; }
     }
@@ -248,7 +248,7 @@ const qr_safetensors_spec *qr_safetensors_writer_next(const qr_safetensors_write
 
 qrun_status qr_safetensors_writer_write(qr_safetensors_writer *w, const void *bytes, size_t n_bytes, qr_error *err) {
     if (w->next == w->n_tensors) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: every tensor is complete already", w->folder);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: every tensor is already complete", w->folder);
     }
     const planned_tensor *tensor = &w->tensors[w->next];
     if (n_bytes > tensor->n_bytes - w->next_bytes) {

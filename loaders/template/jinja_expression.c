@@ -42,7 +42,7 @@ static qr_jinja_node *parse_argument(qr_jinja_parser *p) {
     return node;
 }
 
-/* Behind "(": arguments and the ")". */
+/* After "(": arguments and the ")". */
 static qr_jinja_node *parse_arguments(qr_jinja_parser *p) {
     qr_jinja_node *first = NULL, **tail = &first;
     int order = 0; /* positional, then *, keywords, then ** */
@@ -69,7 +69,7 @@ static qr_jinja_node *parse_call(qr_jinja_parser *p, qr_jinja_node *callee) {
     return node;
 }
 
-/* The name behind "|" or "is"; dotted names are joined as they stand. */
+/* The name after "|" or "is"; a dotted name is one name. */
 static qr_jinja_value parse_dotted_name(qr_jinja_parser *p, const char *expected) {
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) {
         (void)qr_jinja_unexpected(p, expected);
@@ -149,7 +149,7 @@ static qr_jinja_node *parse_test(qr_jinja_parser *p, qr_jinja_node *input) {
 
 /* --- primaries --- */
 
-/* [a:b:c] or an index, behind "[". */
+/* [a:b:c] or an index, after "[". */
 static qr_jinja_node *parse_subscripted(qr_jinja_parser *p) {
     qr_jinja_node *start = qr_jinja_at_operator(p, ':') ? NULL : qr_jinja_parse_expression(p);
     if (!qr_jinja_skip_operator(p, ':')) { return start; }
@@ -164,7 +164,7 @@ static qr_jinja_node *parse_subscripted(qr_jinja_parser *p) {
     return slice;
 }
 
-/* Behind "[": a[x], a[x:y] or a[x, y]; a[] is a[()]. */
+/* After "[": a[x], a[x:y] or a[x, y]; a[] is a[()]. */
 static qr_jinja_node *parse_subscript(qr_jinja_parser *p, qr_jinja_node *object) {
     qr_jinja_node *first = NULL, **tail = &first;
     while (!qr_jinja_failed(p->run) && !qr_jinja_skip_operator(p, ']')) {
@@ -185,7 +185,7 @@ static qr_jinja_node *parse_subscript(qr_jinja_parser *p, qr_jinja_node *object)
 
 static qr_jinja_node *parse_int(qr_jinja_parser *p, const qr_jinja_token *token);
 
-/* Behind ".": a name or a number. */
+/* After ".": a name or a number. */
 static qr_jinja_node *parse_attribute(qr_jinja_parser *p, qr_jinja_node *object) {
     if (qr_jinja_peek(p)->kind == QR_JINJA_TOKEN_INT) {
         qr_jinja_node *key = parse_int(p, qr_jinja_next(p));

@@ -77,7 +77,7 @@ static void append_number(qr_jinja_builder *builder, qr_jinja_value value) {
     }
 }
 
-/* Keys that are no strings become strings. */
+/* Keys of other types become strings. */
 static void append_key(qr_jinja_builder *builder, qr_jinja_value key, bool ensure_ascii) {
     if (key.type == QR_JINJA_STRING) {
         append_json_string(builder, key.string, ensure_ascii);
@@ -95,7 +95,7 @@ static void append_key(qr_jinja_builder *builder, qr_jinja_value key, bool ensur
     }
 }
 
-/* The entries' numbers in the order of their keys. */
+/* The indices of the entries in the order of their keys. */
 static qr_jinja_list *key_order(qr_jinja_run *run, const qr_jinja_dict *dict, bool sorted) {
     qr_jinja_list *order = qr_jinja_list_create(run, dict->n_entries),
                   *keys = qr_jinja_list_create(run, dict->n_entries);

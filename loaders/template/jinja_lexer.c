@@ -185,7 +185,7 @@ static bool read_code_point(lexer *lx, const char *text, size_t size, uint32_t *
     return true;
 }
 
-/* One escape after a backslash; text[0] is the character behind it. */
+/* One escape after a backslash; text[0] is the character after it. */
 static bool decode_escape(lexer *lx, qr_jinja_builder *out, const char *text, size_t size, size_t *used) {
     static const char letters[] = "abfnrtv\\'\"";
     static const char values[] = "\a\b\f\n\r\t\v\\'\"";
@@ -274,7 +274,7 @@ static bool lex_operator(lexer *lx, char *open, size_t *n_open) {
     return add(lx, (qr_jinja_token){.kind = QR_JINJA_TOKEN_OPERATOR, .line = lx->line, .op = c});
 }
 
-/* From behind "{{" or "{%" to behind its end, which counts only where no bracket is open. */
+/* From after "{{" or "{%" to after its end, which counts only where no bracket is open. */
 static bool lex_code(lexer *lx, bool is_print) {
     const char *end = is_print ? "}}" : "%}";
     char open[QR_JINJA_MAX_DEPTH];

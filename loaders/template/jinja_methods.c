@@ -45,7 +45,7 @@ static qr_jinja_value string_strip(qr_jinja_run *run, const qr_jinja_invocation 
 
 /* --- splitting and joining --- */
 
-/* The next run of characters that are no space, from *at on; false at the end. */
+/* The next run of characters other than space, from *at on; false at the end. */
 static bool next_word(const qr_jinja_string *text, size_t *at, size_t *start, size_t *end) {
     uint32_t c;
     size_t length;
@@ -95,7 +95,7 @@ static void reverse(qr_jinja_list *list) {
     }
 }
 
-/* From the right, at most `limit` cuts: separators are sought backwards, so that overlapping ones count as in Python.
+/* From the right, at most `limit` cuts: separators are searched backwards, so that overlapping ones count as in Python.
  */
 static qr_jinja_list *split_from_right(qr_jinja_run *run, const qr_jinja_string *text, const qr_jinja_string *separator,
                                        int64_t limit) {
@@ -116,7 +116,7 @@ static qr_jinja_list *split_from_right(qr_jinja_run *run, const qr_jinja_string 
     return parts;
 }
 
-/* The last `limit` words, and what is left of them as it stands. */
+/* The last `limit` words, and before them what is to their left, unchanged. */
 static qr_jinja_list *split_words_from_right(qr_jinja_run *run, const qr_jinja_string *text, int64_t limit) {
     qr_jinja_list *words = split_words(run, text, -1);
     if (qr_jinja_failed(run) || limit < 0 || (int64_t)words->n_items <= limit) { return words; }

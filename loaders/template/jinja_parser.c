@@ -166,23 +166,23 @@ static qr_jinja_node *parse_block(qr_jinja_parser *p, const char *end, const cha
     return expect_tag_end(p) ? body : NULL;
 }
 
-/* Behind "if" or "elif". */
+/* After "if" or "elif". */
 static qr_jinja_node *parse_if(qr_jinja_parser *p) {
-    qr_jinja_node *first = NULL, **place = &first;
+    qr_jinja_node *first = NULL, **slot = &first;
     p->n_conditions++;
     for (bool more = true; more && !qr_jinja_failed(p->run);) {
         qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_IF);
         if (node == NULL) { break; }
         const int line = node->line;
-        *place = node;
-        place = &node->else_body;
+        *slot = node;
+        slot = &node->else_body;
         node->a = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_NO_CONDITIONAL);
         if (!expect_tag_end(p)) { break; }
         node->body = parse_body(p, "elif else endif", "if", line);
         if (qr_jinja_failed(p->run)) { break; }
         node->flag = more = qr_jinja_skip_name(p, "elif");
         if (!more && qr_jinja_skip_name(p, "else")) {
-            *place = parse_block(p, "endif", "if");
+            *slot = parse_block(p, "endif", "if");
         } else if (qr_jinja_skip_name(p, "endif")) {
             (void)expect_tag_end(p);
         }

@@ -8,8 +8,8 @@ typedef struct qr_jinja_parser {
     qr_jinja_run *run;
     const qr_jinja_token *tokens; /* the last one is QR_JINJA_TOKEN_END */
     size_t at;
-    int n_loops;      /* open around this place, up to the macro */
-    int n_conditions; /* {% if %} around this place: an unknown filter or test there fails only when it is reached */
+    int n_loops;      /* open around this position, up to the macro */
+    int n_conditions; /* {% if %} around this position: an unknown filter or test there fails only when it is reached */
     unsigned uses;    /* QR_JINJA_USES_… seen since the macro began */
 } qr_jinja_parser;
 

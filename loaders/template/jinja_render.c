@@ -109,8 +109,8 @@ static qr_jinja_list *filter_items(qr_jinja_run *run, const qr_jinja_node *node,
     return kept;
 }
 
-/* The iterations of a loop over items that are already there. One scope serves them all: what a body sets is gone in
- * the next one. */
+/* The iterations of a loop over given items. They share one scope, which is cleared before each:
+ * what a body sets is gone in the next one. */
 static void render_iterations(qr_jinja_run *run, const qr_jinja_node *node, qr_jinja_loop *loop) {
     static const char name[] = "loop";
     const qr_jinja_value loop_name = qr_jinja_lend(run, name, sizeof name - 1);
@@ -188,7 +188,7 @@ static bool is_parameter(const qr_jinja_macro *macro, const qr_jinja_string *nam
     return false;
 }
 
-/* varargs, kwargs and caller exist where the body speaks of them; arguments with no place to go are an error. */
+/* varargs, kwargs and caller exist where the body uses them; arguments that nothing takes are an error. */
 static void bind_rest(qr_jinja_run *run, const qr_jinja_macro *macro, const qr_jinja_args *args, size_t n_positional) {
     const unsigned uses = macro->node->uses;
     qr_jinja_dict *names = run->scope->names;

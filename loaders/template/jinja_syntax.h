@@ -29,7 +29,7 @@ typedef struct qr_jinja_token {
     size_t size;
 } qr_jinja_token;
 
-/* Expressions and statements. What a, b, c, list and names hold is said beside each kind; [x] is optional. */
+/* Expressions and statements. What a, b, c, list and names hold is said at each kind; [x] is optional. */
 typedef enum qr_jinja_kind {
     /* expressions */
     QR_JINJA_CONSTANT,    /* value */

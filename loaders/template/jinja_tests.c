@@ -1,4 +1,4 @@
-/* Tests: what may stand behind "is". */
+/* Tests: what may follow "is". */
 #include <string.h>
 
 #include "base/sizes.h"

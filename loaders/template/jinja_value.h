@@ -16,7 +16,7 @@
 
 typedef struct qr_jinja_chunk qr_jinja_chunk;
 
-/* Memory that is taken piece by piece and given back at once. */
+/* Memory that is taken piece by piece and freed at once. */
 typedef struct qr_jinja_arena {
     qr_jinja_chunk *newest;
     size_t n_bytes; /* taken from the heap so far */
@@ -90,7 +90,7 @@ struct qr_jinja_list {
     size_t n_items;
     size_t capacity;
     size_t cursor;    /* iterators and cyclers: the next item; joiners: 1 after the first use */
-    const char *kind; /* how repr names it where it is no list or tuple, for example "dict_keys" */
+    const char *kind; /* how repr names it where it is not a list or tuple, for example "dict_keys" */
     bool is_group;    /* a tuple of groupby: has .grouper and .list */
 };
 
@@ -121,11 +121,11 @@ typedef enum qr_jinja_absence_reason {
 /* What a use of an undefined value says. */
 struct qr_jinja_absence {
     qr_jinja_absence_reason reason;
-    const char *owner; /* type name of the object it was sought in */
+    const char *owner; /* type name of the object that lacks it */
     qr_jinja_value key;
 };
 
-/* Limits on one rendering, so that no template can run for ever or fill the machine. */
+/* Limits on one rendering, so that no template can run without end or fill the memory. */
 enum {
     QR_JINJA_MAX_DEPTH = 300,              /* nested evaluations, macro calls and nested values */
     QR_JINJA_MAX_STEPS = 20 * 1000 * 1000, /* evaluations, and one per 64 bytes or per item that a step walks over */

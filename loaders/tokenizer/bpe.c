@@ -52,7 +52,7 @@ static void push_candidate(qr_encode_work *work, int32_t left) {
 
 /* --- symbols ------------------------------------------------------------------------------------------------------ */
 
-/* Rewrites the character as the vocabulary spells it at this place of the word. */
+/* Rewrites the character as the vocabulary spells it at this position of the word. */
 static void add_affixes(const qr_bpe *bpe, qr_buffer *word, bool is_first, bool is_last, const char **text,
                         size_t *n_bytes) {
     if ((is_first || bpe->prefix == NULL) && (!is_last || bpe->suffix == NULL)) { return; }

@@ -1,5 +1,5 @@
 /* SentencePiece's precompiled character map, as the `tokenizers` library applies it: by grapheme cluster where one is
- * short and maps, else by character, each replaced by what its shortest mapped prefix stands for.
+ * short and maps, else by character, each replaced by what its shortest mapped prefix maps to.
  *
  * Bytes: u32 size of the trie, the trie (a Darts double array of little-endian u32 units), the replacements, each ended
  * by NUL; all of it in base64. */

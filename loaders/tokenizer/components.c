@@ -253,7 +253,7 @@ static qrun_status check_id(component_reader *reader, const qr_json *json, int32
     size_t n;
     QR_RETURN_IF_ERROR(qr_tokenizer_json_id(json, reader->tokenizer->n_ids - 1, id, reader->what, reader->err));
     if (qr_tokenizer_token(reader->tokenizer, *id, &n) == NULL) {
-        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the post-processor adds the id %d, which is no token",
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the post-processor adds the id %d, which is not a token",
                        reader->what, (int)*id);
     }
     return QRUN_OK;

@@ -266,7 +266,7 @@ void qr_token_stream_free(qr_token_stream *stream) {
     *stream = (qr_token_stream){0};
 }
 
-/* What the decoders are given for an id; NULL where the id is no token. */
+/* What the decoders are given for an id; NULL where the id is not a token. */
 static const char *decoder_input(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
     const int32_t index = id >= 0 && id < tokenizer->n_ids ? tokenizer->added_of_id[id] : -1;
     if (index < 0 || tokenizer->added[index].decoded == NULL) { return qr_tokenizer_token(tokenizer, id, n_bytes); }
@@ -279,8 +279,8 @@ qrun_status qr_token_stream_push(qr_token_stream *stream, int32_t id, qr_buffer 
     size_t n_bytes = 0;
     const char *text = decoder_input(stream->tokenizer, id, &n_bytes);
     if (text == NULL) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "the id %d is no token of this tokenizer (ids are below %d)", (int)id,
-                       (int)stream->tokenizer->n_ids);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "the id %d is not a token of this tokenizer (ids are below %d)",
+                       (int)id, (int)stream->tokenizer->n_ids);
     }
     if (stream->skip_special && qr_tokenizer_is_special(stream->tokenizer, id)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(stage_text(&run, 0, text, n_bytes));

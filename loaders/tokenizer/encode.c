@@ -59,7 +59,7 @@ static qrun_status encode_word_level(qr_encode_work *work, const char *text, siz
     if (id < 0) { id = work->tokenizer->model_unk_id; }
     if (id < 0) {
         return qr_fail(work->err, QRUN_ERROR_INPUT,
-                       "the text has a word that the WordLevel vocabulary lacks, and its unk_token is no token");
+                       "the text has a word that the WordLevel vocabulary lacks, and its unk_token is not a token");
     }
     return qr_tokens_push(work->out, id, work->err);
 }

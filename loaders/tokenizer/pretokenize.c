@@ -41,7 +41,7 @@ static qrun_status find_by_character(qr_encode_work *work, const qr_pretokenizer
 
 static qrun_status find_by_pattern(qr_encode_work *work, const qr_pretokenizer *step, const char *text,
                                    const qr_piece *piece) {
-    /* The piece is the whole subject: what lies beside it is invisible to lookarounds. */
+    /* The piece is the whole subject: lookarounds do not see what is around it. */
     qr_pattern_search search = qr_pattern_search_in(text + piece->start, piece->end - piece->start, &step->pattern,
                                                     work->tokenizer, &work->match);
     size_t start, end, copied = 0;

@@ -61,7 +61,7 @@ void qr_tokenizer_destroy(qr_tokenizer *tokenizer) {
 
 /* --- the folder's other files ------------------------------------------------------------------------------------- */
 
-/* "bos_token": "<s>" or {"content": "<s>", …}; a text that is no token leaves *id alone. */
+/* "bos_token": "<s>" or {"content": "<s>", …}; a text that is not a token leaves *id unchanged. */
 static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *config, const char *key, int32_t *id) {
     const qr_json *value = qr_json_get(config, key);
     if (cJSON_IsObject(value)) { value = qr_json_get(value, "content"); }

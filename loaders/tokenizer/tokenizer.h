@@ -59,7 +59,7 @@ qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text,
                                 const qr_encode_options *options, qr_tokens *tokens, qr_error *err);
 
 /* Appends the text of ids[0, n) to *out. With skip_special, special tokens leave nothing: all of them, also those with
- * `normalized`, which the `tokenizers` library since 0.22 leaves in. An id that is no token is an error. */
+ * `normalized`, which the `tokenizers` library since 0.22 leaves in. An id that is not a token is an error. */
 qrun_status qr_tokenizer_decode(const qr_tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special,
                                 qr_buffer *out, qr_error *err);
 
@@ -91,10 +91,10 @@ void qr_token_stream_free(qr_token_stream *stream);
 
 /* One more than the largest id; ids without a token may lie below it. */
 int32_t qr_tokenizer_vocab_size(const qr_tokenizer *tokenizer);
-/* The id of a token's text as it stands in the file; −1 where there is none. */
+/* The id of a token's text as the file has it; −1 where there is none. */
 int32_t qr_tokenizer_id(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes);
-/* The token's text as it stands in the file (byte-level tokens in their printable alphabet), not NUL-terminated, lent
- * from the tokenizer; NULL where the id is no token. */
+/* The token's text as the file has it (byte-level tokens in their printable alphabet), not NUL-terminated, lent
+ * from the tokenizer; NULL where the id is not a token. */
 const char *qr_tokenizer_token(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 bool qr_tokenizer_is_special(const qr_tokenizer *tokenizer, int32_t id);
 

@@ -34,7 +34,7 @@ static qrun_status extend_paths(qr_encode_work *work, const char *text, size_t n
     return QRUN_OK;
 }
 
-/* The ids of one piece of the path: text that is no token is spelled in bytes or is unknown. */
+/* The ids of one piece of the path: text that is not a token is spelled in bytes or is unknown. */
 static qrun_status push_piece(qr_encode_work *work, const char *text, size_t n_bytes) {
     const int32_t id = qr_vocab_find(&work->tokenizer->vocab, text, n_bytes);
     if (id >= 0) { return qr_tokens_push(work->out, id, work->err); }

@@ -101,7 +101,7 @@ while ! grep -q '"step"' "$work/busy.out" 2>/dev/null && [ $tries -lt 1000 ]; do
     sleep 0.02
     tries=$((tries + 1))
 done
-refused 3 "another run is at work" --data "$work/train.jsonl" --out "$work/busy"
+refused 3 "another run is using this folder" --data "$work/train.jsonl" --out "$work/busy"
 kill -TERM $(pgrep -P "$first") 2>/dev/null || kill -TERM "$first"
 wait "$first"
 

@@ -142,35 +142,36 @@ static void test_ends_of_turns(void) {
 }
 
 static void test_bad_files(void) {
-    expect("", true, ": is empty; one example per line is wanted");
-    expect(" \n\r\n", true, ": is empty; one example per line is wanted");
+    expect("", true, ": is empty; give one example per line");
+    expect(" \n\r\n", true, ": is empty; give one example per line");
     expect("[]", true, ": holds no examples");
     expect("[{'text':'a'} {'text':'b'}]", true, ":1: ',' or ']' should be here, between the examples of the array");
     expect("[{'text':'a'},\n{'text':", true, ":2: the array is not closed; was the file cut off?");
     expect("[{'text':'a'},", true, ":1: the array is not closed; was the file cut off?");
     expect("[{'text':'a'}", true, ":1: the array is not closed; was the file cut off?");
-    expect("[{'text':'a'}]\n x", true, ":2: text behind the end of the array");
+    expect("[{'text':'a'}]\n x", true, ":2: text after the end of the array");
     expect("[{'text':'a'},\n{'text':b}]", true,
            ":2:9: 'b' where a value should be; `skip_bad` leaves such examples out");
     expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'question':'b'}\n", true,
-           ":2: is of no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
+           ":2: has no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
            "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" "
            "(ShareGPT), "
            "or with \"text\"; `skip_bad` leaves such examples out");
-    expect("{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
-           ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put them in "
-           "files of their own; `skip_bad` leaves such examples out");
+    expect(
+        "{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
+        ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put each format "
+        "in its own file; `skip_bad` leaves such examples out");
     expect("{'text':7}", true, ":1: \"text\" should be a text; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'text':'a','text':'b'}", true,
-           ":2:13: key \"text\" is there twice in one object; `skip_bad` leaves such examples out");
+           ":2:13: key \"text\" occurs twice in one object; `skip_bad` leaves such examples out");
     expect("{'text':'\xFF'}", true, ":1:10: byte 0xff is not valid UTF-8 here; `skip_bad` leaves such examples out");
     expect("{'messages':{}}", true,
            ":1: \"messages\" should be a list of messages; `skip_bad` leaves such examples out");
-    expect("{'messages':[]}", true, ":1: there are no messages in it; `skip_bad` leaves such examples out");
+    expect("{'messages':[]}", true, ":1: it has no messages; `skip_bad` leaves such examples out");
     expect("{'messages':[{'role':'user','content':'a'}]}", false,
            ":1: the examples are messages, and the model has no chat template; give them as prompt and completion, or "
-           "put a chat_template.jinja beside the model");
+           "put a chat_template.jinja into the model's folder");
     expect("{'messages':[{'role':'tool','content':'a'}]}", true,
            ":1: the roles are system, user and assistant, not tool; `skip_bad` leaves such examples out");
 }
@@ -179,7 +180,7 @@ static void test_binary_and_missing_files(void) {
     const temporary_folder folder = temporary_create();
     qr_buffer shown = {0};
     show_all(&folder, temporary_write(&folder, "b", "ab\0c", 4), 16, true, true, &shown, NULL);
-    CHECK(shown.data != NULL && strstr(shown.data, "is no text: it holds zero bytes") != NULL);
+    CHECK(shown.data != NULL && strstr(shown.data, "is not text: it holds zero bytes") != NULL);
     qr_buffer_clear(&shown);
     show_all(&folder, temporary_write(&folder, "p", "PAR1\x15\0\x15", 7), 16, true, true, &shown, NULL);
     CHECK(shown.data != NULL && strstr(shown.data, "is a Parquet file; write its rows as JSON Lines") != NULL);

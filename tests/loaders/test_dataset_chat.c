@@ -176,14 +176,14 @@ static void test_no_generation_prompt(void) {
            "<user>2+2<e>[<assistant><t>ab</t>4<e>]<user>3+3<e>[<assistant><t>cd</t>6<e>]");
 }
 
-/* What is said twice, reversed or changed by what follows cannot be told apart, and is not guessed at. */
+/* What is said twice, reversed or changed by what follows cannot be located, and is not guessed. */
 static void test_refused(void) {
     static const char refusal[] =
-        "what the assistant wrote in message 2 cannot be told apart in what the chat template makes of the "
+        "what the assistant wrote in message 2 cannot be found in what the chat template makes of the "
         "conversation; give this example as prompt and completion";
     expect("{% for m in messages | reverse %}{{ m.content }}{{ m.content }};{% endfor %}", TURNS, refusal);
     expect("{{ messages | length }}{% for m in messages %}{{ m.content | length }};{% endfor %}", TURNS, refusal);
-    expect("{{ messages | tojson }}", "[]", "there are no messages in it");
+    expect("{{ messages | tojson }}", "[]", "it has no messages");
     expect("x", "[{'content':'a'}]", "message 1 has no \"role\" that is a text");
     expect("{{ raise_exception('no') }}", TURNS, "no");
 }

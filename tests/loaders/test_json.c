@@ -77,8 +77,8 @@ static void test_refusals_say_where(void) {
     } cases[] = {
         {"", "t:1:1: the text ends where a value should be"},
         {"[1,\n 2,]", "t:2:4: ']' where a value should be"},
-        {"{\"a\": 1,\n\"b\": 2, \"a\": 3}", "t:2:9: key \"a\" is there twice in one object"},
-        {"{\"ab\": 1, \"\\u0061b\": 3}", "t:1:11: key \"ab\" is there twice in one object"},
+        {"{\"a\": 1,\n\"b\": 2, \"a\": 3}", "t:2:9: key \"a\" occurs twice in one object"},
+        {"{\"ab\": 1, \"\\u0061b\": 3}", "t:1:11: key \"ab\" occurs twice in one object"},
         {"[\"\xE2\x82\xAC\", \"\\ud800x\"]", "t:1:8: \\ud800 is half of a surrogate pair"},
         {"\"\\ude00\"", "t:1:2: \\ude00 is half of a surrogate pair"},
         {"\"\\ude00\\udc00\"", "t:1:2: \\ude00 is half of a surrogate pair"},

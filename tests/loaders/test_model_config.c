@@ -327,7 +327,7 @@ static void test_refusals(void) {
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':[1],'long_factor':[1]}}",
          QRUN_ERROR_INPUT, "\"short_factor\" has 1 value and should have 48"},
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':['a'],'long_factor':[1]}}",
-         QRUN_ERROR_INPUT, "something else than positive numbers"},
+         QRUN_ERROR_INPUT, "something other than positive numbers"},
         {"{'model_type':'gemma2','layer_types':['full_attention']}", QRUN_ERROR_INPUT, "a list of 26 layers"},
         {"{'model_type':'gemma2','layer_types':['linear_attention']}", QRUN_ERROR_UNSUPPORTED,
          "layers of type \"linear_attention\""},

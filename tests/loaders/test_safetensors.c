@@ -92,7 +92,7 @@ static void test_refusals(void) {
          4, "\"b\" begins after bytes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
          "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-         4, "key \"a\" is there twice"},
+         4, "key \"a\" occurs twice"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,0]}}", 2, "data_offsets [2, 0]"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "needs 8 bytes by its shape and has 4"},
         {"{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "overflows"},
@@ -192,7 +192,7 @@ static void test_shards(void) {
     temporary_safetensors(&folder, "m-2.safetensors", ONE_BYTE("a"), "B", 1);
     qr_error_clear(&err);
     CHECK_INT(qr_safetensors_open(folder.path, &file, &err), QRUN_ERROR_INPUT);
-    CHECK_MSG(strstr(err.message, "tensor \"a\" is there twice") != NULL, "%s", err.message);
+    CHECK_MSG(strstr(err.message, "tensor \"a\" occurs twice") != NULL, "%s", err.message);
     temporary_remove(&folder);
 }
 

@@ -207,7 +207,7 @@ static void test_lookups(void) {
     qr_buffer out = {0};
     const int32_t bad = info.vocab_size;
     CHECK_INT(qr_tokenizer_decode(tokenizer, &bad, 1, false, &out, &err), QRUN_ERROR_ARGUMENT);
-    CHECK(strstr(err.message, "is no token") != NULL);
+    CHECK(strstr(err.message, "is not a token") != NULL);
     qr_buffer_free(&out);
     qr_tokenizer_destroy(tokenizer);
 }
