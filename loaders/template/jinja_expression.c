@@ -9,8 +9,7 @@ static qr_jinja_node *parse_conditional(qr_jinja_parser *p, bool allows_conditio
 static qr_jinja_node *parse_unary(qr_jinja_parser *p, bool with_filters);
 
 static qr_jinja_node *make_binary(qr_jinja_parser *p, qr_jinja_kind kind, int op, qr_jinja_node *a, qr_jinja_node *b) {
-    qr_jinja_node *node = qr_jinja_failed(p->run) ? NULL : qr_jinja_new_node(p, kind);
-    if (node == NULL) { return NULL; }
+    qr_jinja_node *node = qr_jinja_new_node(p, kind);
     node->op = op;
     node->a = a;
     node->b = b;
@@ -28,7 +27,6 @@ static bool more_items(qr_jinja_parser *p, bool has_some, int close, const char 
 
 static qr_jinja_node *parse_argument(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_ARGUMENT);
-    if (node == NULL) { return NULL; }
     if (qr_jinja_skip_operator(p, '*')) {
         node->kind = QR_JINJA_SPREAD;
     } else if (qr_jinja_skip_operator(p, QR_JINJA_OP('*', '*'))) {
@@ -65,7 +63,7 @@ static qr_jinja_node *parse_arguments(qr_jinja_parser *p) {
 static qr_jinja_node *parse_call(qr_jinja_parser *p, qr_jinja_node *callee) {
     (void)qr_jinja_next(p);
     qr_jinja_node *node = make_binary(p, QR_JINJA_CALL, 0, callee, NULL);
-    if (node != NULL) { node->list = parse_arguments(p); }
+    node->list = parse_arguments(p);
     return node;
 }
 
@@ -94,7 +92,6 @@ static void fail_unknown(qr_jinja_parser *p, const char *role, const qr_jinja_no
 
 static qr_jinja_node *parse_filter(qr_jinja_parser *p, qr_jinja_node *input) {
     qr_jinja_node *node = make_binary(p, QR_JINJA_FILTER, 0, input, NULL);
-    if (node == NULL) { return NULL; }
     node->value = parse_dotted_name(p, "the name of a filter");
     if (qr_jinja_failed(p->run)) { return NULL; }
     node->builtin = qr_jinja_find_filter(node->value.string->data, node->value.string->size);
@@ -131,7 +128,6 @@ static qr_jinja_node *parse_test(qr_jinja_parser *p, qr_jinja_node *input) {
     (void)qr_jinja_next(p);
     const bool negated = qr_jinja_skip_name(p, "not");
     qr_jinja_node *node = make_binary(p, QR_JINJA_TEST, 0, input, NULL);
-    if (node == NULL) { return NULL; }
     node->value = parse_dotted_name(p, "the name of a test");
     if (qr_jinja_failed(p->run)) { return NULL; }
     node->builtin = qr_jinja_find_test(node->value.string->data, node->value.string->size);
@@ -142,7 +138,7 @@ static qr_jinja_node *parse_test(qr_jinja_parser *p, qr_jinja_node *input) {
         (void)qr_jinja_error(p->run, "two tests with 'is' cannot be chained; join them with 'and'");
     } else if (at_bare_argument(p)) {
         node->list = qr_jinja_new_node(p, QR_JINJA_ARGUMENT);
-        if (node->list != NULL) { node->list->a = parse_postfix(p, parse_primary(p)); }
+        node->list->a = parse_postfix(p, parse_primary(p));
     }
     return negated ? make_binary(p, QR_JINJA_UNARY, '!', node, NULL) : node;
 }
@@ -154,7 +150,6 @@ static qr_jinja_node *parse_subscripted(qr_jinja_parser *p) {
     qr_jinja_node *start = qr_jinja_at_operator(p, ':') ? NULL : qr_jinja_parse_expression(p);
     if (!qr_jinja_skip_operator(p, ':')) { return start; }
     qr_jinja_node *slice = make_binary(p, QR_JINJA_SLICE, 0, start, NULL);
-    if (slice == NULL) { return NULL; }
     const bool has_stop =
         !qr_jinja_at_operator(p, ':') && !qr_jinja_at_operator(p, ']') && !qr_jinja_at_operator(p, ',');
     if (has_stop) { slice->b = qr_jinja_parse_expression(p); }
@@ -194,7 +189,7 @@ static qr_jinja_node *parse_attribute(qr_jinja_parser *p, qr_jinja_node *object)
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) { return qr_jinja_unexpected(p, "a name or a number"); }
     const qr_jinja_value name = qr_jinja_token_text(p, qr_jinja_next(p));
     qr_jinja_node *node = make_binary(p, QR_JINJA_ATTRIBUTE, 0, object, NULL);
-    if (node != NULL) { node->value = name; }
+    node->value = name;
     return node;
 }
 
@@ -230,7 +225,7 @@ static qr_jinja_node *parse_filters_and_tests(qr_jinja_parser *p, qr_jinja_node 
 
 static qr_jinja_node *make_constant(qr_jinja_parser *p, qr_jinja_value value) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_CONSTANT);
-    if (node != NULL) { node->value = value; }
+    node->value = value;
     return node;
 }
 
@@ -281,21 +276,19 @@ static qr_jinja_node *parse_name(qr_jinja_parser *p, const qr_jinja_token *token
     p->uses |= is_word(token, "kwargs", "kwargs") ? QR_JINJA_USES_KWARGS : 0U;
     p->uses |= is_word(token, "caller", "caller") ? QR_JINJA_USES_CALLER : 0U;
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_NAME);
-    if (node != NULL) { node->value = qr_jinja_token_text(p, token); }
+    node->value = qr_jinja_token_text(p, token);
     return node;
 }
 
 static qr_jinja_node *parse_list(qr_jinja_parser *p) {
-    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_LIST_OF), **tail = node != NULL ? &node->list : NULL;
-    while (node != NULL && more_items(p, node->list != NULL, ']', "',' or ']'")) {
-        qr_jinja_link(&tail, qr_jinja_parse_expression(p));
-    }
+    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_LIST_OF), **tail = &node->list;
+    while (more_items(p, node->list != NULL, ']', "',' or ']'")) { qr_jinja_link(&tail, qr_jinja_parse_expression(p)); }
     return node;
 }
 
 static qr_jinja_node *parse_dict(qr_jinja_parser *p) {
-    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_DICT_OF), **tail = node != NULL ? &node->list : NULL;
-    while (node != NULL && more_items(p, node->list != NULL, '}', "',' or '}'")) {
+    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_DICT_OF), **tail = &node->list;
+    while (more_items(p, node->list != NULL, '}', "',' or '}'")) {
         qr_jinja_link(&tail, qr_jinja_parse_expression(p));
         if (!qr_jinja_expect_operator(p, ':', "':'")) { break; }
         qr_jinja_link(&tail, qr_jinja_parse_expression(p));
@@ -391,8 +384,7 @@ static qr_jinja_node *parse_product(qr_jinja_parser *p) {
 static qr_jinja_node *parse_concat(qr_jinja_parser *p) {
     qr_jinja_node *first = parse_product(p);
     if (!qr_jinja_at_operator(p, '~')) { return first; }
-    qr_jinja_node *node = make_binary(p, QR_JINJA_CONCAT, 0, NULL, NULL), **tail = node != NULL ? &node->list : NULL;
-    if (node == NULL) { return NULL; }
+    qr_jinja_node *node = make_binary(p, QR_JINJA_CONCAT, 0, NULL, NULL), **tail = &node->list;
     qr_jinja_link(&tail, first);
     while (qr_jinja_skip_operator(p, '~')) { qr_jinja_link(&tail, parse_product(p)); }
     return node;
@@ -423,8 +415,7 @@ static qr_jinja_node *parse_comparison(qr_jinja_parser *p) {
     qr_jinja_node *first = parse_sum(p);
     int op = skip_comparison(p);
     if (op == 0) { return first; }
-    qr_jinja_node *node = make_binary(p, QR_JINJA_COMPARISON, 0, first, NULL),
-                  **tail = node != NULL ? &node->list : NULL;
+    qr_jinja_node *node = make_binary(p, QR_JINJA_COMPARISON, 0, first, NULL), **tail = &node->list;
     while (op != 0) {
         qr_jinja_node *operand = parse_sum(p);
         qr_jinja_link(&tail, make_binary(p, QR_JINJA_OPERAND, op, operand, NULL));
@@ -455,7 +446,7 @@ static qr_jinja_node *parse_conditional(qr_jinja_parser *p, bool allows_conditio
         qr_jinja_node *condition = parse_or(p);
         qr_jinja_node *otherwise = qr_jinja_skip_name(p, "else") ? parse_conditional(p, true) : NULL;
         node = make_binary(p, QR_JINJA_CONDITIONAL, 0, node, condition);
-        if (node != NULL) { node->c = otherwise; }
+        node->c = otherwise;
     }
     qr_jinja_leave(p->run);
     return leave_levels(p, n_levels, node);
@@ -480,7 +471,7 @@ qr_jinja_node *qr_jinja_parse_tuple(qr_jinja_parser *p, qr_jinja_tuple_form form
     if (qr_jinja_failed(p->run)) { return NULL; }
     if (!is_tuple) { return first; }
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_TUPLE_OF);
-    if (node != NULL) { node->list = first; }
+    node->list = first;
     return node;
 }
 
@@ -501,7 +492,6 @@ static qr_jinja_node *parse_target_item(qr_jinja_parser *p, bool allows_namespac
     }
     const qr_jinja_token *token = qr_jinja_next(p);
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_NAME);
-    if (node == NULL) { return NULL; }
     node->value = qr_jinja_token_text(p, token);
     if (!allows_namespace || !qr_jinja_skip_operator(p, '.')) { return node; }
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) { return qr_jinja_unexpected(p, "the name of an attribute"); }
@@ -521,6 +511,6 @@ qr_jinja_node *qr_jinja_parse_target(qr_jinja_parser *p, bool allows_namespace) 
         qr_jinja_link(&tail, parse_target_item(p, allows_namespace));
     }
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_TUPLE_OF);
-    if (node != NULL) { node->list = first; }
+    node->list = first;
     return qr_jinja_failed(p->run) ? NULL : node;
 }

@@ -83,7 +83,7 @@ bool qr_jinja_expect_operator(qr_jinja_parser *p, int op, const char *expected) 
 
 qr_jinja_node *qr_jinja_new_node(qr_jinja_parser *p, qr_jinja_kind kind) {
     qr_jinja_node *node = qr_jinja_take(p->run, sizeof *node);
-    if (node == NULL) { return NULL; }
+    if (node == NULL) { node = &p->failed; }
     node->kind = kind;
     node->line = p->run->line;
     return node;
@@ -134,10 +134,10 @@ static qr_jinja_node *parse_body(qr_jinja_parser *p, const char *stops, const ch
         qr_jinja_node *node = NULL;
         if (token->kind == QR_JINJA_TOKEN_DATA) {
             node = qr_jinja_new_node(p, QR_JINJA_DATA);
-            if (node != NULL) { node->value = qr_jinja_lend(p->run, token->text, token->size); }
+            node->value = qr_jinja_lend(p->run, token->text, token->size);
         } else if (token->kind == QR_JINJA_TOKEN_PRINT_BEGIN) {
             node = qr_jinja_new_node(p, QR_JINJA_PRINT);
-            if (node != NULL) { node->a = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_FREE); }
+            node->a = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_FREE);
             if (!qr_jinja_failed(p->run) && qr_jinja_next(p)->kind != QR_JINJA_TOKEN_PRINT_END) {
                 p->at--;
                 (void)qr_jinja_unexpected(p, "the end of the print, }},");
@@ -172,7 +172,6 @@ static qr_jinja_node *parse_if(qr_jinja_parser *p) {
     p->n_conditions++;
     for (bool more = true; more && !qr_jinja_failed(p->run);) {
         qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_IF);
-        if (node == NULL) { break; }
         const int line = node->line;
         *slot = node;
         slot = &node->else_body;
@@ -193,7 +192,6 @@ static qr_jinja_node *parse_if(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_for(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_FOR);
-    if (node == NULL) { return NULL; }
     node->a = qr_jinja_parse_target(p, false);
     if (!qr_jinja_skip_name(p, "in")) { return qr_jinja_unexpected(p, "'in'"); }
     node->b = qr_jinja_parse_tuple(p, QR_JINJA_TUPLE_NO_CONDITIONAL);
@@ -215,7 +213,6 @@ static qr_jinja_node *parse_for(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_set(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_SET);
-    if (node == NULL) { return NULL; }
     node->a = qr_jinja_parse_target(p, true);
     if (qr_jinja_failed(p->run)) { return NULL; }
     if (qr_jinja_skip_operator(p, '=')) {
@@ -237,7 +234,6 @@ static qr_jinja_node *parse_parameters(qr_jinja_parser *p) {
         if (first != NULL && !qr_jinja_expect_operator(p, ',', "',' or ')'")) { break; }
         if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) { return qr_jinja_unexpected(p, "a parameter's name"); }
         qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_ARGUMENT);
-        if (node == NULL) { break; }
         node->value = qr_jinja_token_text(p, qr_jinja_next(p));
         if (qr_jinja_skip_operator(p, '=')) {
             node->a = qr_jinja_parse_expression(p);
@@ -265,7 +261,6 @@ static void parse_macro_body(qr_jinja_parser *p, qr_jinja_node *node, const char
 
 static qr_jinja_node *parse_macro(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_DEFINE_MACRO);
-    if (node == NULL) { return NULL; }
     if (qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_NAME) { return qr_jinja_unexpected(p, "the macro's name"); }
     node->value = qr_jinja_token_text(p, qr_jinja_next(p));
     node->list = parse_parameters(p);
@@ -275,7 +270,6 @@ static qr_jinja_node *parse_macro(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_call_block(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_CALL_BLOCK);
-    if (node == NULL) { return NULL; }
     if (qr_jinja_at_operator(p, '(')) { node->list = parse_parameters(p); }
     node->a = qr_jinja_parse_expression(p);
     if (qr_jinja_failed(p->run)) { return NULL; }
@@ -289,14 +283,13 @@ static qr_jinja_node *parse_call_block(qr_jinja_parser *p) {
 
 static qr_jinja_node *parse_filter_block(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_FILTER_BLOCK);
-    if (node == NULL) { return NULL; }
     node->a = qr_jinja_parse_filters(p, NULL);
     node->body = parse_block(p, "endfilter", "filter");
     return node;
 }
 
 static qr_jinja_node *parse_with(qr_jinja_parser *p) {
-    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_WITH), **tail = node != NULL ? &node->list : NULL;
+    qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_WITH), **tail = &node->list;
     while (!qr_jinja_failed(p->run) && qr_jinja_peek(p)->kind != QR_JINJA_TOKEN_TAG_END) {
         if (node->list != NULL && !qr_jinja_expect_operator(p, ',', "',' or the end of the tag")) { break; }
         qr_jinja_node *set = qr_jinja_new_node(p, QR_JINJA_SET);
@@ -305,13 +298,13 @@ static qr_jinja_node *parse_with(qr_jinja_parser *p) {
         if (qr_jinja_expect_operator(p, '=', "'='")) { set->b = qr_jinja_parse_expression(p); }
         qr_jinja_link(&tail, set);
     }
-    if (node != NULL) { node->body = parse_block(p, "endwith", "with"); }
+    node->body = parse_block(p, "endwith", "with");
     return node;
 }
 
 static qr_jinja_node *parse_generation(qr_jinja_parser *p) {
     qr_jinja_node *node = qr_jinja_new_node(p, QR_JINJA_SCOPE);
-    if (node != NULL) { node->body = parse_block(p, "endgeneration", "generation"); }
+    node->body = parse_block(p, "endgeneration", "generation");
     return node;
 }
 

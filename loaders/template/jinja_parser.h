@@ -11,9 +11,11 @@ typedef struct qr_jinja_parser {
     int n_loops;      /* open around this position, up to the macro */
     int n_conditions; /* {% if %} around this position: an unknown filter or test there fails only when it is reached */
     unsigned uses;    /* QR_JINJA_USES_… seen since the macro began */
+    qr_jinja_node failed; /* the node of a failed parse */
 } qr_jinja_parser;
 
-/* After a failure no token matches, new nodes are NULL, and what parses returns NULL soon: callers need not ask. */
+/* After a failure no token matches, every new node is the same one, and what parses returns soon: callers need not
+ * ask. The tree is then not used. */
 const qr_jinja_token *qr_jinja_peek(const qr_jinja_parser *p);
 const qr_jinja_token *qr_jinja_next(qr_jinja_parser *p); /* also makes its line the current one */
 bool qr_jinja_at_name(const qr_jinja_parser *p, const char *name);
@@ -23,11 +25,11 @@ bool qr_jinja_skip_operator(qr_jinja_parser *p, int op);
 bool qr_jinja_expect_operator(qr_jinja_parser *p, int op, const char *expected);
 qr_jinja_node *qr_jinja_unexpected(qr_jinja_parser *p,
                                    const char *expected); /* the error "found X where Y should be"; NULL */
-qr_jinja_node *qr_jinja_new_node(qr_jinja_parser *p, qr_jinja_kind kind); /* NULL when memory is short */
+qr_jinja_node *qr_jinja_new_node(qr_jinja_parser *p, qr_jinja_kind kind); /* never NULL */
 qr_jinja_value qr_jinja_token_text(qr_jinja_parser *p, const qr_jinja_token *token);
 void qr_jinja_link(qr_jinja_node ***tail, qr_jinja_node *node);
 
-/* All of these return NULL after a failure. */
+/* What these return after a failure means nothing. */
 qr_jinja_node *qr_jinja_parse_expression(qr_jinja_parser *p);
 typedef enum qr_jinja_tuple_form {
     QR_JINJA_TUPLE_FREE,           /* a, b without parentheses: at least one item */
