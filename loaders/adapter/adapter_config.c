@@ -13,12 +13,6 @@ enum { MAX_PATTERNS = 10000 };
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-static size_t count_items(const qr_json *list) {
-    size_t n = 0;
-    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) { n++; }
-    return n;
-}
-
 static qrun_status fail_list(const char *what, const char *key, const char *expected, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" should be %s", what, key, expected);
 }
@@ -28,7 +22,7 @@ static qrun_status read_patterns(const qr_json *value, const char *key, qr_modul
                                  qr_module_pattern ***patterns, size_t *n_patterns, qr_error *err) {
     if (qr_json_is_null(value)) { return QRUN_OK; }
     const bool single = cJSON_IsString(value);
-    const size_t n = single ? 1 : count_items(value);
+    const size_t n = single ? 1 : qr_json_count(value);
     if ((!single && !cJSON_IsArray(value)) || n > MAX_PATTERNS) { return fail_list(what, key, "a list of names", err); }
     if (n == 0) { return QRUN_OK; }
     *patterns = qr_alloc_array_zeroed(n, sizeof **patterns);
@@ -48,7 +42,7 @@ static void free_patterns(qr_module_pattern **patterns, size_t n) {
 
 static qrun_status read_names(const qr_json *list, const char *key, const char *what, qr_module_set *set,
                               qr_error *err) {
-    const size_t n = count_items(list);
+    const size_t n = qr_json_count(list);
     if (n > MAX_PATTERNS) { return fail_list(what, key, "a shorter list", err); }
     set->names = qr_alloc_array_zeroed(n, sizeof *set->names);
     if (set->names == NULL) { return qr_fail_memory(err, what, n * sizeof *set->names); }
@@ -198,7 +192,7 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
     if (qr_json_is_null(value)) { return QRUN_OK; }
     const bool single = cJSON_IsNumber(value);
     if (!single && !cJSON_IsArray(value)) { return fail_list(what, key, "a layer or a list of layers", err); }
-    const size_t n = single ? 1 : count_items(value);
+    const size_t n = single ? 1 : qr_json_count(value);
     if (n == 0) { return QRUN_OK; }
     config->layers = qr_alloc_array(n, sizeof *config->layers);
     if (config->layers == NULL) { return qr_fail_memory(err, what, n * sizeof *config->layers); }

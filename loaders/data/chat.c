@@ -23,7 +23,7 @@ static void rendering_free(rendering *r) {
 }
 
 static qrun_status copy_messages(rendering *r, qr_error *err) {
-    for (const qr_json *item = qr_json_first(r->conversation->messages); item != NULL; item = item->next) { r->n++; }
+    r->n = qr_json_count(r->conversation->messages);
     if (r->n == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "it has no messages"); }
     r->nodes = qr_alloc_array(r->n, sizeof *r->nodes);
     if (r->nodes == NULL) { return qr_fail_memory(err, "the messages", r->n * sizeof *r->nodes); }
@@ -106,9 +106,9 @@ static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whol
  * has no content that is a text, or the template does not take it. */
 static qrun_status render_with_word(rendering *r, size_t i, size_t n, qr_buffer *out, bool *done, qr_error *err) {
     const qr_json kept = r->nodes[i];
-    size_t n_members = 0, k = 0;
+    const size_t n_members = qr_json_count(&kept);
+    size_t k = 0;
     *done = false;
-    for (const qr_json *member = kept.child; member != NULL; member = member->next) { n_members++; }
     qr_json *members = qr_alloc_array(n_members, sizeof *members);
     if (members == NULL) { return qr_fail_memory(err, "a message", n_members * sizeof *members); }
     for (const qr_json *member = kept.child; member != NULL; member = member->next, k++) {

@@ -503,6 +503,12 @@ bool qr_json_is_null(const qr_json *value) { return value == NULL || (value->typ
 
 const qr_json *qr_json_first(const qr_json *container) { return container == NULL ? NULL : container->child; }
 
+size_t qr_json_count(const qr_json *container) {
+    size_t n = 0;
+    for (const qr_json *item = qr_json_first(container); item != NULL; item = item->next) { n++; }
+    return n;
+}
+
 static const char *type_name(const qr_json *value) {
     switch (value->type & 0xFF) {
         case cJSON_False:

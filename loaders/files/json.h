@@ -51,5 +51,6 @@ qrun_status qr_json_get_string(const qr_json *object, const char *key, const cha
 /* for (const qr_json *item = qr_json_first(array_or_object); item != NULL; item = item->next) …; an object's items
  * carry their names in item->string. */
 const qr_json *qr_json_first(const qr_json *container);
+size_t qr_json_count(const qr_json *container); /* its items; 0 for NULL */
 
 #endif

@@ -170,8 +170,7 @@ qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const
     if (!qr_json_is_null(extra) && !cJSON_IsObject(extra)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "the template's arguments should be an object");
     }
-    size_t n_extra = 0;
-    for (const qr_json *item = qr_json_first(extra); item != NULL; item = item->next) { n_extra++; }
+    const size_t n_extra = qr_json_count(extra);
     qr_jinja_variable *variables = qr_alloc_array(N_TOKENS + n_extra + 4, sizeof *variables);
     if (variables == NULL) { return qr_fail_memory(err, "the template's arguments", n_extra * sizeof *variables); }
     size_t n = 0;

@@ -5,7 +5,7 @@
 
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "loaders/template/jinja_filters.h"
+#include "loaders/template/jinja_run.h"
 
 int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t otherwise) {
     int64_t number = otherwise;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "loaders/template/jinja_filters.h"
+#include "loaders/template/jinja_run.h"
 
 const char *qr_jinja_cstring(qr_jinja_run *run, qr_jinja_value value) {
     qr_jinja_builder builder = {.run = run};

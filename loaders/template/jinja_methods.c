@@ -4,7 +4,7 @@
 
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "loaders/template/jinja_filters.h"
+#include "loaders/template/jinja_run.h"
 
 /* What a builtin's variant says: sides of a text, whether a text must be found, kinds of characters, parts of a dict.
  */
@@ -355,15 +355,11 @@ static qr_jinja_value dict_view(qr_jinja_run *run, const qr_jinja_invocation *ca
     static const char *const kinds[] = {[KEYS] = "dict_keys", [VALUES] = "dict_values", [ITEMS] = "dict_items"};
     const qr_jinja_dict *dict = call->self.dict;
     const int part = call->builtin->variant;
-    qr_jinja_list *list = qr_jinja_list_create(run, dict->n_entries);
+    qr_jinja_list *list = part == ITEMS ? qr_jinja_pairs(run, dict) : qr_jinja_list_create(run, dict->n_entries);
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); } /* before the list is written to */
     list->kind = kinds[part];
-    for (size_t i = 0; i < dict->n_entries && !qr_jinja_failed(run); i++) {
-        const qr_jinja_entry *entry = &dict->entries[i];
-        qr_jinja_list_append(run, list,
-                             part == KEYS     ? entry->key
-                             : part == VALUES ? entry->value
-                                              : qr_jinja_pair(run, entry->key, entry->value));
+    for (size_t i = 0; part != ITEMS && i < dict->n_entries && !qr_jinja_failed(run); i++) {
+        qr_jinja_list_append(run, list, part == KEYS ? dict->entries[i].key : dict->entries[i].value);
     }
     return qr_jinja_from_list(QR_JINJA_VIEW, list);
 }

@@ -29,10 +29,7 @@ static qr_jinja_value absent_from(qr_jinja_run *run, qr_jinja_value object, qr_j
 qr_jinja_value qr_jinja_undefined_error(qr_jinja_run *run, qr_jinja_value value) {
     const qr_jinja_absence *why = value.absence;
     if (why == NULL || qr_jinja_failed(run)) { return qr_jinja_error(run, "a value is undefined"); }
-    qr_jinja_builder shown = {.run = run};
-    qr_jinja_append_value(&shown, why->key);
-    qr_jinja_append(&shown, "", 1);
-    const char *key = shown.data != NULL ? shown.data : "";
+    const char *key = qr_jinja_cstring(run, why->key);
     switch (why->reason) {
         case QR_JINJA_NO_NAME: return qr_jinja_error(run, "'%s' is undefined", key);
         case QR_JINJA_NO_ATTRIBUTE: return qr_jinja_error(run, "'%s' has no attribute '%s'", why->owner, key);
@@ -68,11 +65,9 @@ static bool find_attribute(qr_jinja_run *run, qr_jinja_value object, qr_jinja_va
     *found = qr_jinja_undefined();
     if (object.type == QR_JINJA_LOOP) { *found = qr_jinja_loop_attribute(object.loop, name); }
     if (object.type == QR_JINJA_CYCLER) { *found = qr_jinja_cycler_attribute(object, name); }
-    if (object.type == QR_JINJA_TUPLE && object.list->is_group && qr_jinja_is_text(name.string, "grouper")) {
-        *found = object.list->items[0];
-    }
-    if (object.type == QR_JINJA_TUPLE && object.list->is_group && qr_jinja_is_text(name.string, "list")) {
-        *found = object.list->items[1];
+    if (object.type == QR_JINJA_TUPLE && object.list->is_group) {
+        if (qr_jinja_is_text(name.string, "grouper")) { *found = object.list->items[0]; }
+        if (qr_jinja_is_text(name.string, "list")) { *found = object.list->items[1]; }
     }
     if (object.type == QR_JINJA_MACRO && qr_jinja_is_text(name.string, "name")) {
         *found = qr_jinja_text(run, object.macro->name);

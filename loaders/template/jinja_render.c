@@ -22,15 +22,19 @@ static void clear_scope(qr_jinja_scope *scope) {
     }
 }
 
-/* Renders nodes in a scope of their own inside the current one. */
-static flow render_inner(qr_jinja_run *run, const qr_jinja_node *nodes) {
+/* Renders nodes in the given scope. */
+static flow render_in(qr_jinja_run *run, const qr_jinja_node *nodes, qr_jinja_scope *scope) {
     qr_jinja_scope *const outer = run->scope;
-    qr_jinja_scope *scope = create_scope(run, outer);
     if (scope == NULL) { return FLOW_NEXT; }
     run->scope = scope;
     const flow result = render(run, nodes);
     run->scope = outer;
     return result;
+}
+
+/* The same in a scope of their own inside the current one. */
+static flow render_inner(qr_jinja_run *run, const qr_jinja_node *nodes) {
+    return render_in(run, nodes, create_scope(run, run->scope));
 }
 
 /* The same, with the text caught. */
@@ -251,13 +255,7 @@ static qr_jinja_value create_macro(qr_jinja_run *run, const qr_jinja_node *node)
     qr_jinja_macro *macro = qr_jinja_take(run, sizeof *macro);
     if (macro == NULL) { return qr_jinja_undefined(); }
     *macro = (qr_jinja_macro){.node = node, .scope = run->scope, .name = "caller"};
-    if (node->kind == QR_JINJA_DEFINE_MACRO) {
-        qr_jinja_builder name = {.run = run};
-        qr_jinja_append_value(&name, node->value);
-        qr_jinja_append(&name, "", 1);
-        if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
-        macro->name = name.data;
-    }
+    if (node->kind == QR_JINJA_DEFINE_MACRO) { macro->name = qr_jinja_cstring(run, node->value); }
     return (qr_jinja_value){.type = QR_JINJA_MACRO, .macro = macro};
 }
 
@@ -284,10 +282,7 @@ static flow render_with(qr_jinja_run *run, const qr_jinja_node *node) {
         assign(run, set->a, value);
         run->scope = outer;
     }
-    run->scope = scope;
-    const flow result = render(run, node->body);
-    run->scope = outer;
-    return result;
+    return render_in(run, node->body, scope);
 }
 
 static flow render_if(qr_jinja_run *run, const qr_jinja_node *node) {

@@ -79,6 +79,16 @@ const qr_jinja_builtin *qr_jinja_find_global(const char *name, size_t size);
 const qr_jinja_builtin *qr_jinja_find_method(qr_jinja_value self, const char *name, size_t size);
 const qr_jinja_builtin *qr_jinja_find_builtin(const qr_jinja_builtin *table, size_t n, const char *name, size_t size);
 
+/* --- what the builtins share --- */
+const qr_jinja_builtin *qr_jinja_find_sequence_filter(const char *name, size_t size);
+
+/* An optional integer argument; fails for another type. */
+int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t otherwise);
+/* A NUL-terminated copy of str(value), for comparing with names; "" after a failure. */
+const char *qr_jinja_cstring(qr_jinja_run *run, qr_jinja_value value);
+/* A list of (key, value). */
+qr_jinja_list *qr_jinja_pairs(qr_jinja_run *run, const qr_jinja_dict *dict);
+
 /* Binds the arguments and calls. `role` is "filter", "test", "function" or "method" for messages. */
 qr_jinja_value qr_jinja_call_builtin(qr_jinja_run *run, const qr_jinja_builtin *builtin, const char *role,
                                      qr_jinja_value self, const qr_jinja_args *args);

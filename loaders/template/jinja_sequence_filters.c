@@ -4,7 +4,7 @@
 
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "loaders/template/jinja_filters.h"
+#include "loaders/template/jinja_run.h"
 
 static qr_jinja_value iterator(qr_jinja_list *list) { return qr_jinja_from_list(QR_JINJA_ITERATOR, list); }
 
@@ -88,11 +88,8 @@ static qr_jinja_value filter_dictsort(qr_jinja_run *run, const qr_jinja_invocati
     if (self.type != QR_JINJA_DICT) {
         return qr_jinja_error(run, "'%s' object has no attribute 'items'", qr_jinja_type_name(self));
     }
-    qr_jinja_list *pairs = qr_jinja_list_create(run, self.dict->n_entries);
-    for (size_t i = 0; i < self.dict->n_entries; i++) {
-        qr_jinja_list_append(run, pairs, qr_jinja_pair(run, self.dict->entries[i].key, self.dict->entries[i].value));
-    }
-    return sort_list(run, pairs, qr_jinja_int(by_value ? 1 : 0), qr_jinja_truth(args[0]), qr_jinja_truth(args[2]));
+    return sort_list(run, qr_jinja_pairs(run, self.dict), qr_jinja_int(by_value ? 1 : 0), qr_jinja_truth(args[0]),
+                     qr_jinja_truth(args[2]));
 }
 
 /* min and max: the variant is the comparison that a better item meets. */
@@ -189,14 +186,9 @@ static qr_jinja_value filter_list(qr_jinja_run *run, const qr_jinja_invocation *
 }
 
 static qr_jinja_value filter_items(qr_jinja_run *run, const qr_jinja_invocation *call) {
-    const qr_jinja_value self = call->self;
-    qr_jinja_list *pairs = qr_jinja_list_create(run, 0);
-    if (self.type == QR_JINJA_UNDEFINED) { return iterator(pairs); }
-    if (self.type != QR_JINJA_DICT) { return qr_jinja_error(run, "Can only get item pairs from a mapping."); }
-    for (size_t i = 0; i < self.dict->n_entries && !qr_jinja_failed(run); i++) {
-        qr_jinja_list_append(run, pairs, qr_jinja_pair(run, self.dict->entries[i].key, self.dict->entries[i].value));
-    }
-    return iterator(pairs);
+    if (call->self.type == QR_JINJA_UNDEFINED) { return iterator(qr_jinja_list_create(run, 0)); }
+    if (call->self.type != QR_JINJA_DICT) { return qr_jinja_error(run, "Can only get item pairs from a mapping."); }
+    return iterator(qr_jinja_pairs(run, call->self.dict));
 }
 
 static qr_jinja_value filter_batch(qr_jinja_run *run, const qr_jinja_invocation *call) {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "loaders/template/jinja_filters.h"
+#include "loaders/template/jinja_run.h"
 
 #define TYPE_TEST(name, condition)                                                          \
     static qr_jinja_value test_##name(qr_jinja_run *run, const qr_jinja_invocation *call) { \

@@ -282,6 +282,14 @@ qr_jinja_value *qr_jinja_dict_find_text(qr_jinja_run *run, const qr_jinja_dict *
     return qr_jinja_dict_find(run, dict, (qr_jinja_value){.type = QR_JINJA_STRING, .string = &string});
 }
 
+qr_jinja_list *qr_jinja_pairs(qr_jinja_run *run, const qr_jinja_dict *dict) {
+    qr_jinja_list *pairs = qr_jinja_list_create(run, dict->n_entries);
+    for (size_t i = 0; i < dict->n_entries && !qr_jinja_failed(run); i++) {
+        qr_jinja_list_append(run, pairs, qr_jinja_pair(run, dict->entries[i].key, dict->entries[i].value));
+    }
+    return pairs;
+}
+
 /* --- text --- */
 
 void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size) {

@@ -311,16 +311,9 @@ static qrun_status read_cls_sep(component_reader *reader, const qr_json *json, a
 static qrun_status wrap(component_reader *reader, const affixes *around) {
     qr_tokenizer *tokenizer = reader->tokenizer;
     qr_tokens prefix = {0};
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0; status == QRUN_OK && i < around->before.n; i++) {
-        status = qr_tokens_push(&prefix, around->before.ids[i], reader->err);
-    }
-    for (size_t i = 0; status == QRUN_OK && i < tokenizer->prefix.n; i++) {
-        status = qr_tokens_push(&prefix, tokenizer->prefix.ids[i], reader->err);
-    }
-    for (size_t i = 0; status == QRUN_OK && i < around->after.n; i++) {
-        status = qr_tokens_push(&tokenizer->suffix, around->after.ids[i], reader->err);
-    }
+    qrun_status status = qr_tokens_append(&prefix, &around->before, reader->err);
+    if (status == QRUN_OK) { status = qr_tokens_append(&prefix, &tokenizer->prefix, reader->err); }
+    if (status == QRUN_OK) { status = qr_tokens_append(&tokenizer->suffix, &around->after, reader->err); }
     qr_tokens_free(&tokenizer->prefix);
     tokenizer->prefix = prefix;
     return status;

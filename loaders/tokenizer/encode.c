@@ -11,6 +11,11 @@ qrun_status qr_tokens_push(qr_tokens *tokens, int32_t id, qr_error *err) {
     return QRUN_OK;
 }
 
+qrun_status qr_tokens_append(qr_tokens *tokens, const qr_tokens *more, qr_error *err) {
+    for (size_t i = 0; i < more->n; i++) { QR_RETURN_IF_ERROR(qr_tokens_push(tokens, more->ids[i], err)); }
+    return QRUN_OK;
+}
+
 void qr_tokens_free(qr_tokens *tokens) {
     qr_free(tokens->ids);
     *tokens = (qr_tokens){0};
@@ -105,11 +110,6 @@ static qrun_status encode_all(qr_encode_work *work, const char *text, size_t n_b
     return QRUN_OK;
 }
 
-static qrun_status push_all(qr_tokens *tokens, const qr_tokens *more, qr_error *err) {
-    for (size_t i = 0; i < more->n; i++) { QR_RETURN_IF_ERROR(qr_tokens_push(tokens, more->ids[i], err)); }
-    return QRUN_OK;
-}
-
 qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                 const qr_encode_options *options, qr_tokens *tokens, qr_error *err) {
     enum { MAX_TEXT_BYTES = 1 << 30 };
@@ -126,9 +126,9 @@ qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text,
         text = escaped.data;
         n_bytes = escaped.size;
     }
-    if (options->add_special) { QR_TRY(push_all(tokens, &tokenizer->prefix, err)); }
+    if (options->add_special) { QR_TRY(qr_tokens_append(tokens, &tokenizer->prefix, err)); }
     QR_TRY(encode_all(&work, text, n_bytes, !options->parse_special));
-    if (options->add_special) { QR_TRY(push_all(tokens, &tokenizer->suffix, err)); }
+    if (options->add_special) { QR_TRY(qr_tokens_append(tokens, &tokenizer->suffix, err)); }
 out:
     if (status != QRUN_OK) { tokens->n = n_before; }
     qr_buffer_free(&escaped);

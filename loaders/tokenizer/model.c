@@ -34,8 +34,7 @@ static qrun_status measure_vocab(const qr_json *vocab, bool is_list, vocab_size 
     if (is_list ? !cJSON_IsArray(vocab) : !cJSON_IsObject(vocab)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: the model has no vocab %s", what, is_list ? "list" : "object");
     }
-    int64_t n_tokens = 0;
-    for (const qr_json *item = qr_json_first(vocab); item != NULL; item = item->next) { n_tokens++; }
+    const int64_t n_tokens = (int64_t)qr_json_count(vocab);
     if (n_tokens == 0 || n_tokens > MAX_TOKENS) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: a vocabulary of %lld tokens", what, (long long)n_tokens);
     }
@@ -157,7 +156,7 @@ static qrun_status load_merge(qr_tokenizer *tokenizer, const qr_json *merge, uin
 static qrun_status load_merges(qr_tokenizer *tokenizer, const qr_json *merges, const char *what, qr_error *err) {
     qr_bpe *bpe = &tokenizer->bpe;
     if (!cJSON_IsArray(merges)) { return qr_fail(err, QRUN_ERROR_INPUT, "%s: the model has no list of merges", what); }
-    for (const qr_json *item = qr_json_first(merges); item != NULL; item = item->next) { bpe->n_merges++; }
+    bpe->n_merges = (int64_t)qr_json_count(merges);
     if (bpe->n_merges > MAX_TOKENS) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: %lld merges are too many", what, (long long)bpe->n_merges);
     }

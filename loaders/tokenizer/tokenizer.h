@@ -45,6 +45,7 @@ typedef struct qr_tokens {
 } qr_tokens;
 
 qrun_status qr_tokens_push(qr_tokens *tokens, int32_t id, qr_error *err);
+qrun_status qr_tokens_append(qr_tokens *tokens, const qr_tokens *more, qr_error *err);
 void qr_tokens_free(qr_tokens *tokens); /* back to the zero state */
 
 typedef struct qr_encode_options {
