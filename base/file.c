@@ -136,22 +136,16 @@ qrun_status qr_file_writer_open(qr_file_writer *writer, const char *path, qr_err
     *writer = (qr_file_writer){0};
     writer->partial_path = partial_path_of(path);
     writer->block = qr_alloc(WRITER_BLOCK_BYTES);
-    char *copy = qr_strdup(path);
-    if (writer->partial_path == NULL || writer->block == NULL || copy == NULL) {
-        qr_free(copy);
-        writer_free(writer);
-        return qr_fail_memory(err, path, WRITER_BLOCK_BYTES);
+    writer->path = qr_strdup(path);
+    qrun_status status = QRUN_OK;
+    if (writer->partial_path == NULL || writer->block == NULL || writer->path == NULL) {
+        status = qr_fail_memory(err, path, WRITER_BLOCK_BYTES);
+    } else {
+        writer->descriptor = open(writer->partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        if (writer->descriptor < 0) { status = fail_errno(err, path, "create"); }
     }
-    const int descriptor = open(writer->partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor < 0) {
-        const qrun_status status = fail_errno(err, path, "create");
-        qr_free(copy);
-        writer_free(writer);
-        return status;
-    }
-    writer->path = copy;
-    writer->descriptor = descriptor;
-    return QRUN_OK;
+    if (status != QRUN_OK) { writer_free(writer); }
+    return status;
 }
 
 static qrun_status write_all(qr_file_writer *writer, const char *bytes, size_t n_bytes, qr_error *err) {

@@ -48,10 +48,7 @@ static qrun_status compile(qr_module_pattern *p, qr_module_pattern_form form, co
     append_wrapped(form, p->text, &regex);
     pcre2_compile_context *context = pcre2_compile_context_create(p->memory);
     qrun_status status = QRUN_OK;
-    if (!qr_buffer_ok(&regex) || context == NULL) {
-        status = qr_fail_memory(err, what, regex.size);
-        goto out;
-    }
+    if (!qr_buffer_ok(&regex) || context == NULL) { QR_TRY(qr_fail_memory(err, what, regex.size)); }
     int code;
     size_t offset;
     p->code = pcre2_compile((PCRE2_SPTR)regex.data, regex.size, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C,

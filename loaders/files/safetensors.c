@@ -191,9 +191,8 @@ static qrun_status add_shard(qr_safetensors *file, char *path, qr_error *err) {
     mapped_shard *s = &file->shards[file->n_shards];
     *s = (mapped_shard){.path = path, .first_tensor = file->n_tensors};
     const int number = (int)file->n_shards++;
-    qrun_status status = qr_file_map_open(path, &s->map, err);
-    if (status == QRUN_OK) { status = read_header(s, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_file_map_open(path, &s->map, err));
+    QR_RETURN_IF_ERROR(read_header(s, err));
     for (const qr_json *item = qr_json_first(s->header); item != NULL; item = item->next) {
         if (strcmp(item->string, "__metadata__") == 0) { continue; }
         QR_RETURN_IF_ERROR(qr_array_grow(&file->tensors, &file->tensors_capacity, file->n_tensors + 1,
@@ -290,9 +289,8 @@ static qrun_status open_shards(qr_safetensors *file, const char *folder, qr_erro
         QR_TRY(shard_number(file, folder, item->valuestring, &number, err));
         const qr_safetensors_tensor *tensor = qr_safetensors_find(file, item->string);
         if (tensor == NULL || (size_t)tensor->shard != number) {
-            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: says that %s holds tensor \"%.200s\", and it does not",
-                             file->path, item->valuestring, item->string);
-            goto out;
+            QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: says that %s holds tensor \"%.200s\", and it does not",
+                           file->path, item->valuestring, item->string));
         }
     }
 out:

@@ -169,17 +169,13 @@ static qrun_status open_shard(qr_safetensors_writer *w, size_t first, qr_error *
     qr_buffer json = {0};
     char *path = shard_path(w, shard);
     append_header(w, first, end, &json);
-    qrun_status status = QRUN_OK;
+    qrun_status status;
     unsigned char length[8];
     for (int i = 0; i < 8; i++) { length[i] = (unsigned char)((uint64_t)json.size >> (8 * i)); }
-    if (path == NULL || !qr_buffer_ok(&json)) {
-        status = qr_fail_memory(err, w->folder, json.size);
-        goto out;
-    }
+    if (path == NULL || !qr_buffer_ok(&json)) { QR_TRY(qr_fail_memory(err, w->folder, json.size)); }
     if (json.size > QR_SAFETENSORS_MAX_HEADER_BYTES) {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: its header would have %zu bytes, more than readers allow", path,
-                         json.size);
-        goto out;
+        QR_TRY(qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: its header would have %zu bytes, more than readers allow", path,
+                       json.size));
     }
     QR_TRY(qr_file_writer_open(&w->file, path, err));
     w->shard_open = true;
@@ -202,10 +198,8 @@ static qrun_status close_shard(qr_safetensors_writer *w, qr_error *err) {
 static qrun_status advance(qr_safetensors_writer *w, qr_error *err) {
     while (w->next < w->n_tensors) {
         const planned_tensor *tensor = &w->tensors[w->next];
-        qrun_status status = QRUN_OK;
-        if (w->shard_open && tensor->shard != w->n_shards_done) { status = close_shard(w, err); }
-        if (status == QRUN_OK && !w->shard_open) { status = open_shard(w, w->next, err); }
-        if (status != QRUN_OK) { return status; }
+        if (w->shard_open && tensor->shard != w->n_shards_done) { QR_RETURN_IF_ERROR(close_shard(w, err)); }
+        if (!w->shard_open) { QR_RETURN_IF_ERROR(open_shard(w, w->next, err)); }
         if (w->next_bytes < tensor->n_bytes) { return QRUN_OK; }
         w->next++;
         w->next_bytes = 0;
@@ -223,10 +217,9 @@ qrun_status qr_safetensors_writer_create(const char *folder, const char *stem, c
     w->folder = qr_strdup(folder);
     w->stem = qr_strdup(stem);
     w->tensors = qr_alloc_array(n_tensors, sizeof *w->tensors);
-    qrun_status status = QRUN_OK;
+    qrun_status status;
     if (w->folder == NULL || w->stem == NULL || w->tensors == NULL) {
-        status = qr_fail_memory(err, folder, n_tensors * sizeof *w->tensors);
-        goto out;
+        QR_TRY(qr_fail_memory(err, folder, n_tensors * sizeof *w->tensors));
     }
     QR_TRY(deal_to_shards(w, tensors, max_shard_bytes, err));
     QR_TRY(check_names(w, err));
@@ -297,18 +290,17 @@ static void writer_free(qr_safetensors_writer *w) {
 }
 
 qrun_status qr_safetensors_writer_commit(qr_safetensors_writer *w, qr_error *err) {
-    qrun_status status = QRUN_OK;
+    qrun_status status;
     if (w->next < w->n_tensors) {
-        status = qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: tensor \"%s\" is not complete", w->folder,
-                         w->tensors[w->next].spec->name);
+        QR_TRY(qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: tensor \"%s\" is not complete", w->folder,
+                       w->tensors[w->next].spec->name));
     }
-    if (status == QRUN_OK) { status = close_shard(w, err); }
-    if (status == QRUN_OK && w->n_shards > 1) { status = write_index(w, err); }
-    if (status == QRUN_OK) {
-        writer_free(w);
-    } else {
-        qr_safetensors_writer_abort(w);
-    }
+    QR_TRY(close_shard(w, err));
+    if (w->n_shards > 1) { QR_TRY(write_index(w, err)); }
+    writer_free(w);
+    return QRUN_OK;
+out:
+    qr_safetensors_writer_abort(w);
     return status;
 }
 

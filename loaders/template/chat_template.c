@@ -133,9 +133,8 @@ qrun_status qr_chat_template_parse(const char *text, size_t n_bytes, const char 
                                    qr_error *err) {
     *chat_template = NULL;
     qr_chat_template *made;
-    qrun_status status = create(&made, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_jinja_parse(text, n_bytes, what, &made->standard, err);
+    QR_RETURN_IF_ERROR(create(&made, err));
+    const qrun_status status = qr_jinja_parse(text, n_bytes, what, &made->standard, err);
     if (status == QRUN_OK) {
         *chat_template = made;
     } else {
@@ -161,8 +160,7 @@ static qrun_status check_messages(const qr_json *messages, qr_error *err) {
 qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const qr_json *messages,
                                     const qr_json *tools, const qr_json *extra, bool add_generation_prompt, int64_t now,
                                     qr_buffer *out, qr_error *err) {
-    const qrun_status status = check_messages(messages, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_messages(messages, err));
     const bool has_tools = !qr_json_is_null(tools);
     if (has_tools && !cJSON_IsArray(tools)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "\"tools\" should be a list of tools");
@@ -190,7 +188,7 @@ qrun_status qr_chat_template_render(const qr_chat_template *chat_template, const
         .name = "add_generation_prompt", .kind = QR_JINJA_GIVE_BOOL, .boolean = add_generation_prompt};
     const bool uses_tools = has_tools && chat_template->tool_use != NULL;
     const qr_jinja_template *chosen = uses_tools ? chat_template->tool_use : chat_template->standard;
-    const qrun_status rendered = qr_jinja_render(chosen, variables, n, now, out, err);
+    const qrun_status status = qr_jinja_render(chosen, variables, n, now, out, err);
     qr_free(variables);
-    return rendered;
+    return status;
 }
