@@ -73,8 +73,7 @@ static void free_module_set(qr_module_set *set) {
     qr_module_pattern_destroy(set->pattern);
 }
 
-/* *exact: a regular expression, or a name that is the whole path; PEFT does not restrict these to layers_to_transform.
- */
+/* *exact: a regular expression or the whole path of a module, which PEFT does not restrict to layers_to_transform. */
 static qrun_status set_holds(const qr_module_set *set, const char *module, bool *holds, bool *exact, qr_error *err) {
     *holds = *exact = false;
     if (set->all_linear) {

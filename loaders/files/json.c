@@ -194,8 +194,7 @@ static bool find_closing_quote(const parser *p, size_t start, size_t *end) {
     return false;
 }
 
-/* A string with p->at on its quote, unescaped into the arena. An escape is never shorter than the character it means.
- */
+/* A string with p->at on its quote, unescaped into the arena. An escape is never shorter than its character. */
 static qrun_status read_string(parser *p, char **value) {
     const size_t start = p->at;
     size_t end;

@@ -16,8 +16,7 @@ static qr_jinja_node *make_binary(qr_jinja_parser *p, qr_jinja_kind kind, int op
     return node;
 }
 
-/* Whether a list that ends with `close` continues; a comma comes before each item but the first, and may be the last.
- */
+/* Whether a list that ends with `close` continues. A comma precedes each item but the first, and may end the list. */
 static bool more_items(qr_jinja_parser *p, bool has_some, int close, const char *expected) {
     if (qr_jinja_failed(p->run) || qr_jinja_skip_operator(p, close)) { return false; }
     return !has_some || (qr_jinja_expect_operator(p, ',', expected) && !qr_jinja_skip_operator(p, close));

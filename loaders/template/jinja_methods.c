@@ -6,8 +6,7 @@
 #include "base/utf8.h"
 #include "loaders/template/jinja_run.h"
 
-/* What a builtin's variant says: sides of a text, whether a text must be found, kinds of characters, parts of a dict.
- */
+/* What a variant says: sides of a text, whether a text must be found; kinds of characters; parts of a dict. */
 enum { LEFT = 1, RIGHT = 2, MUST_EXIST = 4 };
 enum { ALPHA, DECIMAL, ALNUM, SPACE };
 enum { KEYS, VALUES, ITEMS };
@@ -95,8 +94,7 @@ static void reverse(qr_jinja_list *list) {
     }
 }
 
-/* From the right, at most `limit` cuts: separators are searched backwards, so that overlapping ones count as in Python.
- */
+/* From the right, at most `limit` cuts. The search runs backwards: overlapping separators count as in Python. */
 static qr_jinja_list *split_from_right(qr_jinja_run *run, const qr_jinja_string *text, const qr_jinja_string *separator,
                                        int64_t limit) {
     qr_jinja_list *parts = qr_jinja_list_create(run, 0);

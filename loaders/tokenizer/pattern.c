@@ -53,8 +53,7 @@ qrun_status qr_pattern_literal(qr_pattern *pattern, const char *text, const char
 
 /* --- translation -------------------------------------------------------------------------------------------------- */
 
-/* The translation of a class escape such as \s: its members and whether it is the complement; NULL for other escapes.
- */
+/* The members of a class escape such as \s, and whether it is their complement; NULL for other escapes. */
 static const char *class_escape(char letter, bool *complement) {
     *complement = letter == 'S' || letter == 'W' || letter == 'H';
     switch (letter) {

@@ -83,8 +83,7 @@ static bool decompose(code_points *points, const char *text, size_t n_bytes, utf
 
 static int combining_class(utf8proc_int32_t c) { return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class; }
 
-/* Stable sort of a run of combining characters by their class: counting, so that a megabyte of marks takes linear time.
- */
+/* Stable sort of a run of combining characters by class. Counting keeps a megabyte of marks linear. */
 static void sort_marks(utf8proc_int32_t *run, size_t n, utf8proc_int32_t *scratch) {
     size_t first[257] = {0};
     for (size_t i = 0; i < n; i++) { first[combining_class(run[i]) + 1]++; }

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/half.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/status.h"
@@ -96,6 +97,33 @@ static void test_utf8(void) {
     CHECK_INT(qr_utf8_sequence_length("\xF4\x90\x80\x80", 4), 0);
     CHECK(!qr_utf8_is_incomplete("\xE0\x80", 2));
     CHECK_INT(qr_utf8_valid_prefix("ab\xFFzz", 5), 2);
+}
+
+static bool is_umlaut(uint32_t c) { return c == 0xE4U || c == 0xF6U; }
+
+static void test_spans_of_characters(void) {
+    static const char text[] = "\xC3\xA4\xC3\xB6"
+                               "ab\xC3\xB6";
+    CHECK_INT(qr_utf8_last(text, 8), 6);
+    CHECK_INT(qr_utf8_last(text, 6), 5);
+    CHECK_INT(qr_utf8_span(text, 8, is_umlaut), 4);
+    CHECK_INT(qr_utf8_trim(text, 8, is_umlaut), 6);
+    CHECK_INT(qr_utf8_span(text, 4, is_umlaut), 4);
+    CHECK_INT(qr_utf8_trim(text, 4, is_umlaut), 0);
+    CHECK_INT(qr_utf8_span("", 0, is_umlaut), 0);
+    CHECK_INT(qr_utf8_trim("\xB6", 1, is_umlaut), 1); /* not UTF-8 */
+}
+
+static void test_hex_digits_and_plurals(void) {
+    for (int c = 0; c < 256; c++) {
+        const char *digits = "0123456789abcdef", *capitals = "0123456789ABCDEF";
+        const char *found = c == 0 ? NULL : strchr(digits, c) != NULL ? strchr(digits, c) : strchr(capitals, c);
+        const int expected = found == NULL ? -1 : (int)(found - (strchr(digits, c) != NULL ? digits : capitals));
+        CHECK_INT(qr_hex_digit((char)c), expected);
+    }
+    CHECK_STR(qr_plural(0), "s");
+    CHECK_STR(qr_plural(1), "");
+    CHECK_STR(qr_plural(2), "s");
 }
 
 static void test_half_precision(void) {
@@ -246,6 +274,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_allocations_are_counted_and_can_fail);
     CHECK_RUN(test_buffer_writes_json_strings);
     CHECK_RUN(test_utf8);
+    CHECK_RUN(test_spans_of_characters);
+    CHECK_RUN(test_hex_digits_and_plurals);
     CHECK_RUN(test_half_precision);
     CHECK_RUN(test_philox_known_answers);
     CHECK_RUN(test_random_numbers_have_the_right_moments);
