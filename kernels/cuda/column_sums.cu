@@ -2,21 +2,21 @@
 #include "kernels/cuda/column_sums.cuh"
 
 __global__ void add_chunks_kernel(float *dst, const float *sums, int64_t n_chunks, int64_t dim, bool aligned) {
-    for_fours(1, dim, [&](int64_t, int64_t j) {
-        float total[FOUR] = {}, x[FOUR];
+    for_each_vec4(1, dim, [&](int64_t, int64_t j) {
+        float total[VEC4] = {}, x[VEC4];
         for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
-            load_four(x, sums + chunk * dim, j, dim, aligned);
-            for (int k = 0; k < FOUR; k++) { total[k] += x[k]; }
+            load_vec4(x, sums + chunk * dim, j, dim, aligned);
+            for (int k = 0; k < VEC4; k++) { total[k] += x[k]; }
         }
-        load_four(x, dst, j, dim, aligned);
-        for (int k = 0; k < FOUR; k++) { x[k] += total[k]; }
-        store_four(dst, j, dim, aligned, x);
+        load_vec4(x, dst, j, dim, aligned);
+        for (int k = 0; k < VEC4; k++) { x[k] += total[k]; }
+        store_vec4(dst, j, dim, aligned, x);
     });
 }
 
 qrun_status qr_cuda_add_chunks(qr_cuda_backend &cuda, float *dst, const float *sums, int64_t n_chunks, int64_t dim,
                                qr_error *err) {
-    const bool aligned = fours_aligned(dst, dim) && fours_aligned(sums, dim);
-    return QR_LAUNCH(cuda.device, err, add_chunks_kernel, fours_grid(1, dim), fours_threads(dim), 0, dst, sums,
-                     n_chunks, dim, aligned);
+    const bool aligned = vec4_aligned(dst, dim) && vec4_aligned(sums, dim);
+    return QR_LAUNCH(cuda.device, err, add_chunks_kernel, vec4_grid(1, dim), vec4_threads(dim), 0, dst, sums, n_chunks,
+                     dim, aligned);
 }

@@ -5,7 +5,7 @@
 #define QR_KERNELS_CUDA_COLUMN_SUMS_CUH
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum { CHUNK_ROWS = 64, MOST_CHUNKS = 256 }; /* at least so many rows in a chunk, at most so many chunks */
 
@@ -14,7 +14,7 @@ static inline int64_t n_chunks_of(int64_t n_rows) { return qr_ceil_div(n_rows, c
 
 /* Threads for four columns each, chunks in the grid's y dimension. */
 static inline dim3 chunks_grid(int64_t n_rows, int64_t dim) {
-    dim3 grid = fours_grid(1, dim);
+    dim3 grid = vec4_grid(1, dim);
     grid.y = static_cast<unsigned>(n_chunks_of(n_rows));
     return grid;
 }

@@ -23,36 +23,36 @@ __global__ void dora_norm_kernel(qr_dora_norm_args a, matrix w) {
 
 /* An adapter's factors are at an address of their own: one by one unless that is at 16 bytes too. */
 __global__ void dora_kernel(qr_dora_args a, bool aligned) {
-    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t o) {
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t o) {
         const int32_t adapter = a.row_adapter[row];
         const float *ratio = adapter >= 0 ? a.factors[adapter].ratio : NULL;
         if (ratio == NULL) { return; }
-        float src[FOUR], factor[FOUR], bias[FOUR] = {}, before[FOUR] = {};
-        load_four(src, a.src + row * a.src_stride, o, a.dim, aligned);
-        load_four(factor, ratio, o, a.dim, reinterpret_cast<uintptr_t>(ratio) % sizeof(float4) == 0);
-        if (a.bias != NULL) { load_four(bias, a.bias, o, a.dim, aligned); }
-        if (a.accumulate) { load_four(before, a.dst + row * a.dst_stride, o, a.dim, aligned); }
-        for (int k = 0; k < FOUR; k++) {
+        float src[VEC4], factor[VEC4], bias[VEC4] = {}, before[VEC4] = {};
+        load_vec4(src, a.src + row * a.src_stride, o, a.dim, aligned);
+        load_vec4(factor, ratio, o, a.dim, reinterpret_cast<uintptr_t>(ratio) % sizeof(float4) == 0);
+        if (a.bias != NULL) { load_vec4(bias, a.bias, o, a.dim, aligned); }
+        if (a.accumulate) { load_vec4(before, a.dst + row * a.dst_stride, o, a.dim, aligned); }
+        for (int k = 0; k < VEC4; k++) {
             const float value = (factor[k] - a.less) * (src[k] - bias[k]);
             src[k] = a.accumulate ? before[k] + value : value;
         }
-        store_four(a.dst + row * a.dst_stride, o, a.dim, aligned, src);
+        store_vec4(a.dst + row * a.dst_stride, o, a.dim, aligned, src);
     });
 }
 
 /* sums [n_chunks, dim] */
 __global__ void dora_backward_kernel(qr_dora_backward_args a, bool aligned, int64_t chunk_rows, float *sums) {
-    const int64_t o = global_thread() * FOUR;
+    const int64_t o = global_thread() * VEC4;
     if (o >= a.dim) { return; }
-    float total[FOUR] = {}, dy[FOUR], z[FOUR], norm[FOUR];
+    float total[VEC4] = {}, dy[VEC4], z[VEC4], norm[VEC4];
     for_chunk(a.n_rows, chunk_rows, [&](int64_t row) {
-        load_four(dy, a.dy + row * a.dy_stride, o, a.dim, aligned);
-        load_four(z, a.z + row * a.z_stride, o, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) { total[k] = fmaf(dy[k], z[k], total[k]); }
+        load_vec4(dy, a.dy + row * a.dy_stride, o, a.dim, aligned);
+        load_vec4(z, a.z + row * a.z_stride, o, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) { total[k] = fmaf(dy[k], z[k], total[k]); }
     });
-    load_four(norm, a.norm, o, a.dim, aligned);
-    for (int k = 0; k < FOUR; k++) { total[k] /= norm[k]; }
-    store_four(sums + blockIdx.y * a.dim, o, a.dim, a.dim % FOUR == 0, total);
+    load_vec4(norm, a.norm, o, a.dim, aligned);
+    for (int k = 0; k < VEC4; k++) { total[k] /= norm[k]; }
+    store_vec4(sums + blockIdx.y * a.dim, o, a.dim, a.dim % VEC4 == 0, total);
 }
 
 static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args &args, void *, qr_error *err) {
@@ -61,9 +61,9 @@ static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args 
 }
 
 static qrun_status run_dora(qr_cuda_backend &cuda, const qr_dora_args &args, void *, qr_error *err) {
-    const bool aligned = fours_aligned(args.src, args.src_stride) && fours_aligned(args.dst, args.dst_stride) &&
-                         fours_aligned(args.bias, 0);
-    return QR_LAUNCH(cuda.device, err, dora_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0, args,
+    const bool aligned = vec4_aligned(args.src, args.src_stride) && vec4_aligned(args.dst, args.dst_stride) &&
+                         vec4_aligned(args.bias, 0);
+    return QR_LAUNCH(cuda.device, err, dora_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0, args,
                      aligned);
 }
 
@@ -75,9 +75,9 @@ static qrun_status run_dora_backward(qr_cuda_backend &cuda, const qr_dora_backwa
                                      qr_error *err) {
     float *sums = static_cast<float *>(workspace);
     const bool aligned =
-        fours_aligned(args.dy, args.dy_stride) && fours_aligned(args.z, args.z_stride) && fours_aligned(args.norm, 0);
+        vec4_aligned(args.dy, args.dy_stride) && vec4_aligned(args.z, args.z_stride) && vec4_aligned(args.norm, 0);
     const qrun_status status = QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim),
-                                         fours_threads(args.dim), 0, args, aligned, chunk_rows_of(args.n_rows), sums);
+                                         vec4_threads(args.dim), 0, args, aligned, chunk_rows_of(args.n_rows), sums);
     return status != QRUN_OK ? status
                              : qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
 }

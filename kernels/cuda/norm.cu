@@ -1,6 +1,6 @@
-/* rms_norm and layer_norm: a warp or a block for a row (or head), by its length (fours.cuh). */
+/* rms_norm and layer_norm: a warp or a block for a row (or head), by its length (vec4.cuh). */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, bool aligned) {
     await_previous();
@@ -10,17 +10,17 @@ template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, boo
     if (group >= a.n_rows * a.n_groups) { return; }
     const int64_t row = a.n_groups == 1 ? group : group / a.n_groups, at = (group - row * a.n_groups) * a.dim;
     const float *src = a.src + row * a.src_stride + at;
-    float squares = 0.0F, x[FOUR], w[FOUR];
-    team.for_each_four(a.dim, [&](int64_t j) {
-        load_four(x, src, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) { squares = fmaf(x[k], x[k], squares); }
+    float squares = 0.0F, x[VEC4], w[VEC4];
+    team.for_each_vec4(a.dim, [&](int64_t j) {
+        load_vec4(x, src, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) { squares = fmaf(x[k], x[k], squares); }
     });
     const float inverse = 1.0F / sqrtf(team.sum(squares) / static_cast<float>(a.dim) + a.eps);
-    team.for_each_four(a.dim, [&](int64_t j) {
-        load_four(x, src, j, a.dim, aligned);
-        load_four(w, a.weight, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) { x[k] = x[k] * inverse * (w[k] + a.weight_offset); }
-        store_four(a.dst, a.dst_dtype, row * a.dst_stride + at, j, a.dim, aligned, x);
+    team.for_each_vec4(a.dim, [&](int64_t j) {
+        load_vec4(x, src, j, a.dim, aligned);
+        load_vec4(w, a.weight, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) { x[k] = x[k] * inverse * (w[k] + a.weight_offset); }
+        store_vec4(a.dst, a.dst_dtype, row * a.dst_stride + at, j, a.dim, aligned, x);
     });
 }
 
@@ -32,55 +32,53 @@ template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a,
     if (row >= a.n_rows) { return; }
     const float *src = a.src + row * a.dim;
     const float n = static_cast<float>(a.dim);
-    float sum = 0.0F, squares = 0.0F, x[FOUR], w[FOUR], b[FOUR] = {};
-    team.for_each_four(a.dim, [&](int64_t j) {
-        load_four(x, src, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) { sum += x[k]; }
+    float sum = 0.0F, squares = 0.0F, x[VEC4], w[VEC4], b[VEC4] = {};
+    team.for_each_vec4(a.dim, [&](int64_t j) {
+        load_vec4(x, src, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) { sum += x[k]; }
     });
     const float mean = team.sum(sum) / n;
-    team.for_each_four(a.dim, [&](int64_t j) {
-        load_four(x, src, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) {
+    team.for_each_vec4(a.dim, [&](int64_t j) {
+        load_vec4(x, src, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) {
             if (j + k < a.dim) { squares = fmaf(x[k] - mean, x[k] - mean, squares); }
         }
     });
     const float inverse = 1.0F / sqrtf(team.sum(squares) / n + a.eps);
-    team.for_each_four(a.dim, [&](int64_t j) {
-        load_four(x, src, j, a.dim, aligned);
-        load_four(w, a.weight, j, a.dim, aligned);
-        if (a.bias != NULL) { load_four(b, a.bias, j, a.dim, aligned); }
-        for (int k = 0; k < FOUR; k++) { x[k] = (x[k] - mean) * inverse * w[k] + b[k]; }
-        store_four(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
+    team.for_each_vec4(a.dim, [&](int64_t j) {
+        load_vec4(x, src, j, a.dim, aligned);
+        load_vec4(w, a.weight, j, a.dim, aligned);
+        if (a.bias != NULL) { load_vec4(b, a.bias, j, a.dim, aligned); }
+        for (int k = 0; k < VEC4; k++) { x[k] = (x[k] - mean) * inverse * w[k] + b[k]; }
+        store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
     });
 }
 
 template <bool is_block>
 static qrun_status launch_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, qr_error *err) {
-    const bool aligned = args.dim % FOUR == 0 && fours_aligned(args.src, args.src_stride) &&
-                         fours_aligned(args.weight, 0) &&
-                         fours_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
+    const bool aligned = args.dim % VEC4 == 0 && vec4_aligned(args.src, args.src_stride) &&
+                         vec4_aligned(args.weight, 0) &&
+                         vec4_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
     return QR_LAUNCH_EARLY(cuda.device, err, rms_norm_kernel<is_block>,
-                           row_team<is_block>::grid(args.n_rows * args.n_groups), FOURS_THREADS,
+                           row_team<is_block>::grid(args.n_rows * args.n_groups), VEC4_THREADS,
                            row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, void *, qr_error *err) {
-    return args.dim > FOURS_BLOCK_DIM ? launch_rms_norm<true>(cuda, args, err)
-                                      : launch_rms_norm<false>(cuda, args, err);
+    return args.dim > VEC4_BLOCK_DIM ? launch_rms_norm<true>(cuda, args, err) : launch_rms_norm<false>(cuda, args, err);
 }
 
 template <bool is_block>
 static qrun_status launch_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_args &args, qr_error *err) {
-    const bool aligned = fours_aligned(args.src, args.dim) && fours_aligned(args.weight, 0) &&
-                         fours_aligned(args.bias, 0) &&
-                         fours_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
+    const bool aligned = vec4_aligned(args.src, args.dim) && vec4_aligned(args.weight, 0) &&
+                         vec4_aligned(args.bias, 0) && vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
     return QR_LAUNCH_EARLY(cuda.device, err, layer_norm_kernel<is_block>, row_team<is_block>::grid(args.n_rows),
-                           FOURS_THREADS, row_team<is_block>::shared_bytes(), args, aligned);
+                           VEC4_THREADS, row_team<is_block>::shared_bytes(), args, aligned);
 }
 
 static qrun_status run_layer_norm(qr_cuda_backend &cuda, const qr_layer_norm_args &args, void *, qr_error *err) {
-    return args.dim > FOURS_BLOCK_DIM ? launch_layer_norm<true>(cuda, args, err)
-                                      : launch_layer_norm<false>(cuda, args, err);
+    return args.dim > VEC4_BLOCK_DIM ? launch_layer_norm<true>(cuda, args, err)
+                                     : launch_layer_norm<false>(cuda, args, err);
 }
 
 QR_CUDA_OP(rms_norm, no_workspace<qr_rms_norm_args>, run_rms_norm)

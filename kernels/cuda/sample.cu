@@ -72,8 +72,8 @@ static __device__ span span_of(const float *row, int64_t chunk, int64_t vocab, u
     const int64_t left = vocab - s.first;
     s.n = left >= PER_THREAD ? static_cast<int>(PER_THREAD) : left > 0 ? static_cast<int>(left) : 0;
     if (s.n == PER_THREAD && is_aligned_16(row)) {
-        load_four(row + s.first, s.values);
-        load_four(row + s.first + 4, s.values + 4);
+        load_vec4(row + s.first, s.values);
+        load_vec4(row + s.first + 4, s.values + 4);
         return s;
     }
 #pragma unroll

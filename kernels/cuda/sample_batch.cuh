@@ -30,7 +30,7 @@ static __device__ __forceinline__ bool is_aligned_16(const float *row) {
     return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
 }
 
-static __device__ __forceinline__ void load_four(const float *src, float values[4]) {
+static __device__ __forceinline__ void load_vec4(const float *src, float values[4]) {
     const float4 four = *reinterpret_cast<const float4 *>(src);
     values[0] = four.x;
     values[1] = four.y;
@@ -129,7 +129,7 @@ template <typename F> static __device__ __forceinline__ void each_key(const filt
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int64_t at = first + k * n_threads;
-            if (at < n_fours) { load_four(f.row + at * 4, values[k]); }
+            if (at < n_fours) { load_vec4(f.row + at * 4, values[k]); }
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {

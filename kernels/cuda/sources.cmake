@@ -6,20 +6,20 @@ function(qr_cuda_sources FOLDER)
   set(QR_CUDA_SOURCES ${QR_CUDA_SOURCES} ${sources} PARENT_SCOPE)
 endfunction()
 qr_cuda_sources(kernels/cuda/backend
-  absent.cu
   backend.cu
   limits.cu
   quantize.cu
   staging.cu
+  unsupported.cu
   weight.cu)
 qr_cuda_sources(kernels/cuda/linear
   linear.cu
+  linear_cublaslt.cu
   linear_mma.cu
-  linear_panel.cu
   linear_tile.cu
   linear_wgmma.cu
   lora.cu
-  lora_products.cu
+  lora_cublaslt.cu
   product.cu
   wgmma_check.cu)
 qr_cuda_sources(kernels/cuda/attention
@@ -32,7 +32,7 @@ qr_cuda_sources(kernels/cuda/attention
   attention_packed_dkv.cu
   attention_packed_dq.cu
   attention_packed_mma.cu
-  attention_packed_planes.cu
+  attention_packed_operands.cu
   attention_scalar.cu
   kv.cu)
 qr_cuda_sources(kernels/cuda/train

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "kernels/cuda/backend/absent.h"
+#include "kernels/cuda/backend/unsupported.h"
 
 enum { EXIT_SKIPPED = 77 };
 
@@ -17,18 +17,18 @@ static bool add_devices(qr_error *err) {
     return true;
 }
 
-static bool is_absent(qr_op op) {
+static bool is_unsupported(qr_op op) {
     switch (op) {
 #define QR_X(name) \
     case QR_OP_##name: return true;
-        QR_CUDA_ABSENT_OPS(QR_X)
+        QR_CUDA_UNSUPPORTED_OPS(QR_X)
 #undef QR_X
         default: return false;
     }
 }
 
 static void run_op(qr_op op, const char *op_name, const char *test_name, void (*test)(void)) {
-    if (is_absent(op)) {
+    if (is_unsupported(op)) {
         printf("not executed: %s is not in the CUDA backend yet\n", op_name);
         return;
     }

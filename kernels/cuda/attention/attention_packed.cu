@@ -121,7 +121,7 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args 
 }
 
 static size_t packed_workspace(const qr_attention_packed_args &args) {
-    return args.dst_dtype != QR_DTYPE_F32 ? qr_cuda_packed_planes_bytes(args, false) : 0;
+    return args.dst_dtype != QR_DTYPE_F32 ? qr_cuda_packed_operands_bytes(args, false) : 0;
 }
 
 /* The z dimension of a grid ends at 65535. */

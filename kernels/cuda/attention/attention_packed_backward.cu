@@ -58,9 +58,9 @@ static __device__ void load_keys(const qr_attention_packed_args &f, const packed
 
 /* p and ds of a tile of queries and a tile of keys; zeros where a query does not see a key. */
 template <int PER>
-static __device__ void store_pairs(const qr_attention_packed_args &f, const packed_rows &rows,
-                                   const backward_scratch<PER> &s, const float *delta, int64_t head,
-                                   int64_t first_query, int64_t first_key) {
+static __device__ void store_gradients(const qr_attention_packed_args &f, const packed_rows &rows,
+                                       const backward_scratch<PER> &s, const float *delta, int64_t head,
+                                       int64_t first_query, int64_t first_key) {
     enum { TILE = PER * SIDE };
     float scores[PER][PER], dp[PER][PER];
     tile_dots<PER>(s.q, s.k, f.head_dim, scores);
@@ -119,7 +119,7 @@ __global__ void attention_packed_dq_kernel(qr_attention_packed_backward_args a, 
     for (int64_t first_key = seen; first_key <= first_query; first_key += TILE) {
         load_keys<PER>(f, rows, s, kv_head, first_key);
         __syncthreads();
-        store_pairs<PER>(f, rows, s, delta, head, first_query, first_key);
+        store_gradients<PER>(f, rows, s, delta, head, first_query, first_key);
         __syncthreads();
         add_weighted<PER, COLS, false>(s.ds, s.k, f.head_dim, tile_rows(first_key, rows.end, TILE), dq);
         __syncthreads();
@@ -146,7 +146,7 @@ __global__ void attention_packed_dkv_kernel(qr_attention_packed_backward_args a,
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
             load_queries<PER>(a, rows, s, head, first_query);
             __syncthreads();
-            store_pairs<PER>(f, rows, s, delta, head, first_query, first_key);
+            store_gradients<PER>(f, rows, s, delta, head, first_query, first_key);
             __syncthreads();
             add_weighted<PER, COLS, true>(s.ds, s.q, f.head_dim, n_queries, dk);
             add_weighted<PER, COLS, true>(s.p, s.dout, f.head_dim, n_queries, dv);
@@ -173,16 +173,16 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backw
 }
 
 static size_t backward_workspace(const qr_attention_packed_backward_args &args) {
-    if (args.forward.dst_dtype != QR_DTYPE_F32) { return qr_cuda_packed_planes_bytes(args.forward, true); }
+    if (args.forward.dst_dtype != QR_DTYPE_F32) { return qr_cuda_packed_operands_bytes(args.forward, true); }
     return static_cast<size_t>(args.forward.n_tokens * args.forward.n_heads) * sizeof(float);
 }
 
 static qrun_status run_on_tensor_cores(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                        void *workspace, qr_error *err) {
-    packed_planes planes;
-    qrun_status status = qr_cuda_packed_backward_planes(cuda, args, workspace, &planes, err);
-    if (status == QRUN_OK) { status = qr_cuda_packed_dq(cuda, args, planes, err); }
-    return status != QRUN_OK ? status : qr_cuda_packed_dkv(cuda, args, planes, err);
+    packed_operands operands;
+    qrun_status status = qr_cuda_packed_backward_operands(cuda, args, workspace, &operands, err);
+    if (status == QRUN_OK) { status = qr_cuda_packed_dq(cuda, args, operands, err); }
+    return status != QRUN_OK ? status : qr_cuda_packed_dkv(cuda, args, operands, err);
 }
 
 static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,

@@ -4,50 +4,51 @@
  * queries, and go there in registers. Heads larger than 128 have no room for both sums in registers: a launch each.
  *
  * Longest first: the first keys of a sequence, which most queries see. */
-#include "kernels/cuda/attention/attention_packed_pairs.cuh"
+#include "kernels/cuda/attention/attention_packed_gradients.cuh"
 
-template <int DIM, packed_operands operands> struct dkv_shape : packed_shape<DIM, operands> {
-    using shape = packed_shape<DIM, operands>;
+template <int DIM, packed_form form> struct dkv_shape : packed_shape<DIM, form> {
+    using shape = packed_shape<DIM, form>;
     enum {
         THREADS = shape::BACKWARD_WARPS * WARP_LANES,
         KEYS = shape::BACKWARD_WARPS * 16,
         QUERIES = shape::DKV_QUERIES,
-        KV_SIZE = pair_tile_size(KEYS, DIM, shape::KV_PAIRS),
-        Q_SIZE = pair_tile_size(QUERIES, DIM, shape::PAIRS), /* of q, and of dout */
+        KV_SIZE = split_tile_size(KEYS, DIM, shape::KV_SPLIT),
+        Q_SIZE = split_tile_size(QUERIES, DIM, shape::PAIRS), /* of q, and of dout */
         STATS_BYTES = shape::STAGES * QUERIES * sizeof(query_stats),
         SHARED_BYTES = STATS_BYTES + (2 * KV_SIZE + shape::STAGES * 2 * Q_SIZE) * sizeof(uint16_t),
     };
 };
 
 /* Tiles of q and dout and the stats of their queries, for each stage. */
-template <int DIM, int QUERIES, int n_threads, bool is_pair> struct query_tiles {
-    enum { SIZE = pair_tile_size(QUERIES, DIM, is_pair) };
+template <int DIM, int QUERIES, int n_threads, bool is_split> struct query_tiles {
+    enum { SIZE = split_tile_size(QUERIES, DIM, is_split) };
     uint16_t *at;
     query_stats *stats_at;
 
-    __device__ __forceinline__ pair_tile q(int stage) const {
-        return pair_tile_at<DIM, is_pair>(at + stage * 2 * SIZE, QUERIES);
+    __device__ __forceinline__ split_tile q(int stage) const {
+        return split_tile_at<DIM, is_split>(at + stage * 2 * SIZE, QUERIES);
     }
-    __device__ __forceinline__ pair_tile dout(int stage) const {
-        return pair_tile_at<DIM, is_pair>(at + (stage * 2 + 1) * SIZE, QUERIES);
+    __device__ __forceinline__ split_tile dout(int stage) const {
+        return split_tile_at<DIM, is_split>(at + (stage * 2 + 1) * SIZE, QUERIES);
     }
     __device__ __forceinline__ const query_stats *stats(int stage) const { return stats_at + stage * QUERIES; }
-    __device__ __forceinline__ void copy(int stage, const packed_planes &planes, int64_t plane_row, int n_rows) const {
+    __device__ __forceinline__ void copy(int stage, const packed_operands &operands, int64_t first_row,
+                                         int n_rows) const {
         const int i = static_cast<int>(threadIdx.x);
         if (i < QUERIES) {
-            copy_async_8(&stats_at[stage * QUERIES + i], &planes.stats[plane_row + i], i < n_rows ? 8 : 0);
+            copy_async_8(&stats_at[stage * QUERIES + i], &operands.stats[first_row + i], i < n_rows ? 8 : 0);
         }
-        copy_pairs<DIM, QUERIES, n_threads, is_pair>(q(stage), planes.q, plane_row, n_rows);
-        copy_pairs<DIM, QUERIES, n_threads, is_pair>(dout(stage), planes.dout, plane_row, n_rows);
+        copy_split_tile<DIM, QUERIES, n_threads, is_split>(q(stage), operands.q, first_row, n_rows);
+        copy_split_tile<DIM, QUERIES, n_threads, is_split>(dout(stage), operands.dout, first_row, n_rows);
     }
 };
 
 /* Shared memory: for each stage the queries' stats; k, v; then for each stage q and dout. */
-template <int DIM, packed_operands operands, bool wants_dk, bool wants_dv>
-__global__ void __launch_bounds__(dkv_shape<DIM, operands>::THREADS, dkv_shape<DIM, operands>::BACKWARD_BLOCKS)
-    attention_packed_dkv_mma_kernel(qr_attention_packed_backward_args a, packed_planes planes) {
-    using shape = dkv_shape<DIM, operands>;
-    constexpr bool pairs = shape::PAIRS, kv_pairs = shape::KV_PAIRS;
+template <int DIM, packed_form form, bool wants_dk, bool wants_dv>
+__global__ void __launch_bounds__(dkv_shape<DIM, form>::THREADS, dkv_shape<DIM, form>::BACKWARD_BLOCKS)
+    attention_packed_dkv_mma_kernel(qr_attention_packed_backward_args a, packed_operands operands) {
+    using shape = dkv_shape<DIM, form>;
+    constexpr bool split = shape::PAIRS, kv_split = shape::KV_SPLIT;
     enum { KEYS = shape::KEYS, QUERIES = shape::QUERIES, THREADS = shape::THREADS };
     const qr_attention_packed_args &f = a.forward;
     const int kv_head = static_cast<int>(blockIdx.x) % f.n_kv_heads, group = f.n_heads / f.n_kv_heads;
@@ -55,14 +56,16 @@ __global__ void __launch_bounds__(dkv_shape<DIM, operands>::THREADS, dkv_shape<D
     if (tile.first >= tile.end) { return; }
     const int first_key = tile.first + static_cast<int>(warp_index()) * 16;
     uint16_t *shared = shared_memory<uint16_t>() + shape::STATS_BYTES / sizeof(uint16_t);
-    const query_tiles<DIM, QUERIES, THREADS, pairs> tiles = {shared + 2 * shape::KV_SIZE, shared_memory<query_stats>()};
-    left_rows<DIM, kv_pairs, false> k, v;
-    k.tile = pair_tile_at<DIM, kv_pairs>(shared, KEYS);
-    v.tile = pair_tile_at<DIM, kv_pairs>(shared + shape::KV_SIZE, KEYS);
+    const query_tiles<DIM, QUERIES, THREADS, split> tiles = {shared + 2 * shape::KV_SIZE, shared_memory<query_stats>()};
+    left_rows<DIM, kv_split, false> k, v;
+    k.tile = split_tile_at<DIM, kv_split>(shared, KEYS);
+    v.tile = split_tile_at<DIM, kv_split>(shared + shape::KV_SIZE, KEYS);
     k.row = v.row = warp_index() * 16;
-    const int64_t plane_row = kv_head * f.n_tokens + tile.first;
-    copy_pairs<DIM, KEYS, THREADS, kv_pairs>(k.tile, planes.k, plane_row, tile.end - tile.first);
-    if (wants_dk) { copy_pairs<DIM, KEYS, THREADS, kv_pairs>(v.tile, planes.v, plane_row, tile.end - tile.first); }
+    const int64_t first_row = kv_head * f.n_tokens + tile.first;
+    copy_split_tile<DIM, KEYS, THREADS, kv_split>(k.tile, operands.k, first_row, tile.end - tile.first);
+    if (wants_dk) {
+        copy_split_tile<DIM, KEYS, THREADS, kv_split>(v.tile, operands.v, first_row, tile.end - tile.first);
+    }
     /* With a window, the last key of the tile is seen by the queries before last + window. */
     const int last = tile.first + KEYS - 1;
     const int end = f.window > 0 && tile.end - last > f.window ? last + f.window : tile.end;
@@ -72,23 +75,23 @@ __global__ void __launch_bounds__(dkv_shape<DIM, operands>::THREADS, dkv_shape<D
         n_tiles * group,
         [&](int i, int stage) {
             const int head = kv_head * group + i / n_tiles, query = tile.first + i % n_tiles * QUERIES;
-            tiles.copy(stage, planes, head * f.n_tokens + query, tile.end - query);
+            tiles.copy(stage, operands, head * f.n_tokens + query, tile.end - query);
         },
         [&](int i, int stage) {
             const int query = tile.first + i % n_tiles * QUERIES;
             if (first_key >= tile.end || !any_seen(f, query, QUERIES, first_key, 16)) { return; }
             float p[1][QUERIES / 8][4] = {}, ds[1][QUERIES / 8][4] = {};
-            add_dots<pairs>(p, k, tiles.q(stage));
-            if (wants_dk) { add_dots<pairs>(ds, v, tiles.dout(stage)); }
+            add_dots<split>(p, k, tiles.q(stage));
+            if (wants_dk) { add_dots<split>(ds, v, tiles.dout(stage)); }
             const bool whole = all_seen(f, query, QUERIES, first_key, 16) && query + QUERIES <= tile.end;
-            make_pairs<QUERIES / 8>(
+            make_gradients<QUERIES / 8>(
                 f, whole, p[0], ds[0], [&](int n, int j) { return tiles.stats(stage)[8 * n + column_of(j)]; },
                 [&](int n, int j) {
                     const int column = query + 8 * n + column_of(j);
                     return column < tile.end && sees_key(f, column, first_key + row_of(j));
                 });
-            if constexpr (wants_dv) { add_weighted_rows<pairs, pairs>(dv, p, tiles.dout(stage)); }
-            if constexpr (wants_dk) { add_weighted_rows<pairs, pairs>(dk, ds, tiles.q(stage)); }
+            if constexpr (wants_dv) { add_weighted_rows<split, split>(dv, p, tiles.dout(stage)); }
+            if constexpr (wants_dk) { add_weighted_rows<split, split>(dk, ds, tiles.q(stage)); }
         });
     if (wants_dk) {
         store_gradient_rows<DIM>(a.dk + kv_head * f.head_dim, a.dqkv_stride, f.head_dim, first_key, tile.end, dk[0],
@@ -100,27 +103,27 @@ __global__ void __launch_bounds__(dkv_shape<DIM, operands>::THREADS, dkv_shape<D
     }
 }
 
-template <int DIM, packed_operands operands, bool wants_dk, bool wants_dv>
+template <int DIM, packed_form form, bool wants_dk, bool wants_dv>
 static qrun_status launch_sums(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                               const packed_planes &planes, qr_error *err) {
-    using shape = dkv_shape<DIM, operands>;
+                               const packed_operands &operands, qr_error *err) {
+    using shape = dkv_shape<DIM, form>;
     const dim3 grid(packed_tiles(args.forward, shape::KEYS) * static_cast<unsigned>(args.forward.n_kv_heads));
-    return QR_LAUNCH(cuda.device, err, (attention_packed_dkv_mma_kernel<DIM, operands, wants_dk, wants_dv>), grid,
-                     shape::THREADS, shape::SHARED_BYTES, args, planes);
+    return QR_LAUNCH(cuda.device, err, (attention_packed_dkv_mma_kernel<DIM, form, wants_dk, wants_dv>), grid,
+                     shape::THREADS, shape::SHARED_BYTES, args, operands);
 }
 
-template <int DIM, packed_operands operands>
+template <int DIM, packed_form form>
 static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                          const packed_planes &planes, qr_error *err) {
+                          const packed_operands &operands, qr_error *err) {
     if constexpr (DIM <= 128) {
-        return launch_sums<DIM, operands, true, true>(cuda, args, planes, err);
+        return launch_sums<DIM, form, true, true>(cuda, args, operands, err);
     } else {
-        const qrun_status status = launch_sums<DIM, operands, true, false>(cuda, args, planes, err);
-        return status != QRUN_OK ? status : launch_sums<DIM, operands, false, true>(cuda, args, planes, err);
+        const qrun_status status = launch_sums<DIM, form, true, false>(cuda, args, operands, err);
+        return status != QRUN_OK ? status : launch_sums<DIM, form, false, true>(cuda, args, operands, err);
     }
 }
 
 qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                               const packed_planes &planes, qr_error *err) {
-    return QR_PACKED_MMA_DISPATCH(args.forward, launch, cuda, args, planes, err);
+                               const packed_operands &operands, qr_error *err) {
+    return QR_PACKED_MMA_DISPATCH(args.forward, launch, cuda, args, operands, err);
 }

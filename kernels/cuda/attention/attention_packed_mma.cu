@@ -3,15 +3,15 @@
  * log 2, so that a weight is one 2^x. */
 #include "kernels/cuda/attention/attention_packed_mma.cuh"
 
-template <int DIM, packed_operands operands> struct forward_shape : packed_shape<DIM, operands> {
-    using shape = packed_shape<DIM, operands>;
+template <int DIM, packed_form form> struct forward_shape : packed_shape<DIM, form> {
+    using shape = packed_shape<DIM, form>;
     enum {
         THREADS = shape::FORWARD_WARPS * WARP_LANES,
         SIXTEENS = shape::FORWARD_SIXTEENS,
         QUERIES = shape::FORWARD_WARPS * SIXTEENS * 16,
         KEYS = shape::FORWARD_KEYS,
-        Q_SIZE = pair_tile_size(QUERIES, DIM, shape::PAIRS),
-        KV_SIZE = pair_tile_size(KEYS, DIM, shape::KV_PAIRS), /* of k, and of v */
+        Q_SIZE = split_tile_size(QUERIES, DIM, shape::PAIRS),
+        KV_SIZE = split_tile_size(KEYS, DIM, shape::KV_SPLIT), /* of k, and of v */
         /* q that goes on to registers is lent the place of k and v. */
         KV_OFFSET = shape::FORWARD_KEEPS_Q ? 0 : Q_SIZE,
         SIZE = shape::FORWARD_KEEPS_Q && Q_SIZE > 2 * KV_SIZE ? Q_SIZE : KV_OFFSET + 2 * KV_SIZE,
@@ -135,22 +135,22 @@ static __device__ __forceinline__ void store_results(const qr_attention_packed_a
 
 /* Shared memory: q where it is not in registers, then k, v. While scores are made v comes, and while values are summed
  * the next k. */
-template <int DIM, packed_operands operands>
-__global__ void __launch_bounds__(forward_shape<DIM, operands>::THREADS, forward_shape<DIM, operands>::FORWARD_BLOCKS)
-    attention_packed_mma_kernel(qr_attention_packed_args a, packed_planes planes) {
-    using shape = forward_shape<DIM, operands>;
-    constexpr bool pairs = shape::PAIRS, kv_pairs = shape::KV_PAIRS;
+template <int DIM, packed_form form>
+__global__ void __launch_bounds__(forward_shape<DIM, form>::THREADS, forward_shape<DIM, form>::FORWARD_BLOCKS)
+    attention_packed_mma_kernel(qr_attention_packed_args a, packed_operands operands) {
+    using shape = forward_shape<DIM, form>;
+    constexpr bool split = shape::PAIRS, kv_split = shape::KV_SPLIT;
     enum { KEYS = shape::KEYS, QUERIES = shape::QUERIES, THREADS = shape::THREADS, M = shape::SIXTEENS };
     const query_block block = query_block_of<QUERIES>(a);
     const packed_tile &tile = block.tile;
     if (tile.first >= tile.end) { return; }
     const int first_query = tile.first + static_cast<int>(warp_index()) * 16 * M;
     uint16_t *shared = shared_memory<uint16_t>();
-    left_rows<DIM, pairs, shape::FORWARD_KEEPS_Q, M> q;
-    q.tile = pair_tile_at<DIM, pairs>(shared, QUERIES);
+    left_rows<DIM, split, shape::FORWARD_KEEPS_Q, M> q;
+    q.tile = split_tile_at<DIM, split>(shared, QUERIES);
     q.row = warp_index() * 16 * M;
-    copy_pairs<DIM, QUERIES, THREADS, pairs>(q.tile, planes.q, block.head * a.n_tokens + tile.first,
-                                             tile.end - tile.first);
+    copy_split_tile<DIM, QUERIES, THREADS, split>(q.tile, operands.q, block.head * a.n_tokens + tile.first,
+                                                  tile.end - tile.first);
     copy_async_commit();
     if (shape::FORWARD_KEEPS_Q) {
         copy_async_wait<0>();
@@ -158,12 +158,12 @@ __global__ void __launch_bounds__(forward_shape<DIM, operands>::THREADS, forward
         q.keep();
         __syncthreads();
     }
-    const pair_tile k = pair_tile_at<DIM, kv_pairs>(shared + shape::KV_OFFSET, KEYS);
-    const pair_tile v = pair_tile_at<DIM, kv_pairs>(shared + shape::KV_OFFSET + shape::KV_SIZE, KEYS);
+    const split_tile k = split_tile_at<DIM, kv_split>(shared + shape::KV_OFFSET, KEYS);
+    const split_tile v = split_tile_at<DIM, kv_split>(shared + shape::KV_OFFSET + shape::KV_SIZE, KEYS);
     const key_range keys = keys_seen<QUERIES, KEYS>(a, tile);
-    const auto copy = [&](const pair_tile &dst, const pair_planes &src, int i) {
+    const auto copy = [&](const split_tile &dst, const split_rows &src, int i) {
         const int key = keys.first + i * KEYS;
-        copy_pairs<DIM, KEYS, THREADS, kv_pairs>(dst, src, block.kv_head * a.n_tokens + key, tile.end - key);
+        copy_split_tile<DIM, KEYS, THREADS, kv_split>(dst, src, block.kv_head * a.n_tokens + key, tile.end - key);
     };
     const auto sees_any = [&](int i) {
         return first_query < tile.end && any_seen(a, first_query, 16 * M, keys.first + i * KEYS, KEYS);
@@ -173,11 +173,11 @@ __global__ void __launch_bounds__(forward_shape<DIM, operands>::THREADS, forward
 #pragma unroll
     for (int m = 0; m < M; m++) { softmax[m] = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}}; }
     through_two_tiles(
-        keys.n_tiles, [&](int i) { copy(k, planes.k, i); }, [&](int i) { copy(v, planes.v, i); },
+        keys.n_tiles, [&](int i) { copy(k, operands.k, i); }, [&](int i) { copy(v, operands.v, i); },
         [&](int i) {
             if (!sees_any(i)) { return; }
             set_zero(scores);
-            add_dots<kv_pairs>(scores, q, k);
+            add_dots<kv_split>(scores, q, k);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 make_scores<KEYS / 8>(a, first_query + 16 * m, keys.first + i * KEYS, scores[m]);
@@ -185,24 +185,24 @@ __global__ void __launch_bounds__(forward_shape<DIM, operands>::THREADS, forward
             }
         },
         [&](int i) {
-            if (sees_any(i)) { add_weighted_rows<pairs, kv_pairs>(sums, scores, v); }
+            if (sees_any(i)) { add_weighted_rows<split, kv_split>(sums, scores, v); }
         });
 #pragma unroll
     for (int m = 0; m < M; m++) { store_results<DIM>(a, tile, block.head, first_query + 16 * m, softmax[m], sums[m]); }
 }
 
-template <int DIM, packed_operands operands>
-static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args &args, const packed_planes &planes,
+template <int DIM, packed_form form>
+static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args &args, const packed_operands &operands,
                           qr_error *err) {
-    using shape = forward_shape<DIM, operands>;
+    using shape = forward_shape<DIM, form>;
     const dim3 grid(packed_tiles(args, shape::QUERIES) * static_cast<unsigned>(args.n_heads));
-    return QR_LAUNCH(cuda.device, err, (attention_packed_mma_kernel<DIM, operands>), grid, shape::THREADS,
-                     shape::SHARED_BYTES, args, planes);
+    return QR_LAUNCH(cuda.device, err, (attention_packed_mma_kernel<DIM, form>), grid, shape::THREADS,
+                     shape::SHARED_BYTES, args, operands);
 }
 
 qrun_status qr_cuda_packed_forward(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
                                    qr_error *err) {
-    packed_planes planes;
-    const qrun_status status = qr_cuda_packed_forward_planes(cuda, args, workspace, &planes, err);
-    return status != QRUN_OK ? status : QR_PACKED_MMA_DISPATCH(args, launch, cuda, args, planes, err);
+    packed_operands operands;
+    const qrun_status status = qr_cuda_packed_forward_operands(cuda, args, workspace, &operands, err);
+    return status != QRUN_OK ? status : QR_PACKED_MMA_DISPATCH(args, launch, cuda, args, operands, err);
 }

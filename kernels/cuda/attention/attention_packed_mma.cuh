@@ -1,5 +1,5 @@
 /* attention_packed and its gradient on the tensor cores, for dst of 16 bits: flash attention (Dao, "FlashAttention-2",
- * 2023) with 16 rows a warp or twice 16. Operands are pairs (pair_tiles.cuh), so that results are as near to those of
+ * 2023) with 16 rows a warp or twice 16. Operands are pairs (bf16x2_tiles.cuh), so that results are as near to those of
  * F32 sums as 2^-15 of their terms; K and V that are rounded to BF16 are exact in one number, and where bf16_products
  * permits it, everything is one.
  *
@@ -13,13 +13,13 @@
 
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/attention/attention_packed.cuh"
-#include "kernels/cuda/device/pair_tiles.cuh"
+#include "kernels/cuda/device/bf16x2_tiles.cuh"
 
 #define PACKED_LOG2E 1.44269504088896340736F
 #define PACKED_LN2 0.69314718055994530942F
 
-/* [heads][n_tokens][pair_pitch(head_dim)] BF16, zeros from head_dim on. low is there only of pairs. */
-struct pair_planes {
+/* [heads][n_tokens][tile_row_pitch(head_dim)] BF16, zeros from head_dim on. low is there only of pairs. */
+struct split_rows {
     uint16_t *high, *low;
 };
 
@@ -28,44 +28,44 @@ struct alignas(8) query_stats {
     float lse2, delta;
 };
 
-struct packed_planes {
-    pair_planes k, v, q, dout;
+struct packed_operands {
+    split_rows k, v, q, dout;
     query_stats *stats; /* [n_heads][n_tokens] */
 };
 
 /* What the operands of the products are. */
-enum packed_operands {
-    PACKED_PAIRS,    /* pairs */
+enum packed_form {
+    PACKED_SPLIT,    /* pairs */
     PACKED_EXACT_KV, /* pairs, but k and v are in BF16 already: one number */
     PACKED_BF16,     /* k and v are in BF16 already, and everything else is rounded to it */
 };
 
-static inline packed_operands packed_operands_of(const qr_attention_packed_args &args) {
-    if (!args.round_kv || args.dst_dtype == QR_DTYPE_F16) { return PACKED_PAIRS; }
+static inline packed_form packed_form_of(const qr_attention_packed_args &args) {
+    if (!args.round_kv || args.dst_dtype == QR_DTYPE_F16) { return PACKED_SPLIT; }
     return args.bf16_products ? PACKED_BF16 : PACKED_EXACT_KV;
 }
 
-/* attention_packed_planes.cu: the workspace, and filling it. */
-size_t qr_cuda_packed_planes_bytes(const qr_attention_packed_args &args, bool is_backward);
-qrun_status qr_cuda_packed_forward_planes(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
-                                          packed_planes *planes, qr_error *err);
-qrun_status qr_cuda_packed_backward_planes(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                                           void *workspace, packed_planes *planes, qr_error *err);
+/* attention_packed_operands.cu: the workspace, and filling it. */
+size_t qr_cuda_packed_operands_bytes(const qr_attention_packed_args &args, bool is_backward);
+qrun_status qr_cuda_packed_forward_operands(qr_cuda_backend &cuda, const qr_attention_packed_args &args,
+                                            void *workspace, packed_operands *operands, qr_error *err);
+qrun_status qr_cuda_packed_backward_operands(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
+                                             void *workspace, packed_operands *operands, qr_error *err);
 
 /* The ops over planes. */
 qrun_status qr_cuda_packed_forward(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
                                    qr_error *err);
 qrun_status qr_cuda_packed_dq(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                              const packed_planes &planes, qr_error *err);
+                              const packed_operands &operands, qr_error *err);
 qrun_status qr_cuda_packed_dkv(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
-                               const packed_planes &planes, qr_error *err);
+                               const packed_operands &operands, qr_error *err);
 
 /* What a block works on: warps of 16 rows (queries; for dk and dv keys) or twice 16, and some keys or queries at a
  * time, backward in one or two places. By these numbers a block has at most 96.5 KB of shared memory (sm_86 and sm_89
  * allow 99), and there are registers enough for …_BLOCKS blocks on a multiprocessor without spills that count. */
-template <int DIM, packed_operands operands> struct packed_shape {
-    static constexpr bool KV_PAIRS = operands == PACKED_PAIRS; /* what k and v are */
-    static constexpr bool PAIRS = true;                        /* what everything else is */
+template <int DIM, packed_form form> struct packed_shape {
+    static constexpr bool KV_SPLIT = form == PACKED_SPLIT; /* what k and v are */
+    static constexpr bool PAIRS = true;                    /* what everything else is */
     enum {
         FORWARD_WARPS = 4,
         FORWARD_SIXTEENS = 1, /* of rows, a warp */
@@ -74,17 +74,17 @@ template <int DIM, packed_operands operands> struct packed_shape {
         FORWARD_KEEPS_Q = DIM <= 128, /* in registers */
         BACKWARD_WARPS = DIM <= 128 ? 4 : 2,
         BACKWARD_BLOCKS = DIM <= 64 ? 3 : 2,
-        STAGES = DIM <= 128 || !KV_PAIRS ? 2 : 1,
+        STAGES = DIM <= 128 || !KV_SPLIT ? 2 : 1,
         DQ_KEYS = DIM <= 128 ? 32 : 16,
         DQ_KEEPS_Q = DIM <= 128,
-        DKV_QUERIES = DIM <= 64 || (DIM <= 128 && !KV_PAIRS) ? 32 : 16,
+        DKV_QUERIES = DIM <= 64 || (DIM <= 128 && !KV_SPLIT) ? 32 : 16,
     };
 };
 
 /* One product to a fragment of 16 rows takes no longer than loading the fragment: of k and v each is for 32 queries
  * forward, and q is read again in place of taking the registers of the second sixteen's sums. */
 template <int DIM> struct packed_shape<DIM, PACKED_BF16> {
-    static constexpr bool KV_PAIRS = false, PAIRS = false;
+    static constexpr bool KV_SPLIT = false, PAIRS = false;
     enum {
         FORWARD_WARPS = 4,
         FORWARD_SIXTEENS = DIM <= 128 ? 2 : 1,
@@ -101,36 +101,37 @@ template <int DIM> struct packed_shape<DIM, PACKED_BF16> {
 };
 
 /* Numbers in the tiles of `rows` rows. */
-static constexpr unsigned pair_tile_size(int rows, int dim, bool is_pair) {
-    return static_cast<unsigned>(rows * pair_pitch(dim) * (is_pair ? 2 : 1));
+static constexpr unsigned split_tile_size(int rows, int dim, bool is_split) {
+    return static_cast<unsigned>(rows * tile_row_pitch(dim) * (is_split ? 2 : 1));
 }
 
-template <int DIM, bool is_pair> static __device__ __forceinline__ pair_tile pair_tile_at(uint16_t *at, int rows) {
-    return {at, is_pair ? at + rows * pair_pitch(DIM) : at};
+template <int DIM, bool is_split> static __device__ __forceinline__ split_tile split_tile_at(uint16_t *at, int rows) {
+    return {at, is_split ? at + rows * tile_row_pitch(DIM) : at};
 }
 
-/* Rows [plane_row, plane_row + n_rows) of a plane, zeros up to ROWS. */
-template <int DIM, int ROWS, int n_threads, bool is_pair>
-static __device__ __forceinline__ void copy_pairs(const pair_tile &tile, const pair_planes &planes, int64_t plane_row,
-                                                  int n_rows) {
-    copy_tile<DIM, ROWS, n_threads>(tile.high, planes.high + plane_row * pair_pitch(DIM), n_rows);
-    if (is_pair) { copy_tile<DIM, ROWS, n_threads>(tile.low, planes.low + plane_row * pair_pitch(DIM), n_rows); }
+/* Rows [first_row, first_row + n_rows) of a plane, zeros up to ROWS. */
+template <int DIM, int ROWS, int n_threads, bool is_split>
+static __device__ __forceinline__ void copy_split_tile(const split_tile &tile, const split_rows &operands,
+                                                       int64_t first_row, int n_rows) {
+    copy_tile<DIM, ROWS, n_threads>(tile.high, operands.high + first_row * tile_row_pitch(DIM), n_rows);
+    if (is_split) { copy_tile<DIM, ROWS, n_threads>(tile.low, operands.low + first_row * tile_row_pitch(DIM), n_rows); }
 }
 
 /* Tiles of k and v, a pair of them for each stage, at `at` in shared memory. */
-template <int DIM, int KEYS, int n_threads, bool is_pair> struct key_tiles {
-    enum { SIZE = pair_tile_size(KEYS, DIM, is_pair) };
+template <int DIM, int KEYS, int n_threads, bool is_split> struct key_tiles {
+    enum { SIZE = split_tile_size(KEYS, DIM, is_split) };
     uint16_t *at;
 
-    __device__ __forceinline__ pair_tile k(int stage) const {
-        return pair_tile_at<DIM, is_pair>(at + stage * 2 * SIZE, KEYS);
+    __device__ __forceinline__ split_tile k(int stage) const {
+        return split_tile_at<DIM, is_split>(at + stage * 2 * SIZE, KEYS);
     }
-    __device__ __forceinline__ pair_tile v(int stage) const {
-        return pair_tile_at<DIM, is_pair>(at + (stage * 2 + 1) * SIZE, KEYS);
+    __device__ __forceinline__ split_tile v(int stage) const {
+        return split_tile_at<DIM, is_split>(at + (stage * 2 + 1) * SIZE, KEYS);
     }
-    __device__ __forceinline__ void copy(int stage, const packed_planes &planes, int64_t plane_row, int n_rows) const {
-        copy_pairs<DIM, KEYS, n_threads, is_pair>(k(stage), planes.k, plane_row, n_rows);
-        copy_pairs<DIM, KEYS, n_threads, is_pair>(v(stage), planes.v, plane_row, n_rows);
+    __device__ __forceinline__ void copy(int stage, const packed_operands &operands, int64_t first_row,
+                                         int n_rows) const {
+        copy_split_tile<DIM, KEYS, n_threads, is_split>(k(stage), operands.k, first_row, n_rows);
+        copy_split_tile<DIM, KEYS, n_threads, is_split>(v(stage), operands.v, first_row, n_rows);
     }
 };
 
@@ -230,16 +231,15 @@ static __device__ __forceinline__ void store_gradient_rows(float *dst, int64_t s
 
 /* Calls function<DIM, operands>(...) by the size of a head and what the operands are. What is behind head_dim is
  * multiplied as zeros. */
-#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                      \
-    (packed_operands_of(args) == PACKED_PAIRS                                            \
-         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_PAIRS, __VA_ARGS__)    \
-     : packed_operands_of(args) == PACKED_EXACT_KV                                       \
-         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_EXACT_KV, __VA_ARGS__) \
+#define QR_PACKED_MMA_DISPATCH(args, function, ...)                                                                    \
+    (packed_form_of(args) == PACKED_SPLIT ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_SPLIT, __VA_ARGS__) \
+     : packed_form_of(args) == PACKED_EXACT_KV                                                                         \
+         ? QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_EXACT_KV, __VA_ARGS__)                               \
          : QR_PACKED_MMA_BY_DIM((args).head_dim, function, PACKED_BF16, __VA_ARGS__))
-#define QR_PACKED_MMA_BY_DIM(head_dim, function, operands, ...) \
-    ((head_dim) <= 64    ? function<64, operands>(__VA_ARGS__)  \
-     : (head_dim) <= 96  ? function<96, operands>(__VA_ARGS__)  \
-     : (head_dim) <= 128 ? function<128, operands>(__VA_ARGS__) \
-                         : function<256, operands>(__VA_ARGS__))
+#define QR_PACKED_MMA_BY_DIM(head_dim, function, form, ...) \
+    ((head_dim) <= 64    ? function<64, form>(__VA_ARGS__)  \
+     : (head_dim) <= 96  ? function<96, form>(__VA_ARGS__)  \
+     : (head_dim) <= 128 ? function<128, form>(__VA_ARGS__) \
+                         : function<256, form>(__VA_ARGS__))
 
 #endif

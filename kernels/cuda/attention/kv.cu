@@ -1,12 +1,12 @@
 /* kv_write: a warp for one token's head, of K or of V; a lane for four elements at a time. */
 #include "kernels/cuda/attention/kv_page.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
 
-template <typename F> static __device__ __forceinline__ void each_four(int32_t n, F visit) {
-    for (int32_t j = static_cast<int32_t>(lane_index()) * FOUR; j < n; j += WARP_LANES * FOUR) { visit(j); }
+template <typename F> static __device__ __forceinline__ void for_each_vec4(int32_t n, F visit) {
+    for (int32_t j = static_cast<int32_t>(lane_index()) * VEC4; j < n; j += WARP_LANES * VEC4) { visit(j); }
 }
 
 static __device__ __forceinline__ uint32_t code_of(float x, float inverse) {
@@ -16,23 +16,23 @@ static __device__ __forceinline__ uint32_t code_of(float x, float inverse) {
 
 /* As ops.h has it: the same operations in the same order on every backend, because the bytes must be equal. */
 static __device__ void store_int8(unsigned char *dst, float *scale, const float *src, int32_t n, bool aligned) {
-    float largest = 0.0F, x[FOUR];
-    each_four(n, [&](int32_t j) {
-        load_four(x, src, j, n, aligned);
-        for (int k = 0; k < FOUR; k++) { largest = fmaxf(largest, fabsf(x[k])); }
+    float largest = 0.0F, x[VEC4];
+    for_each_vec4(n, [&](int32_t j) {
+        load_vec4(x, src, j, n, aligned);
+        for (int k = 0; k < VEC4; k++) { largest = fmaxf(largest, fabsf(x[k])); }
     });
     largest = warp_max(largest);
     const float inverse = 127.0F / largest;
     if (lane_index() == 0) { *scale = largest / 127.0F; }
-    each_four(n, [&](int32_t j) {
-        load_four(x, src, j, n, aligned);
+    for_each_vec4(n, [&](int32_t j) {
+        load_vec4(x, src, j, n, aligned);
         uint32_t codes = 0;
-        for (int k = 0; k < FOUR; k++) { codes |= code_of(x[k], inverse) << 8 * k; }
+        for (int k = 0; k < VEC4; k++) { codes |= code_of(x[k], inverse) << 8 * k; }
         if (aligned) {
             *reinterpret_cast<uint32_t *>(dst + j) = codes;
             return;
         }
-        for (int k = 0; k < FOUR; k++) {
+        for (int k = 0; k < VEC4; k++) {
             if (j + k < n) { dst[j + k] = static_cast<unsigned char>(codes >> 8 * k); }
         }
     });
@@ -54,16 +54,16 @@ __global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) 
         return;
     }
     const qr_dtype dtype = o.format == QR_KV_BF16 ? QR_DTYPE_BF16 : o.format == QR_KV_F16 ? QR_DTYPE_F16 : QR_DTYPE_F32;
-    each_four(o.head_dim, [&](int32_t j) {
-        float x[FOUR];
-        load_four(x, src, j, o.head_dim, aligned);
-        store_four(dst, dtype, 0, j, o.head_dim, aligned, x);
+    for_each_vec4(o.head_dim, [&](int32_t j) {
+        float x[VEC4];
+        load_vec4(x, src, j, o.head_dim, aligned);
+        store_vec4(dst, dtype, 0, j, o.head_dim, aligned, x);
     });
 }
 
 static qrun_status run_kv_write(qr_cuda_backend &cuda, const qr_kv_write_args &args, void *, qr_error *err) {
-    const bool aligned = args.layout.head_dim % FOUR == 0 && fours_aligned(args.k, args.k_stride) &&
-                         fours_aligned(args.v, args.v_stride) && fours_aligned(args.pages, 0);
+    const bool aligned = args.layout.head_dim % VEC4 == 0 && vec4_aligned(args.k, args.k_stride) &&
+                         vec4_aligned(args.v, args.v_stride) && vec4_aligned(args.pages, 0);
     return QR_LAUNCH_EARLY(cuda.device, err, kv_write_kernel,
                            blocks_for(args.n_tokens * args.layout.n_kv_heads * 2, WARPS), THREADS, 0, args,
                            kv_offsets_of(&args.layout), aligned);

@@ -1,8 +1,8 @@
 /* The CUDA backend's vtable: memory, copies, and the table of ops. */
 #include <new>
 
-#include "kernels/cuda/backend/absent.h"
 #include "kernels/cuda/backend/staging.h"
+#include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/record.h"

@@ -86,7 +86,7 @@ void qr_device_close(qr_device *device) {
     if (device->stream != NULL) {
         cudaSetDevice(device->index);
         cudaStreamSynchronize(device->stream);
-        qr_device_products_close(device->products);
+        qr_cublaslt_close(device->products);
         if (device->begin != NULL) { cudaEventDestroy(device->begin); }
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }

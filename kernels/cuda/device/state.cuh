@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/api.h"
+#include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/device/fault.h"
-#include "kernels/cuda/device/product.h"
 #include "kernels/cuda/device/record.h"
 
 /* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
@@ -30,8 +30,8 @@ struct qr_device {
     int64_t total_before, free_before; /* memory before there was a context; −1: not known */
     int64_t context_bytes;             /* −1: not known */
     mutable qr_device_fault fault;
-    qr_device_products *products; /* device/product.h; NULL: none, or not sought yet */
-    bool sought_products;
+    qr_cublaslt *products; /* device/cublaslt.h; NULL: none, or not sought yet */
+    bool looked_for_cublaslt;
 };
 
 /* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give

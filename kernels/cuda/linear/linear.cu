@@ -2,7 +2,7 @@
  * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu
  * and linear_wgmma.cu have x in 16 bits. */
 #include "kernels/cuda/linear/linear.cuh"
-#include "kernels/cuda/linear/linear_panel.cuh"
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
 
@@ -43,11 +43,11 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
 
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
-    if (qr_cuda_linear_panel_takes(cuda, args)) { return qr_cuda_linear_panel(cuda, args, workspace, err); }
+    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     const matrix w = matrix_of(cuda, *args.weight);
     if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
     return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)
                                               : qr_cuda_linear_mma(cuda, args, err);
 }
 
-QR_CUDA_OP_SIZED(linear, qr_cuda_linear_panel_workspace, run_linear)
+QR_CUDA_OP_SIZED(linear, qr_cuda_cublaslt_workspace, run_linear)

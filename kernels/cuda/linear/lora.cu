@@ -1,9 +1,9 @@
 /* lora: t = A x by a warp four rows of x and a tile of ranks, then y += scale · B t by a thread a column of 16 rows.
  * Rows that share an adapter go together; others one by one, with the same bits. Where pairs are permitted
- * lora_products.cu has what is faster. */
+ * lora_cublaslt.cu has what is faster. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/linear/lora_products.cuh"
 #include "kernels/cuda/linear/lora_rows.cuh"
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 enum { DOWN_THREADS = 128, DOWN_WARPS = DOWN_THREADS / WARP_LANES, UP_THREADS = 256, FEW_ROWS = 64 };
 
@@ -21,7 +21,7 @@ static __device__ void put_down(const qr_lora_args &a, int64_t row, int n_rows, 
     if (a.row_adapter[row] < 0) { return; }
     const qr_lora_factor factor = a.factors[a.row_adapter[row]];
     if (first >= (factor.rank + LORA_RANKS - 1) / LORA_RANKS * LORA_RANKS) { return; }
-    const bool aligned = reinterpret_cast<uintptr_t>(factor.a) % sizeof(float4) == 0 && a.in % FOUR == 0;
+    const bool aligned = reinterpret_cast<uintptr_t>(factor.a) % sizeof(float4) == 0 && a.in % VEC4 == 0;
     const lora_dots dots = {a.x, a.x_dtype, a.x_stride, a.in, factor.a, factor.rank, x_aligned, aligned};
     float sums[LORA_DOT_ROWS][n_ranks];
     lora_dots_of<n_ranks>(dots, row, n_rows, first, sums);
@@ -45,7 +45,7 @@ static __device__ void put_up(const qr_lora_args &a, const float *t, int64_t t_s
     if (a.row_adapter[row] < 0) { return; }
     const qr_lora_factor factor = a.factors[a.row_adapter[row]];
     if (factor.rank == 0) { return; }
-    const bool aligned = reinterpret_cast<uintptr_t>(factor.b) % sizeof(float4) == 0 && factor.rank % FOUR == 0;
+    const bool aligned = reinterpret_cast<uintptr_t>(factor.b) % sizeof(float4) == 0 && factor.rank % VEC4 == 0;
     float sums[LORA_UP_ROWS];
     lora_up_of<false>(t + row * t_stride, t_stride, n, factor.b, factor.rank, a.out, o, aligned, sums);
 #pragma unroll
@@ -68,7 +68,7 @@ __global__ void lora_up_kernel(qr_lora_args a, const float *t, int64_t t_stride)
 
 /* The larger: which way it is depends on where the rows lie, too. */
 static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
-    const size_t of_products = qr_cuda_lora_products_workspace(cuda, args);
+    const size_t of_products = qr_cuda_cublaslt_workspace(cuda, args);
     const size_t of_rows = static_cast<size_t>(args.n_rows * lora_row_length(args.max_rank)) * sizeof(float);
     return of_products > of_rows ? of_products : of_rows;
 }
@@ -79,11 +79,11 @@ static qrun_status launch_down(qr_cuda_backend &cuda, const qr_lora_args &args, 
     dim3 grid = blocks_for(args.n_rows, DOWN_WARPS * LORA_DOT_ROWS);
     grid.y = static_cast<unsigned>(t_stride / n_ranks);
     return QR_LAUNCH(cuda.device, err, (lora_down_kernel<n_ranks>), grid, DOWN_THREADS, 0, args,
-                     fours_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype)), t, t_stride);
+                     vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype)), t, t_stride);
 }
 
 static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
-    if (qr_cuda_lora_products_takes(cuda, args)) { return qr_cuda_lora_products(cuda, args, workspace, err); }
+    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     float *t = static_cast<float *>(workspace);
     /* Few rows: fewer ranks a warp, so that there are more warps. */
     const qrun_status status =

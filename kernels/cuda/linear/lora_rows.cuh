@@ -6,7 +6,7 @@
 #ifndef QR_KERNELS_CUDA_LORA_ROWS_CUH
 #define QR_KERNELS_CUDA_LORA_ROWS_CUH
 
-#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum {
     LORA_RANKS = 16, /* in one tile */
@@ -17,25 +17,25 @@ enum {
 static inline int64_t lora_row_length(int64_t rank) { return qr_round_up(rank, LORA_RANKS); }
 
 /* Elements [j, j + 4) of a row of any act type that begins at element `at`; zeros behind n. */
-__device__ __forceinline__ void load_four_act(float x[FOUR], const void *src, qr_dtype dtype, int64_t at, int64_t j,
+__device__ __forceinline__ void load_vec4_act(float x[VEC4], const void *src, qr_dtype dtype, int64_t at, int64_t j,
                                               int64_t n, bool aligned) {
     if (dtype == QR_DTYPE_F32) {
-        load_four(x, static_cast<const float *>(src) + at, j, n, aligned);
+        load_vec4(x, static_cast<const float *>(src) + at, j, n, aligned);
         return;
     }
     const uint16_t *row = static_cast<const uint16_t *>(src) + at;
     uint2 four = make_uint2(0, 0);
-    if (aligned && j + FOUR <= n) {
+    if (aligned && j + VEC4 <= n) {
         four = *reinterpret_cast<const uint2 *>(row + j);
     } else {
         const uint16_t zero = 0;
         four.x = pack16(j < n ? row[j] : zero, j + 1 < n ? row[j + 1] : zero);
         four.y = pack16(j + 2 < n ? row[j + 2] : zero, j + 3 < n ? row[j + 3] : zero);
     }
-    const uint16_t bits[FOUR] = {static_cast<uint16_t>(four.x), static_cast<uint16_t>(four.x >> 16),
+    const uint16_t bits[VEC4] = {static_cast<uint16_t>(four.x), static_cast<uint16_t>(four.x >> 16),
                                  static_cast<uint16_t>(four.y), static_cast<uint16_t>(four.y >> 16)};
 #pragma unroll
-    for (int k = 0; k < FOUR; k++) { x[k] = dtype == QR_DTYPE_BF16 ? bf16_to_f32(bits[k]) : f16_to_f32(bits[k]); }
+    for (int k = 0; k < VEC4; k++) { x[k] = dtype == QR_DTYPE_BF16 ? bf16_to_f32(bits[k]) : f16_to_f32(bits[k]); }
 }
 
 /* x [n_rows, k] with rows of any act type, and a factor [n, k] in F32. */
@@ -56,22 +56,22 @@ static __device__ __forceinline__ void lora_dots_of(const lora_dots &d, int64_t 
                                                     float sums[LORA_DOT_ROWS][n_ranks]) {
 #pragma unroll
     for (int i = 0; i < LORA_DOT_ROWS * n_ranks; i++) { sums[i / n_ranks][i % n_ranks] = 0.0F; }
-    for (int64_t base = 0; base < d.k; base += FOUR * WARP_LANES) {
-        const int64_t c = base + FOUR * lane_index();
-        float x[LORA_DOT_ROWS][FOUR] = {};
+    for (int64_t base = 0; base < d.k; base += VEC4 * WARP_LANES) {
+        const int64_t c = base + VEC4 * lane_index();
+        float x[LORA_DOT_ROWS][VEC4] = {};
 #pragma unroll
         for (int i = 0; i < LORA_DOT_ROWS; i++) {
-            if (i < n_rows) { load_four_act(x[i], d.x, d.x_dtype, (row + i) * d.x_stride, c, d.k, d.x_aligned); }
+            if (i < n_rows) { load_vec4_act(x[i], d.x, d.x_dtype, (row + i) * d.x_stride, c, d.k, d.x_aligned); }
         }
 #pragma unroll
         for (int r = 0; r < n_ranks; r++) {
             if (first + r >= d.n) { break; }
-            float f[FOUR];
-            load_four(f, d.factor + (first + r) * d.k, c, d.k, d.factor_aligned);
+            float f[VEC4];
+            load_vec4(f, d.factor + (first + r) * d.k, c, d.k, d.factor_aligned);
 #pragma unroll
             for (int i = 0; i < LORA_DOT_ROWS; i++) {
 #pragma unroll
-                for (int j = 0; j < FOUR; j++) { sums[i][r] = fmaf(f[j], x[i][j], sums[i][r]); }
+                for (int j = 0; j < VEC4; j++) { sums[i][r] = fmaf(f[j], x[i][j], sums[i][r]); }
             }
         }
     }
@@ -106,8 +106,8 @@ static __device__ __forceinline__ void lora_up_of(const float *t, int64_t t_stri
     for (int64_t first = 0; first < rank; first += LORA_RANKS) {
         float f[LORA_RANKS];
 #pragma unroll
-        for (int r = 0; r < LORA_RANKS; r += FOUR) {
-            if (!across) { load_four(&f[r], factor + col * rank, first + r, rank, aligned); }
+        for (int r = 0; r < LORA_RANKS; r += VEC4) {
+            if (!across) { load_vec4(&f[r], factor + col * rank, first + r, rank, aligned); }
         }
 #pragma unroll
         for (int r = 0; r < LORA_RANKS; r++) {
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void lora_up_of(const float *t, int64_t t_stri
         for (int i = 0; i < LORA_UP_ROWS; i++) {
             if (i >= n_rows) { break; }
 #pragma unroll
-            for (int r = 0; r < LORA_RANKS; r += FOUR) {
+            for (int r = 0; r < LORA_RANKS; r += VEC4) {
                 const float4 four = *reinterpret_cast<const float4 *>(t + i * t_stride + first + r);
                 sums[i] = fmaf(f[r], four.x, sums[i]);
                 sums[i] = fmaf(f[r + 1], four.y, sums[i]);

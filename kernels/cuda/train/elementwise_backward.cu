@@ -1,43 +1,43 @@
 /* activation_backward, gate_backward, dropout, round_act and store_weight: a thread for four elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/fours.cuh"
 #include "kernels/cuda/device/philox.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 __global__ void activation_backward_kernel(qr_activation_backward_args a, bool aligned) {
-    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
-        float x[FOUR], dy[FOUR];
-        load_four(x, a.x + row * a.x_stride, j, a.dim, aligned);
-        load_four(dy, a.dy + row * a.dy_stride, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) { dy[k] *= act_derivative(a.fn, x[k]); }
-        store_four(a.dx + row * a.dx_stride, j, a.dim, aligned, dy);
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        float x[VEC4], dy[VEC4];
+        load_vec4(x, a.x + row * a.x_stride, j, a.dim, aligned);
+        load_vec4(dy, a.dy + row * a.dy_stride, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) { dy[k] *= act_derivative(a.fn, x[k]); }
+        store_vec4(a.dx + row * a.dx_stride, j, a.dim, aligned, dy);
     });
 }
 
 __global__ void gate_backward_kernel(qr_gate_backward_args a, bool aligned) {
-    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
-        float g[FOUR], u[FOUR], dy[FOUR];
-        load_four(g, a.g + row * a.gu_stride, j, a.dim, aligned);
-        load_four(u, a.u + row * a.gu_stride, j, a.dim, aligned);
-        load_four(dy, a.dy + row * a.dim, j, a.dim, aligned);
-        for (int k = 0; k < FOUR; k++) {
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        float g[VEC4], u[VEC4], dy[VEC4];
+        load_vec4(g, a.g + row * a.gu_stride, j, a.dim, aligned);
+        load_vec4(u, a.u + row * a.gu_stride, j, a.dim, aligned);
+        load_vec4(dy, a.dy + row * a.dim, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) {
             u[k] = dy[k] * u[k] * act_derivative(a.fn, g[k]);
             dy[k] *= act_fn(a.fn, g[k]);
         }
-        store_four(a.dg + row * a.dgu_stride, j, a.dim, aligned, u);
-        store_four(a.du + row * a.dgu_stride, j, a.dim, aligned, dy);
+        store_vec4(a.dg + row * a.dgu_stride, j, a.dim, aligned, u);
+        store_vec4(a.du + row * a.dgu_stride, j, a.dim, aligned, dy);
     });
 }
 
 /* threshold = ⌈p · 2³²⌉: a number below it drops the element. */
 __global__ void dropout_kernel(qr_dropout_args a, uint32_t threshold, float kept) {
-    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
         const uint64_t row_key = static_cast<uint64_t>(a.row_key[row]);
-        const philox_numbers draw = philox(a.key, static_cast<uint32_t>(j / FOUR), static_cast<uint32_t>(row_key),
+        const philox_numbers draw = philox(a.key, static_cast<uint32_t>(j / VEC4), static_cast<uint32_t>(row_key),
                                            static_cast<uint32_t>(row_key >> 32), 0);
-        const uint32_t words[FOUR] = {draw.x, draw.y, draw.z, draw.w};
+        const uint32_t words[VEC4] = {draw.x, draw.y, draw.z, draw.w};
 #pragma unroll
-        for (int k = 0; k < FOUR; k++) {
+        for (int k = 0; k < VEC4; k++) {
             if (j + k >= a.dim) { return; }
             const float x = load_as_f32(a.x, a.x_dtype, row * a.x_stride + j + k);
             store_from_f32(a.dst, a.x_dtype, row * a.dst_stride + j + k, words[k] < threshold ? 0.0F : x / kept);
@@ -46,47 +46,47 @@ __global__ void dropout_kernel(qr_dropout_args a, uint32_t threshold, float kept
 }
 
 __global__ void round_act_kernel(qr_round_act_args a, bool aligned) {
-    for_fours(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
-        float x[FOUR];
-        load_four(x, a.src + row * a.src_stride, j, a.dim, aligned);
-        store_four(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        float x[VEC4];
+        load_vec4(x, a.src + row * a.src_stride, j, a.dim, aligned);
+        store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
     });
 }
 
 __global__ void store_weight_kernel(const float *src, void *dst, qr_dtype dtype, int64_t n, bool aligned) {
-    for_fours(1, n, [&](int64_t, int64_t j) {
-        float x[FOUR];
-        load_four(x, src, j, n, aligned);
-        store_four(dst, dtype, 0, j, n, aligned, x);
+    for_each_vec4(1, n, [&](int64_t, int64_t j) {
+        float x[VEC4];
+        load_vec4(x, src, j, n, aligned);
+        store_vec4(dst, dtype, 0, j, n, aligned, x);
     });
 }
 
 static qrun_status run_activation_backward(qr_cuda_backend &cuda, const qr_activation_backward_args &args, void *,
                                            qr_error *err) {
-    const bool aligned = fours_aligned(args.x, args.x_stride) && fours_aligned(args.dy, args.dy_stride) &&
-                         fours_aligned(args.dx, args.dx_stride);
-    return QR_LAUNCH(cuda.device, err, activation_backward_kernel, fours_grid(args.n_rows, args.dim),
-                     fours_threads(args.dim), 0, args, aligned);
+    const bool aligned = vec4_aligned(args.x, args.x_stride) && vec4_aligned(args.dy, args.dy_stride) &&
+                         vec4_aligned(args.dx, args.dx_stride);
+    return QR_LAUNCH(cuda.device, err, activation_backward_kernel, vec4_grid(args.n_rows, args.dim),
+                     vec4_threads(args.dim), 0, args, aligned);
 }
 
 static qrun_status run_gate_backward(qr_cuda_backend &cuda, const qr_gate_backward_args &args, void *, qr_error *err) {
-    const bool aligned = fours_aligned(args.g, args.gu_stride) && fours_aligned(args.u, args.gu_stride) &&
-                         fours_aligned(args.dy, args.dim) && fours_aligned(args.dg, args.dgu_stride) &&
-                         fours_aligned(args.du, args.dgu_stride);
-    return QR_LAUNCH(cuda.device, err, gate_backward_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim),
+    const bool aligned = vec4_aligned(args.g, args.gu_stride) && vec4_aligned(args.u, args.gu_stride) &&
+                         vec4_aligned(args.dy, args.dim) && vec4_aligned(args.dg, args.dgu_stride) &&
+                         vec4_aligned(args.du, args.dgu_stride);
+    return QR_LAUNCH(cuda.device, err, gate_backward_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim),
                      0, args, aligned);
 }
 
 static qrun_status run_dropout(qr_cuda_backend &cuda, const qr_dropout_args &args, void *, qr_error *err) {
     const double p = static_cast<double>(args.p);
-    return QR_LAUNCH(cuda.device, err, dropout_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0,
+    return QR_LAUNCH(cuda.device, err, dropout_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0,
                      args, static_cast<uint32_t>(ceil(p * 0x1p32)), static_cast<float>(1.0 - p));
 }
 
 static qrun_status run_round_act(qr_cuda_backend &cuda, const qr_round_act_args &args, void *, qr_error *err) {
     const bool aligned =
-        fours_aligned(args.src, args.src_stride) && fours_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH(cuda.device, err, round_act_kernel, fours_grid(args.n_rows, args.dim), fours_threads(args.dim), 0,
+        vec4_aligned(args.src, args.src_stride) && vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
+    return QR_LAUNCH(cuda.device, err, round_act_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0,
                      args, aligned);
 }
 
@@ -96,9 +96,9 @@ static qrun_status run_store_weight(qr_cuda_backend &cuda, const qr_store_weight
                            : desc->format == QR_WEIGHT_F16 ? QR_DTYPE_F16
                                                            : QR_DTYPE_BF16;
     const int64_t n = qr_weight_elements(desc);
-    return QR_LAUNCH(cuda.device, err, store_weight_kernel, fours_grid(1, n), fours_threads(n), 0, args.src,
+    return QR_LAUNCH(cuda.device, err, store_weight_kernel, vec4_grid(1, n), vec4_threads(n), 0, args.src,
                      args.weight->data, dtype, n,
-                     fours_aligned(args.src, 0) && fours_aligned(args.weight->data, 0, qr_dtype_bytes(dtype)));
+                     vec4_aligned(args.src, 0) && vec4_aligned(args.weight->data, 0, qr_dtype_bytes(dtype)));
 }
 
 QR_CUDA_OP(activation_backward, no_workspace<qr_activation_backward_args>, run_activation_backward)

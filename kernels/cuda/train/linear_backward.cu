@@ -1,8 +1,8 @@
 /* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the
  * 8 columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and
  * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. Where the order of sums is left open,
- * linear_panel.cu has what is faster. */
-#include "kernels/cuda/linear/linear_panel.cuh"
+ * linear_cublaslt.cu has what is faster. */
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 #include "kernels/cuda/linear/weights16.cuh"
 
 /* --- F32 --- */
@@ -201,9 +201,7 @@ static qrun_status launch_part(qr_cuda_backend &cuda, const qr_linear_backward_a
 
 static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                                        qr_error *err) {
-    if (qr_cuda_linear_backward_panel_takes(cuda, args)) {
-        return qr_cuda_linear_backward_panel(cuda, args, workspace, err);
-    }
+    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     enum { LAUNCH_ROWS = 1 << 18 }; /* the y dimension of a grid ends at 65535 */
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t dy_bytes = args.dy_stride * static_cast<int64_t>(qr_dtype_bytes(args.dy_dtype));
@@ -217,4 +215,4 @@ static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_ba
     return QRUN_OK;
 }
 
-QR_CUDA_OP_SIZED(linear_backward, qr_cuda_linear_backward_panel_workspace, run_linear_backward)
+QR_CUDA_OP_SIZED(linear_backward, qr_cuda_cublaslt_workspace, run_linear_backward)

@@ -1,9 +1,9 @@
 /* lora_backward: h = A x and dh = scale · dy B as lora's t, dx += dh A as lora's y, and the sums over tokens db and da
  * by column: the tokens are cut into SPLITS · WARPS runs by their number alone, each summed in order by a warp, and the
- * runs' sums are added in order. Where pairs are permitted lora_products.cu has what is faster. */
+ * runs' sums are added in order. Where pairs are permitted lora_cublaslt.cu has what is faster. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/linear/lora_products.cuh"
 #include "kernels/cuda/linear/lora_rows.cuh"
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 enum {
     DOT_THREADS = 128,
@@ -11,7 +11,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / WARP_LANES,
     SPLITS = 8,
-    BLOCK_COLS = FOUR * WARP_LANES, /* of a sum over tokens */
+    BLOCK_COLS = VEC4 * WARP_LANES, /* of a sum over tokens */
 };
 
 /* dst [n_rows, rank tiles] = alpha · x factorᵀ. */
@@ -63,23 +63,23 @@ struct token_sums {
  * that all lanes share for 64 multiply-adds. Shared memory: [LORA_RANKS][32] times four columns. */
 __global__ void __launch_bounds__(THREADS, 2) lora_token_sums_kernel(token_sums s) {
     float4 *shared = shared_memory<float4>();
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * BLOCK_COLS + FOUR * lane_index();
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * BLOCK_COLS + VEC4 * lane_index();
     const int64_t first = static_cast<int64_t>(blockIdx.z) * LORA_RANKS;
     const int64_t per_run = (s.n_tokens + SPLITS * WARPS - 1) / (SPLITS * WARPS);
     const int64_t begin = (static_cast<int64_t>(blockIdx.y) * WARPS + warp_index()) * per_run;
     const int64_t end = begin + per_run < s.n_tokens ? begin + per_run : s.n_tokens;
-    float sums[LORA_RANKS][FOUR] = {};
+    float sums[LORA_RANKS][VEC4] = {};
 #pragma unroll 2
     for (int64_t i = begin; i < end; i++) {
-        float x[FOUR];
-        load_four_act(x, s.rows, s.dtype, i * s.stride, c, s.n_cols, s.aligned);
+        float x[VEC4];
+        load_vec4_act(x, s.rows, s.dtype, i * s.stride, c, s.n_cols, s.aligned);
 #pragma unroll
-        for (int r = 0; r < LORA_RANKS; r += FOUR) {
+        for (int r = 0; r < LORA_RANKS; r += VEC4) {
             const float4 four = *reinterpret_cast<const float4 *>(s.t + i * s.t_stride + first + r);
-            const float t[FOUR] = {four.x, four.y, four.z, four.w};
+            const float t[VEC4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int j = 0; j < FOUR * FOUR; j++) {
-                sums[r + j / FOUR][j % FOUR] = fmaf(t[j / FOUR], x[j % FOUR], sums[r + j / FOUR][j % FOUR]);
+            for (int j = 0; j < VEC4 * VEC4; j++) {
+                sums[r + j / VEC4][j % VEC4] = fmaf(t[j / VEC4], x[j % VEC4], sums[r + j / VEC4][j % VEC4]);
             }
         }
     }
@@ -142,7 +142,7 @@ static lora_scratch lay_out(const qr_lora_backward_args &args, float *memory) {
 
 /* The larger: which way it is depends on where the rows lie, too. */
 static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
-    const size_t of_products = qr_cuda_lora_backward_products_workspace(cuda, args);
+    const size_t of_products = qr_cuda_cublaslt_workspace(cuda, args);
     const size_t of_rows = static_cast<size_t>(lay_out(args, NULL).n) * sizeof(float);
     return of_products > of_rows ? of_products : of_rows;
 }
@@ -150,17 +150,17 @@ static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_backward
 /* h and dh, which all else is made of. */
 static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &args, const lora_scratch &scratch,
                             qr_error *err) {
-    const bool x_aligned = fours_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype));
+    const bool x_aligned = vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype));
     const lora_dots h = {args.x, args.x_dtype, args.x_stride, args.in,
-                         args.a, args.rank,    x_aligned,     fours_aligned(args.a, args.in)};
+                         args.a, args.rank,    x_aligned,     vec4_aligned(args.a, args.in)};
     const lora_dots dh = {args.dy,
                           QR_DTYPE_F32,
                           args.dy_stride,
                           args.out,
                           scratch.b,
                           args.rank,
-                          fours_aligned(args.dy, args.dy_stride),
-                          fours_aligned(scratch.b, args.out)};
+                          vec4_aligned(args.dy, args.dy_stride),
+                          vec4_aligned(scratch.b, args.out)};
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_transpose_kernel, blocks_for(args.rank * args.out, THREADS),
                                  THREADS, 0, args.b, args.out, int64_t{args.rank}, scratch.b));
     QR_RETURN_IF_ERROR(put_dots(cuda, h, args.n_rows, 1.0F, scratch.h, err));
@@ -170,18 +170,16 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
 
 static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
                                      qr_error *err) {
-    if (qr_cuda_lora_backward_products_takes(cuda, args)) {
-        return qr_cuda_lora_backward_products(cuda, args, workspace, err);
-    }
+    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     const lora_scratch scratch = lay_out(args, static_cast<float *>(workspace));
     const int64_t length = lora_row_length(args.rank);
     const token_sums db = {
-        args.dy,   QR_DTYPE_F32, args.dy_stride, args.n_rows,     args.out, fours_aligned(args.dy, args.dy_stride),
+        args.dy,   QR_DTYPE_F32, args.dy_stride, args.n_rows,     args.out, vec4_aligned(args.dy, args.dy_stride),
         scratch.h, length,       args.rank,      scratch.partial, args.db,  args.rank,
         1,         args.scale};
     const token_sums da = {
         args.x,          args.x_dtype, args.x_stride,
-        args.n_rows,     args.in,      fours_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype)),
+        args.n_rows,     args.in,      vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype)),
         scratch.dh,      length,       args.rank,
         scratch.partial, args.da,      1,
         args.in,         1.0F};

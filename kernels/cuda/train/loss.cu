@@ -3,7 +3,7 @@
  * vocabulary's logits are too many for shared memory, but stay in the L2 cache meanwhile. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/fours.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROW_THREADS = 512, ROW_WARPS = ROW_THREADS / WARP_LANES };
 
@@ -18,11 +18,11 @@ static __device__ __forceinline__ float capped(float x, float cap) { return cap 
 template <typename F>
 static __device__ __forceinline__ void for_logits(const float *logits, int64_t vocab, bool aligned, float cap,
                                                   const F &body) {
-    for (int64_t v = threadIdx.x * FOUR; v < vocab; v += ROW_THREADS * FOUR) {
-        float x[FOUR];
-        load_four(x, logits, v, vocab, aligned);
+    for (int64_t v = threadIdx.x * VEC4; v < vocab; v += ROW_THREADS * VEC4) {
+        float x[VEC4];
+        load_vec4(x, logits, v, vocab, aligned);
 #pragma unroll
-        for (int k = 0; k < FOUR; k++) { x[k] = v + k < vocab ? capped(x[k], cap) : -INFINITY; }
+        for (int k = 0; k < VEC4; k++) { x[k] = v + k < vocab ? capped(x[k], cap) : -INFINITY; }
         body(v, x);
     }
 }
@@ -42,7 +42,7 @@ static __device__ __forceinline__ row_softmax row_softmax_of(const float *logits
     });
     row.largest = block_max(row.largest, scratch->largest);
     for_logits(logits, vocab, aligned, cap, [&](int64_t, const float *x) {
-        for (int k = 0; k < FOUR; k++) { row.sum += static_cast<double>(expf(x[k] - row.largest)); }
+        for (int k = 0; k < VEC4; k++) { row.sum += static_cast<double>(expf(x[k] - row.largest)); }
     });
     row.sum = block_sum(row.sum, scratch->sums);
     return row;
@@ -62,9 +62,9 @@ __global__ void cross_entropy_kernel(qr_cross_entropy_args a, bool aligned) {
     float *logits = a.logits + blockIdx.x * a.vocab;
     const int32_t target = a.target[blockIdx.x];
     if (target < 0) {
-        const float zeros[FOUR] = {};
+        const float zeros[VEC4] = {};
         for_logits(logits, a.vocab, aligned, 0.0F,
-                   [&](int64_t v, const float *) { store_four(logits, v, a.vocab, aligned, zeros); });
+                   [&](int64_t v, const float *) { store_vec4(logits, v, a.vocab, aligned, zeros); });
         if (threadIdx.x == 0) { a.loss[blockIdx.x] = 0.0F; }
         return;
     }
@@ -73,12 +73,12 @@ __global__ void cross_entropy_kernel(qr_cross_entropy_args a, bool aligned) {
     __syncthreads(); /* the target's logit has been read */
     const float inverse = static_cast<float>(1.0 / row.sum), share = a.softcap > 0.0F ? 1.0F / a.softcap : 0.0F;
     for_logits(logits, a.vocab, aligned, a.softcap, [&](int64_t v, const float *x) {
-        float gradient[FOUR];
-        for (int k = 0; k < FOUR; k++) {
+        float gradient[VEC4];
+        for (int k = 0; k < VEC4; k++) {
             const float p = expf(x[k] - row.largest) * inverse, of_cap = x[k] * share;
             gradient[k] = a.dloss * (p - (v + k == target ? 1.0F : 0.0F)) * (1.0F - of_cap * of_cap);
         }
-        store_four(logits, v, a.vocab, aligned, gradient);
+        store_vec4(logits, v, a.vocab, aligned, gradient);
     });
 }
 
@@ -142,7 +142,7 @@ static qrun_status run_sum_squares(qr_cuda_backend &cuda, const qr_sum_squares_a
 
 static qrun_status run_cross_entropy(qr_cuda_backend &cuda, const qr_cross_entropy_args &args, void *, qr_error *err) {
     return QR_LAUNCH(cuda.device, err, cross_entropy_kernel, dim3(static_cast<unsigned>(args.n_rows)), ROW_THREADS,
-                     sizeof(row_scratch), args, fours_aligned(args.logits, args.vocab));
+                     sizeof(row_scratch), args, vec4_aligned(args.logits, args.vocab));
 }
 
 QR_CUDA_OP(cross_entropy, no_workspace<qr_cross_entropy_args>, run_cross_entropy)
@@ -150,7 +150,7 @@ QR_CUDA_OP(sum_squares, sum_squares_workspace, run_sum_squares)
 
 static qrun_status run_nll(qr_cuda_backend &cuda, const qr_nll_args &args, void *, qr_error *err) {
     return QR_LAUNCH(cuda.device, err, nll_kernel, dim3(static_cast<unsigned>(args.n_rows)), ROW_THREADS,
-                     sizeof(row_scratch), args, fours_aligned(args.logits, args.vocab));
+                     sizeof(row_scratch), args, vec4_aligned(args.logits, args.vocab));
 }
 
 QR_CUDA_OP(nll, no_workspace<qr_nll_args>, run_nll)

@@ -5,37 +5,37 @@
  * A tile is rows of DIM numbers (a multiple of 32) in shared memory, highs in one place and lows in another. Rows lie a
  * power of two of numbers apart, their 16-byte chunks at chunk ^ row % 8, so that the eight rows of a matrix that one
  * instruction loads are in different banks. */
-#ifndef QR_KERNELS_CUDA_PAIR_TILES_CUH
-#define QR_KERNELS_CUDA_PAIR_TILES_CUH
+#ifndef QR_KERNELS_CUDA_BF16X2_TILES_CUH
+#define QR_KERNELS_CUDA_BF16X2_TILES_CUH
 
 #include "kernels/cuda/device/device.cuh"
 
 enum { TILE_CHUNK = 8 }; /* numbers in 16 bytes */
 
 /* Two numbers as pairs. */
-__device__ __forceinline__ void split_two(float first, float second, uint32_t &high, uint32_t &low) {
+__device__ __forceinline__ void split_bf16x2(float first, float second, uint32_t &high, uint32_t &low) {
     high = f32_to_bf16x2(first, second);
     low = f32_to_bf16x2(first - f32_from_bits(high << 16), second - f32_from_bits(high & 0xFFFF0000U));
 }
 
-struct pair_tile {
+struct split_tile {
     uint16_t *high, *low; /* low: only of pairs */
 };
 
 /* Numbers from row to row, of a tile and of the matrices that tiles are copied from. */
-static __host__ __device__ __forceinline__ constexpr int pair_pitch(int dim) {
+static __host__ __device__ __forceinline__ constexpr int tile_row_pitch(int dim) {
     return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
 template <int DIM> __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk) {
-    return row * pair_pitch(DIM) + (chunk ^ row % 8) * TILE_CHUNK;
+    return row * tile_row_pitch(DIM) + (chunk ^ row % 8) * TILE_CHUNK;
 }
 
 /* The same of a lane's row and chunk, both below 16, of a matrix at (row, chunk), row a multiple of 8 and chunk one of
  * 2: what depends on the lane is computed once, and what depends on the matrix is a constant in an unrolled loop. */
 template <int DIM>
 __device__ __forceinline__ unsigned tile_offset(unsigned row, unsigned chunk, unsigned lane_row, unsigned lane_chunk) {
-    return (tile_offset<DIM>(lane_row, lane_chunk) ^ chunk * TILE_CHUNK) + row * pair_pitch(DIM);
+    return (tile_offset<DIM>(lane_row, lane_chunk) ^ chunk * TILE_CHUNK) + row * tile_row_pitch(DIM);
 }
 
 /* Rows [0, ROWS) of a tile from a matrix; zeros from row n_rows on. By all n_threads of a block, asynchronously: the
@@ -47,71 +47,71 @@ __device__ __forceinline__ void copy_tile(uint16_t *tile, const uint16_t *src, i
     for (unsigned i = 0; i < N; i += n_threads) {
         const unsigned at = i + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
         if (N % n_threads != 0 && at >= N) { break; }
-        copy_async_16(tile + tile_offset<DIM>(row, chunk), src + row * pair_pitch(DIM) + chunk * TILE_CHUNK,
+        copy_async_16(tile + tile_offset<DIM>(row, chunk), src + row * tile_row_pitch(DIM) + chunk * TILE_CHUNK,
                       static_cast<int>(row) < n_rows ? 16 : 0);
     }
 }
 
 /* Operands of m16n8k16 (device.cuh). */
-struct pair_a {
+struct split_a {
     uint32_t high[4], low[4];
 };
 
-struct pair_b {
+struct split_b {
     uint32_t high[2], low[2];
 };
 
 /* Rows [row, row + 16) of a tile, numbers [16 · step, 16 · step + 16), as the left operand. */
-template <int DIM, bool is_pair>
-__device__ __forceinline__ pair_a load_left(const pair_tile &tile, unsigned row, unsigned step) {
+template <int DIM, bool is_split>
+__device__ __forceinline__ split_a load_left(const split_tile &tile, unsigned row, unsigned step) {
     const unsigned at = tile_offset<DIM>(row, 2 * step, lane_index() % 16, lane_index() / 16);
-    pair_a a = {};
+    split_a a = {};
     load_matrices(a.high, tile.high + at);
-    if (is_pair) { load_matrices(a.low, tile.low + at); }
+    if (is_split) { load_matrices(a.low, tile.low + at); }
     return a;
 }
 
 /* The same rows and numbers as two right operands: a row of the tile is a column, eight of them an operand. */
-template <int DIM, bool is_pair>
-__device__ __forceinline__ void load_rows(pair_b b[2], const pair_tile &tile, unsigned row, unsigned step) {
+template <int DIM, bool is_split>
+__device__ __forceinline__ void load_rows(split_b b[2], const split_tile &tile, unsigned row, unsigned step) {
     const unsigned lane_row = lane_index() / 16 * 8 + lane_index() % 8;
     const unsigned at = tile_offset<DIM>(row, 2 * step, lane_row, lane_index() / 8 % 2);
     uint32_t r[4];
     load_matrices(r, tile.high + at);
     b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];
-    if (!is_pair) { return; }
+    if (!is_split) { return; }
     load_matrices(r, tile.low + at);
     b[0].low[0] = r[0], b[0].low[1] = r[1], b[1].low[0] = r[2], b[1].low[1] = r[3];
 }
 
 /* Rows [row, row + 16) as the rows of two right operands, whose columns are numbers [8 · chunk, 8 · chunk + 16). */
-template <int DIM, bool is_pair>
-__device__ __forceinline__ void load_columns(pair_b b[2], const pair_tile &tile, unsigned row, unsigned chunk) {
+template <int DIM, bool is_split>
+__device__ __forceinline__ void load_columns(split_b b[2], const split_tile &tile, unsigned row, unsigned chunk) {
     const unsigned at = tile_offset<DIM>(row, chunk, lane_index() % 16, lane_index() / 16);
     uint32_t r[4];
     load_matrices_transposed(r, tile.high + at);
     b[0].high[0] = r[0], b[0].high[1] = r[1], b[1].high[0] = r[2], b[1].high[1] = r[3];
-    if (!is_pair) { return; }
+    if (!is_split) { return; }
     load_matrices_transposed(r, tile.low + at);
     b[0].low[0] = r[0], b[0].low[1] = r[1], b[1].low[0] = r[2], b[1].low[1] = r[3];
 }
 
 /* d[n] += a · b[n]. Neighbouring products have different sums, so that none waits for the one before it. */
-template <bool a_is_pair, bool b_is_pair, int N>
-__device__ __forceinline__ void mma_pairs(float (*d)[4], const pair_a &a, const pair_b *b) {
+template <bool a_is_split, bool b_is_split, int N>
+__device__ __forceinline__ void mma_split(float (*d)[4], const split_a &a, const split_b *b) {
 #pragma unroll
     for (int n = 0; n < N; n++) { mma_bf16(d[n], a.high, b[n].high); }
 #pragma unroll
-    for (int n = 0; n < N && a_is_pair; n++) { mma_bf16(d[n], a.low, b[n].high); }
+    for (int n = 0; n < N && a_is_split; n++) { mma_bf16(d[n], a.low, b[n].high); }
 #pragma unroll
-    for (int n = 0; n < N && b_is_pair; n++) { mma_bf16(d[n], a.high, b[n].low); }
+    for (int n = 0; n < N && b_is_split; n++) { mma_bf16(d[n], a.high, b[n].low); }
 }
 
 /* 16 · M rows of a tile as the left operands of many products, in registers where these suffice. */
-template <int DIM, bool is_pair, bool in_registers, int M = 1> struct left_rows {
-    pair_tile tile;
+template <int DIM, bool is_split, bool in_registers, int M = 1> struct left_rows {
+    split_tile tile;
     unsigned row;
-    pair_a kept[M][in_registers ? DIM / 16 : 1];
+    split_a kept[M][in_registers ? DIM / 16 : 1];
 
     /* With in_registers: once, when the tile is there. */
     __device__ __forceinline__ void keep() {
@@ -119,39 +119,39 @@ template <int DIM, bool is_pair, bool in_registers, int M = 1> struct left_rows 
         for (unsigned i = 0; i < M * DIM / 16 && in_registers; i++) {
             const unsigned step = i % (DIM / 16);
             kept[i / (DIM / 16)][in_registers ? step : 0] =
-                load_left<DIM, is_pair>(tile, row + i / (DIM / 16) * 16, step);
+                load_left<DIM, is_split>(tile, row + i / (DIM / 16) * 16, step);
         }
     }
-    __device__ __forceinline__ pair_a operator()(unsigned m, unsigned step) const {
-        return in_registers ? kept[m][in_registers ? step : 0] : load_left<DIM, is_pair>(tile, row + 16 * m, step);
+    __device__ __forceinline__ split_a operator()(unsigned m, unsigned step) const {
+        return in_registers ? kept[m][in_registers ? step : 0] : load_left<DIM, is_split>(tile, row + 16 * m, step);
     }
 };
 
 /* dots [M][16, 8 · N] += left [M][16, DIM] · tileᵀ, of the first 8 · N rows of the tile. */
-template <bool b_is_pair, int M, int N, int DIM, bool a_is_pair, bool in_registers>
-__device__ __forceinline__ void add_dots(float (&dots)[M][N][4], const left_rows<DIM, a_is_pair, in_registers, M> &left,
-                                         const pair_tile &tile) {
+template <bool b_is_split, int M, int N, int DIM, bool a_is_split, bool in_registers>
+__device__ __forceinline__ void
+add_dots(float (&dots)[M][N][4], const left_rows<DIM, a_is_split, in_registers, M> &left, const split_tile &tile) {
 #pragma unroll
     for (unsigned step = 0; step < DIM / 16; step++) {
-        pair_a a[M];
-        pair_b right[N];
+        split_a a[M];
+        split_b right[N];
 #pragma unroll
         for (unsigned m = 0; m < M; m++) { a[m] = left(m, step); }
 #pragma unroll
-        for (unsigned n = 0; n < N; n += 2) { load_rows<DIM, b_is_pair>(right + n, tile, 8 * n, step); }
+        for (unsigned n = 0; n < N; n += 2) { load_rows<DIM, b_is_split>(right + n, tile, 8 * n, step); }
 #pragma unroll
-        for (unsigned m = 0; m < M; m++) { mma_pairs<a_is_pair, b_is_pair, N>(dots[m], a[m], right); }
+        for (unsigned m = 0; m < M; m++) { mma_split<a_is_split, b_is_split, N>(dots[m], a[m], right); }
     }
 }
 
 /* Weights of rows [16 · step, 16 · step + 16) of a tile as a left operand, a pair or rounded. */
-template <bool is_pair> __device__ __forceinline__ pair_a left_of_weights(const float (*weights)[4], unsigned step) {
-    pair_a left = {};
+template <bool is_split> __device__ __forceinline__ split_a left_of_weights(const float (*weights)[4], unsigned step) {
+    split_a left = {};
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
         const float *two = weights[2 * step + i / 2] + i % 2 * 2;
-        if (is_pair) {
-            split_two(two[0], two[1], left.high[i], left.low[i]);
+        if (is_split) {
+            split_bf16x2(two[0], two[1], left.high[i], left.low[i]);
         } else {
             left.high[i] = f32_to_bf16x2(two[0], two[1]);
         }
@@ -160,22 +160,24 @@ template <bool is_pair> __device__ __forceinline__ pair_a left_of_weights(const 
 }
 
 /* sums [M][16, 8 · C] += weights [M][16, 8 · N] · tile. */
-template <bool a_is_pair, bool b_is_pair, int M, int C, int N>
+template <bool a_is_split, bool b_is_split, int M, int C, int N>
 __device__ __forceinline__ void add_weighted_rows(float (&sums)[M][C][4], const float (&weights)[M][N][4],
-                                                  const pair_tile &tile) {
+                                                  const split_tile &tile) {
     enum { DIM = 8 * C, AT_ONCE = 4 /* right operands */ };
 #pragma unroll
     for (unsigned step = 0; step < N / 2; step++) {
-        pair_a left[M];
+        split_a left[M];
 #pragma unroll
-        for (unsigned m = 0; m < M; m++) { left[m] = left_of_weights<a_is_pair>(weights[m], step); }
+        for (unsigned m = 0; m < M; m++) { left[m] = left_of_weights<a_is_split>(weights[m], step); }
 #pragma unroll
         for (unsigned c = 0; c < C; c += AT_ONCE) {
-            pair_b right[AT_ONCE];
-            load_columns<DIM, b_is_pair>(right, tile, 16 * step, c);
-            load_columns<DIM, b_is_pair>(right + 2, tile, 16 * step, c + 2);
+            split_b right[AT_ONCE];
+            load_columns<DIM, b_is_split>(right, tile, 16 * step, c);
+            load_columns<DIM, b_is_split>(right + 2, tile, 16 * step, c + 2);
 #pragma unroll
-            for (unsigned m = 0; m < M; m++) { mma_pairs<a_is_pair, b_is_pair, AT_ONCE>(sums[m] + c, left[m], right); }
+            for (unsigned m = 0; m < M; m++) {
+                mma_split<a_is_split, b_is_split, AT_ONCE>(sums[m] + c, left[m], right);
+            }
         }
     }
 }

@@ -2,52 +2,52 @@
  * sums may depend on their sizes (any_order of linear and its kin). The algorithm follows from the sizes, strides and
  * alignments alone, never splits the sum, and gets a workspace of a fixed size, so that the same product has the same
  * bits every time on the same GPU and library. */
-#ifndef QR_KERNELS_CUDA_DEVICE_PRODUCT_H
-#define QR_KERNELS_CUDA_DEVICE_PRODUCT_H
+#ifndef QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
+#define QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
 
 #include "kernels/cuda/device/api.h"
 
-enum { QR_DEVICE_PRODUCT_WORKSPACE = 4 << 20, QR_DEVICE_PRODUCT_ALIGNMENT = 256 };
+enum { QR_CUBLASLT_WORKSPACE_BYTES = 4 << 20, QR_CUBLASLT_ALIGNMENT = 256 };
 
 /* Elements of BF16 or F16, rows `stride` elements apart. */
-struct qr_device_operand {
+struct qr_cublaslt_operand {
     const void *data;
     int64_t stride;
     bool transposed; /* the matrix that is meant is the transpose of what lies there */
 };
 
 /* c [m, n] = a [m, k] · b [k, n] (+ bias along n) (+ c when accumulate), sums in F32. */
-struct qr_device_product {
+struct qr_cublaslt_product {
     qr_dtype dtype; /* of a and b */
     int64_t m, n, k;
-    qr_device_operand a, b;
+    qr_cublaslt_operand a, b;
     float *c; /* rows c_stride apart */
     int64_t c_stride;
     const float *bias; /* [n] or NULL */
     bool accumulate;
 };
 
-struct qr_device_products; /* the library as a device holds it */
+struct qr_cublaslt; /* the library as a device holds it */
 
 /* Whether the library is there, which the first call finds out. Without it the caller has kernels of its own. */
-bool qr_device_has_products(qr_device *device);
+bool qr_cublaslt_is_there(qr_device *device);
 
 /* What of a matrix to bring into 16 bits at a time: what stays in the GPU's last cache until a product reads it. */
-int64_t qr_device_panel_bytes(const qr_device *device);
+int64_t qr_cublaslt_panel_bytes(const qr_device *device);
 
 /* Rows of activations for which a product here is worth it: with fewer it is bound by reading the other matrix, which
  * the kernels beside it do once. */
-int64_t qr_device_product_least_rows(const qr_device *device);
+int64_t qr_cublaslt_min_rows(const qr_device *device);
 
-/* `workspace`: QR_DEVICE_PRODUCT_WORKSPACE bytes at a multiple of QR_DEVICE_PRODUCT_ALIGNMENT: from here on, in a
- * workspace that is QR_DEVICE_PRODUCT_ALIGNMENT larger than what is needed. */
-static inline unsigned char *qr_device_product_memory(void *workspace) {
-    const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % QR_DEVICE_PRODUCT_ALIGNMENT;
-    return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_DEVICE_PRODUCT_ALIGNMENT - behind);
+/* `workspace`: QR_CUBLASLT_WORKSPACE_BYTES bytes at a multiple of QR_CUBLASLT_ALIGNMENT: from here on, in a
+ * workspace that is QR_CUBLASLT_ALIGNMENT larger than what is needed. */
+static inline unsigned char *qr_cublaslt_workspace(void *workspace) {
+    const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % QR_CUBLASLT_ALIGNMENT;
+    return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_CUBLASLT_ALIGNMENT - behind);
 }
 
-qrun_status qr_device_multiply(qr_device *device, const qr_device_product *product, void *workspace, qr_error *err);
+qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *product, void *workspace, qr_error *err);
 
-void qr_device_products_close(qr_device_products *products); /* NULL is fine */
+void qr_cublaslt_close(qr_cublaslt *products); /* NULL is fine */
 
 #endif

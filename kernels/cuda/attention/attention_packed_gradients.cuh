@@ -1,15 +1,15 @@
 /* What the two kernels of attention_packed's gradient share: from dot products to probabilities and to the gradients of
  * q · k. */
-#ifndef QR_KERNELS_CUDA_ATTENTION_PACKED_PAIRS_CUH
-#define QR_KERNELS_CUDA_ATTENTION_PACKED_PAIRS_CUH
+#ifndef QR_KERNELS_CUDA_ATTENTION_PACKED_GRADIENTS_CUH
+#define QR_KERNELS_CUDA_ATTENTION_PACKED_GRADIENTS_CUH
 
 #include "kernels/cuda/attention/attention_packed_mma.cuh"
 
 /* Of N products of a warp, q · k to p and dp to p · (dp − delta) · slope of the soft-cap; stats_of(n, i) are those of
  * the query of element i of product n. */
 template <bool capped, int N, typename S>
-static __device__ __forceinline__ void make_all_pairs(const qr_attention_packed_args &a, float (*scores)[4],
-                                                      float (*dp)[4], const S &stats_of) {
+static __device__ __forceinline__ void make_all_gradients(const qr_attention_packed_args &a, float (*scores)[4],
+                                                          float (*dp)[4], const S &stats_of) {
     const float scale2 = a.scale * PACKED_LOG2E, cap2 = a.softcap * PACKED_LOG2E;
     const float inside = capped ? a.scale / a.softcap : 0.0F;
 #pragma unroll
@@ -30,12 +30,12 @@ static __device__ __forceinline__ void make_all_pairs(const qr_attention_packed_
 /* The same with zeros where is_seen(n, i) is false; `whole`: it is true everywhere. What is left of the gradient of
  * q · k is the factor `scale`, which the sums get. */
 template <int N, typename S, typename V>
-static __device__ __forceinline__ void make_pairs(const qr_attention_packed_args &a, bool whole, float (*scores)[4],
-                                                  float (*dp)[4], const S &stats_of, const V &is_seen) {
+static __device__ __forceinline__ void make_gradients(const qr_attention_packed_args &a, bool whole, float (*scores)[4],
+                                                      float (*dp)[4], const S &stats_of, const V &is_seen) {
     if (a.softcap > 0.0F) {
-        make_all_pairs<true, N>(a, scores, dp, stats_of);
+        make_all_gradients<true, N>(a, scores, dp, stats_of);
     } else {
-        make_all_pairs<false, N>(a, scores, dp, stats_of);
+        make_all_gradients<false, N>(a, scores, dp, stats_of);
     }
     if (whole) { return; }
 #pragma unroll

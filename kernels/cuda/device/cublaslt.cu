@@ -1,6 +1,6 @@
-/* device/product.h over cuBLASLt. The library stores by columns: its first operand is our second one, and its result
+/* device/cublaslt.h over cuBLASLt. The library stores by columns: its first operand is our second one, and its result
  * our c, transposed. */
-#include "kernels/cuda/device/product.h"
+#include "kernels/cuda/device/cublaslt.h"
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/state.cuh"
@@ -10,24 +10,24 @@ extern "C" {
 #include "base/sizes.h"
 }
 
-int64_t qr_device_panel_bytes(const qr_device *device) {
+int64_t qr_cublaslt_panel_bytes(const qr_device *device) {
     const int64_t least = INT64_C(8) << 20, most = INT64_C(64) << 20;
     int cache_bytes = 0;
     if (cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device->index) != cudaSuccess) { return least; }
     return qr_min(qr_max(cache_bytes / 2, least), most);
 }
 
-int64_t qr_device_product_least_rows(const qr_device *) { return 128; }
+int64_t qr_cublaslt_min_rows(const qr_device *) { return 128; }
 
 #if !__has_include(<cublasLt.h>)
 
-bool qr_device_has_products(qr_device *) { return false; }
+bool qr_cublaslt_is_there(qr_device *) { return false; }
 
-qrun_status qr_device_multiply(qr_device *, const qr_device_product *, void *, qr_error *err) {
+qrun_status qr_cublaslt_multiply(qr_device *, const qr_cublaslt_product *, void *, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: this build does not know cuBLASLt");
 }
 
-void qr_device_products_close(qr_device_products *) {}
+void qr_cublaslt_close(qr_cublaslt *) {}
 
 #else
 
@@ -63,7 +63,7 @@ struct known_algorithm {
 /* More than a model's products of one training step have shapes. */
 enum { MOST_KNOWN = 256 };
 
-struct qr_device_products {
+struct qr_cublaslt {
     void *library;
     cublasLtHandle_t handle;
 #define QR_X(name) decltype(&name) name##_;
@@ -92,7 +92,7 @@ static void *open_library() {
     return NULL;
 }
 
-static bool fill(qr_device_products *products) {
+static bool fill(qr_cublaslt *products) {
     bool found = true;
 #define QR_X(name) found = found && find(products->library, #name, &products->name##_);
     PRODUCT_FUNCTIONS(QR_X)
@@ -100,26 +100,26 @@ static bool fill(qr_device_products *products) {
     return found && products->cublasLtCreate_(&products->handle) == CUBLAS_STATUS_SUCCESS;
 }
 
-void qr_device_products_close(qr_device_products *products) {
+void qr_cublaslt_close(qr_cublaslt *products) {
     if (products == NULL) { return; }
     if (products->handle != NULL) { products->cublasLtDestroy_(products->handle); }
     if (products->library != NULL) { dlclose(products->library); }
     qr_free(products);
 }
 
-static qr_device_products *open_products() {
-    qr_device_products *products = static_cast<qr_device_products *>(qr_alloc_zeroed(sizeof(qr_device_products)));
+static qr_cublaslt *open_products() {
+    qr_cublaslt *products = static_cast<qr_cublaslt *>(qr_alloc_zeroed(sizeof(qr_cublaslt)));
     if (products == NULL) { return NULL; }
     products->library = open_library();
     if (products->library != NULL && fill(products)) { return products; }
-    qr_device_products_close(products);
+    qr_cublaslt_close(products);
     return NULL;
 }
 
-bool qr_device_has_products(qr_device *device) {
-    if (!device->sought_products && qr_device_enter(device, NULL) == QRUN_OK) {
+bool qr_cublaslt_is_there(qr_device *device) {
+    if (!device->looked_for_cublaslt && qr_device_enter(device, NULL) == QRUN_OK) {
         device->products = open_products();
-        device->sought_products = true;
+        device->looked_for_cublaslt = true;
     }
     return device->products != NULL;
 }
@@ -139,19 +139,18 @@ static qrun_status check(const qr_device *device, cublasStatus_t status, const c
 }
 
 template <typename T>
-static cublasStatus_t set(const qr_device_products &lt, description &d, cublasLtMatmulDescAttributes_t name,
-                          const T &value) {
+static cublasStatus_t set(const qr_cublaslt &lt, description &d, cublasLtMatmulDescAttributes_t name, const T &value) {
     return lt.cublasLtMatmulDescSetAttribute_(&d.operation, name, &value, sizeof value);
 }
 
 /* rows × cols by columns: a matrix of ours of that many cols and rows. */
-static cublasStatus_t lay_out(const qr_device_products &lt, cublasLtMatrixLayoutOpaque_t &layout, cudaDataType_t type,
+static cublasStatus_t lay_out(const qr_cublaslt &lt, cublasLtMatrixLayoutOpaque_t &layout, cudaDataType_t type,
                               int64_t rows, int64_t cols, int64_t stride) {
     return lt.cublasLtMatrixLayoutInit_internal_(&layout, sizeof layout, type, static_cast<uint64_t>(rows),
                                                  static_cast<uint64_t>(cols), stride);
 }
 
-static cublasStatus_t describe(const qr_device_products &lt, const qr_device_product &p, description &d) {
+static cublasStatus_t describe(const qr_cublaslt &lt, const qr_cublaslt_product &p, description &d) {
     const cudaDataType_t type = p.dtype == QR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     const cublasOperation_t first = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -181,7 +180,7 @@ static unsigned alignment_of(const void *data) {
     return static_cast<unsigned>(address & (~address + 1));
 }
 
-static product_key key_of(const qr_device_product &p) {
+static product_key key_of(const qr_cublaslt_product &p) {
     product_key key;
     memset(&key, 0, sizeof key);
     key.m = p.m, key.n = p.n, key.k = p.k;
@@ -193,9 +192,9 @@ static product_key key_of(const qr_device_product &p) {
     return key;
 }
 
-static cublasStatus_t choose(const qr_device_products &lt, const product_key &key, description &d,
+static cublasStatus_t choose(const qr_cublaslt &lt, const product_key &key, description &d,
                              cublasLtMatmulAlgo_t *algorithm) {
-    const uint64_t workspace_bytes = QR_DEVICE_PRODUCT_WORKSPACE;
+    const uint64_t workspace_bytes = QR_CUBLASLT_WORKSPACE_BYTES;
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
@@ -226,7 +225,7 @@ static cublasStatus_t choose(const qr_device_products &lt, const product_key &ke
 }
 
 /* Of a product seen before, what was chosen then. */
-static cublasStatus_t algorithm_for(qr_device_products &lt, const qr_device_product &p, description &d,
+static cublasStatus_t algorithm_for(qr_cublaslt &lt, const qr_cublaslt_product &p, description &d,
                                     cublasLtMatmulAlgo_t *algorithm) {
     const product_key key = key_of(p);
     for (int i = 0; i < lt.n_known; i++) {
@@ -243,8 +242,8 @@ static cublasStatus_t algorithm_for(qr_device_products &lt, const qr_device_prod
     return CUBLAS_STATUS_SUCCESS;
 }
 
-qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, void *workspace, qr_error *err) {
-    qr_device_products &lt = *device->products;
+qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
+    qr_cublaslt &lt = *device->products;
     const float alpha = 1.0F, beta = p->accumulate ? 1.0F : 0.0F;
     description d;
     cublasLtMatmulAlgo_t algorithm;
@@ -254,7 +253,7 @@ qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, vo
     QR_RETURN_IF_ERROR(check(device,
                              lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data,
                                                 &d.second, &beta, p->c, &d.result, p->c, &d.result, &algorithm,
-                                                workspace, QR_DEVICE_PRODUCT_WORKSPACE, qr_device_stream(device)),
+                                                workspace, QR_CUBLASLT_WORKSPACE_BYTES, qr_device_stream(device)),
                              "a product", err));
     return QRUN_OK;
 }

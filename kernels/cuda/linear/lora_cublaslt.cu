@@ -1,4 +1,4 @@
-/* lora and lora_backward by the vendor's library (device/product.h), where the caller permits pairs: an F32 number as
+/* lora and lora_backward by the vendor's library (device/cublaslt.h), where the caller permits pairs: an F32 number as
  * the sum of two of BF16, x = high + low. x and dy are BF16 already.
  *
  * A product of such operands is one of the library's, with the parts side by side along the dimension that has room for
@@ -9,11 +9,11 @@
  *
  * `length` is the rank rounded up to 8, so that every part begins at 16 bytes; zeros lie behind the rank. The scale is
  * in B. */
-#include "kernels/cuda/linear/lora_products.cuh"
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 
-#include "kernels/cuda/device/fours.cuh"
-#include "kernels/cuda/device/pair_tiles.cuh"
-#include "kernels/cuda/device/product.h"
+#include "kernels/cuda/device/bf16x2_tiles.cuh"
+#include "kernels/cuda/device/cublaslt.h"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum {
     THREADS = 256,
@@ -45,11 +45,11 @@ struct lora_factors {
 };
 
 /* Eight numbers as pairs, the high ones in two places. */
-static __device__ __forceinline__ void put_pairs(const float v[EIGHT], uint16_t *high, uint16_t *high_too,
+static __device__ __forceinline__ void put_split(const float v[EIGHT], uint16_t *high, uint16_t *high_too,
                                                  uint16_t *low) {
     uint32_t highs[EIGHT / 2], lows[EIGHT / 2];
 #pragma unroll
-    for (int i = 0; i < EIGHT / 2; i++) { split_two(v[2 * i], v[2 * i + 1], highs[i], lows[i]); }
+    for (int i = 0; i < EIGHT / 2; i++) { split_bf16x2(v[2 * i], v[2 * i + 1], highs[i], lows[i]); }
     const uint4 eight = make_uint4(highs[0], highs[1], highs[2], highs[3]);
     *reinterpret_cast<uint4 *>(high) = eight;
     *reinterpret_cast<uint4 *>(high_too) = eight;
@@ -63,8 +63,8 @@ static __device__ __forceinline__ bool begins_at_16(const float *row) {
 /* Elements [j, j + 8) of a row of n, zeros behind it. */
 static __device__ __forceinline__ void load_eight(float v[EIGHT], const float *row, int64_t j, int64_t n,
                                                   bool aligned) {
-    load_four(v, row, j, n, aligned);
-    load_four(v + FOUR, row, j + FOUR, n, aligned);
+    load_vec4(v, row, j, n, aligned);
+    load_vec4(v + VEC4, row, j + VEC4, n, aligned);
 }
 
 /* A thread for eight numbers of A, along its rows, or of B, along the ranks. */
@@ -76,7 +76,7 @@ __global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
         const int64_t r = at / per_a, c = at % per_a * EIGHT;
         if (r < factor.rank) { load_eight(v, factor.a + r * p.in, c, p.in, begins_at_16(factor.a)); }
         uint16_t *dst = p.a + r * p.in + c;
-        put_pairs(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
+        put_split(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
     } else if (at - n_a < p.out * per_b) {
         const int64_t o = (at - n_a) / per_b, r = (at - n_a) % per_b * EIGHT;
         const float *row = factor.b + o * factor.rank;
@@ -84,7 +84,7 @@ __global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
 #pragma unroll
         for (int i = 0; i < EIGHT; i++) { v[i] *= factor.scale; }
         uint16_t *dst = p.b + o * COPIES * p.length + r;
-        put_pairs(v, dst, dst + p.length, dst + 2 * p.length);
+        put_split(v, dst, dst + p.length, dst + 2 * p.length);
     }
 }
 
@@ -99,7 +99,7 @@ __global__ void lora_rows_kernel(const float *halves, int64_t n_rows, int64_t le
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) { v[i] += second[i]; }
     uint16_t *dst = rows + row * COPIES * length + r;
-    put_pairs(v, dst, dst + 2 * length, dst + length);
+    put_split(v, dst, dst + 2 * length, dst + length);
 }
 
 /* da [rank, in] and db [out, rank] += the sums of their halves, [2 · length, in] and [out, 2 · length]. */
@@ -132,22 +132,22 @@ struct lora_memory {
 
 template <typename T> static T *take(lora_memory &memory, int64_t n) {
     void *piece = memory.begin != NULL ? memory.begin + memory.n_bytes : NULL;
-    memory.n_bytes += qr_round_up(n * static_cast<int64_t>(sizeof(T)), QR_DEVICE_PRODUCT_ALIGNMENT);
+    memory.n_bytes += qr_round_up(n * static_cast<int64_t>(sizeof(T)), QR_CUBLASLT_ALIGNMENT);
     return static_cast<T *>(piece);
 }
 
 /* The library's part comes first. */
 static lora_memory memory_of(void *library) {
-    return {static_cast<unsigned char *>(library), QR_DEVICE_PRODUCT_WORKSPACE};
+    return {static_cast<unsigned char *>(library), QR_CUBLASLT_WORKSPACE_BYTES};
 }
 
-static size_t workspace_of(const lora_memory &memory) { return memory.n_bytes + QR_DEVICE_PRODUCT_ALIGNMENT; }
+static size_t workspace_of(const lora_memory &memory) { return memory.n_bytes + QR_CUBLASLT_ALIGNMENT; }
 
 static int64_t length_of(int64_t rank) { return qr_round_up(rank, EIGHT); }
 
 static bool takes(const qr_cuda_backend &cuda, qr_dtype x_dtype, int64_t n_rows, int64_t in, int64_t out) {
-    return x_dtype == QR_DTYPE_BF16 && n_rows >= qr_device_product_least_rows(cuda.device) && in % EIGHT == 0 &&
-           out % EIGHT == 0 && qr_device_has_products(cuda.device);
+    return x_dtype == QR_DTYPE_BF16 && n_rows >= qr_cublaslt_min_rows(cuda.device) && in % EIGHT == 0 &&
+           out % EIGHT == 0 && qr_cublaslt_is_there(cuda.device);
 }
 
 static bool is_aligned(const void *rows, int64_t stride, size_t element_bytes) {
@@ -172,8 +172,8 @@ static qrun_status put_rows(qr_cuda_backend &cuda, const float *halves, int64_t 
                      halves, n_rows, length, rows);
 }
 
-static qr_device_operand as_it_lies(const void *data, int64_t stride) { return {data, stride, false}; }
-static qr_device_operand transposed(const void *data, int64_t stride) { return {data, stride, true}; }
+static qr_cublaslt_operand as_it_lies(const void *data, int64_t stride) { return {data, stride, false}; }
+static qr_cublaslt_operand transposed(const void *data, int64_t stride) { return {data, stride, true}; }
 
 struct lora_result {
     float *c;
@@ -182,10 +182,11 @@ struct lora_result {
 };
 
 /* c [m, n] = a [m, k] · b [k, n]. */
-static qrun_status multiply(qr_cuda_backend &cuda, int64_t m, int64_t n, int64_t k, const qr_device_operand &a,
-                            const qr_device_operand &b, const lora_result &result, void *library, qr_error *err) {
-    const qr_device_product product = {QR_DTYPE_BF16, m, n, k, a, b, result.c, result.stride, NULL, result.accumulate};
-    return qr_device_multiply(cuda.device, &product, library, err);
+static qrun_status multiply(qr_cuda_backend &cuda, int64_t m, int64_t n, int64_t k, const qr_cublaslt_operand &a,
+                            const qr_cublaslt_operand &b, const lora_result &result, void *library, qr_error *err) {
+    const qr_cublaslt_product product = {QR_DTYPE_BF16,    m, n, k, a, b, result.c, result.stride, NULL,
+                                         result.accumulate};
+    return qr_cublaslt_multiply(cuda.device, &product, library, err);
 }
 
 /* --- lora --- */
@@ -205,20 +206,20 @@ static lora_scratch lay_out(const qr_lora_args &args, lora_memory &memory) {
     return scratch;
 }
 
-size_t qr_cuda_lora_products_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
+size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
     if (!args.in_pairs || !takes(cuda, args.x_dtype, args.n_rows, args.in, args.out)) { return 0; }
     lora_memory memory = memory_of(NULL);
     (void)lay_out(args, memory);
     return workspace_of(memory);
 }
 
-bool qr_cuda_lora_products_takes(const qr_cuda_backend &cuda, const qr_lora_args &args) {
-    return qr_cuda_lora_products_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, sizeof(uint16_t)) &&
+bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_lora_args &args) {
+    return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, sizeof(uint16_t)) &&
            is_aligned(args.y, args.y_stride, sizeof(float));
 }
 
-qrun_status qr_cuda_lora_products(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
-    void *library = qr_device_product_memory(workspace);
+qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
+    void *library = qr_cublaslt_workspace(workspace);
     lora_memory memory = memory_of(library);
     const lora_scratch scratch = lay_out(args, memory);
     const lora_factors &factors = scratch.factors;
@@ -257,15 +258,15 @@ static lora_backward_scratch lay_out(const qr_lora_backward_args &args, lora_mem
     return scratch;
 }
 
-size_t qr_cuda_lora_backward_products_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
+size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
     if (!args.in_pairs || !takes(cuda, args.x_dtype, args.n_rows, args.in, args.out)) { return 0; }
     lora_memory memory = memory_of(NULL);
     (void)lay_out(args, memory);
     return workspace_of(memory);
 }
 
-bool qr_cuda_lora_backward_products_takes(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
-    return qr_cuda_lora_backward_products_workspace(cuda, args) > 0 && args.dy_rounded != NULL &&
+bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
+    return qr_cuda_cublaslt_workspace(cuda, args) > 0 && args.dy_rounded != NULL &&
            is_aligned(args.x, args.x_stride, sizeof(uint16_t)) &&
            is_aligned(args.dy_rounded, args.out, sizeof(uint16_t)) &&
            (args.dx == NULL || is_aligned(args.dx, args.dx_stride, sizeof(float)));
@@ -304,9 +305,8 @@ static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_a
     return QRUN_OK;
 }
 
-qrun_status qr_cuda_lora_backward_products(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
-                                           qr_error *err) {
-    void *library = qr_device_product_memory(workspace);
+qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace, qr_error *err) {
+    void *library = qr_cublaslt_workspace(workspace);
     lora_memory memory = memory_of(library);
     const lora_backward_scratch scratch = lay_out(args, memory);
     const int64_t thrice = COPIES * scratch.factors.length;

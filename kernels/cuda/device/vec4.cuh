@@ -1,106 +1,106 @@
 /* Rows of a matrix four elements at a time: 16 bytes of F32 or 8 of a 16-bit type in one access where the addresses
  * allow it (`aligned`, which the host finds out for all operands of a launch), else one by one. Which elements a thread
  * takes does not depend on that. */
-#ifndef QR_KERNELS_CUDA_FOURS_CUH
-#define QR_KERNELS_CUDA_FOURS_CUH
+#ifndef QR_KERNELS_CUDA_VEC4_CUH
+#define QR_KERNELS_CUDA_VEC4_CUH
 
 #include "kernels/cuda/device/device.cuh"
 
-enum { FOUR = 4, FOURS_THREADS = 256, FOURS_WARPS = FOURS_THREADS / WARP_LANES };
+enum { VEC4 = 4, VEC4_THREADS = 256, VEC4_WARPS = VEC4_THREADS / WARP_LANES };
 
 /* Whether every row of a matrix begins at a multiple of four elements' size, 16 bytes at most. */
-static inline bool fours_aligned(const void *matrix, int64_t stride, size_t element_bytes = sizeof(float)) {
-    return reinterpret_cast<uintptr_t>(matrix) % (FOUR * element_bytes) == 0 && stride % FOUR == 0;
+static inline bool vec4_aligned(const void *matrix, int64_t stride, size_t element_bytes = sizeof(float)) {
+    return reinterpret_cast<uintptr_t>(matrix) % (VEC4 * element_bytes) == 0 && stride % VEC4 == 0;
 }
 
 /* Elements [j, j + 4) of a row of n; zeros behind it. */
-__device__ __forceinline__ void load_four(float x[FOUR], const float *row, int64_t j, int64_t n, bool aligned) {
-    if (aligned && j + FOUR <= n) {
+__device__ __forceinline__ void load_vec4(float x[VEC4], const float *row, int64_t j, int64_t n, bool aligned) {
+    if (aligned && j + VEC4 <= n) {
         const float4 four = *reinterpret_cast<const float4 *>(row + j);
         x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
         return;
     }
 #pragma unroll
-    for (int k = 0; k < FOUR; k++) { x[k] = j + k < n ? row[j + k] : 0.0F; }
+    for (int k = 0; k < VEC4; k++) { x[k] = j + k < n ? row[j + k] : 0.0F; }
 }
 
-__device__ __forceinline__ void store_four(float *row, int64_t j, int64_t n, bool aligned, const float x[FOUR]) {
-    if (aligned && j + FOUR <= n) {
+__device__ __forceinline__ void store_vec4(float *row, int64_t j, int64_t n, bool aligned, const float x[VEC4]) {
+    if (aligned && j + VEC4 <= n) {
         *reinterpret_cast<float4 *>(row + j) = make_float4(x[0], x[1], x[2], x[3]);
         return;
     }
 #pragma unroll
-    for (int k = 0; k < FOUR; k++) {
+    for (int k = 0; k < VEC4; k++) {
         if (j + k < n) { row[j + k] = x[k]; }
     }
 }
 
 /* The same to a row of any act type that begins at element `at` of dst. */
-__device__ __forceinline__ void store_four(void *dst, qr_dtype dtype, int64_t at, int64_t j, int64_t n, bool aligned,
-                                           const float x[FOUR]) {
+__device__ __forceinline__ void store_vec4(void *dst, qr_dtype dtype, int64_t at, int64_t j, int64_t n, bool aligned,
+                                           const float x[VEC4]) {
     if (dtype == QR_DTYPE_F32) {
-        store_four(static_cast<float *>(dst) + at, j, n, aligned, x);
+        store_vec4(static_cast<float *>(dst) + at, j, n, aligned, x);
         return;
     }
     uint16_t *row = static_cast<uint16_t *>(dst) + at;
     const bool is_f16 = dtype == QR_DTYPE_F16;
     const uint2 four = make_uint2(is_f16 ? f32_to_f16x2(x[0], x[1]) : f32_to_bf16x2(x[0], x[1]),
                                   is_f16 ? f32_to_f16x2(x[2], x[3]) : f32_to_bf16x2(x[2], x[3]));
-    if (aligned && j + FOUR <= n) {
+    if (aligned && j + VEC4 <= n) {
         *reinterpret_cast<uint2 *>(row + j) = four;
         return;
     }
 #pragma unroll
-    for (int k = 0; k < FOUR; k++) {
+    for (int k = 0; k < VEC4; k++) {
         if (j + k < n) { row[j + k] = static_cast<uint16_t>((k < 2 ? four.x : four.y) >> k % 2 * 16); }
     }
 }
 
 /* --- A thread for four elements of a row: no division by the length of one --- */
 
-static inline unsigned fours_threads(int64_t dim) {
+static inline unsigned vec4_threads(int64_t dim) {
     unsigned n_threads = WARP_LANES;
-    while (n_threads < FOURS_THREADS && n_threads * FOUR < dim) { n_threads *= 2; }
+    while (n_threads < VEC4_THREADS && n_threads * VEC4 < dim) { n_threads *= 2; }
     return n_threads;
 }
 
-static inline dim3 fours_grid(int64_t n_rows, int64_t dim) {
+static inline dim3 vec4_grid(int64_t n_rows, int64_t dim) {
     enum { MOST_ROWS = 65535 }; /* the y dimension; more rows take turns */
-    dim3 grid = blocks_for(qr_ceil_div(dim, FOUR), fours_threads(dim));
+    dim3 grid = blocks_for(qr_ceil_div(dim, VEC4), vec4_threads(dim));
     grid.y = static_cast<unsigned>(qr_min(n_rows, MOST_ROWS));
     return grid;
 }
 
 /* Calls body(row, j) for the elements [j, j + 4) of this thread. */
-template <typename F> __device__ __forceinline__ void for_fours(int64_t n_rows, int64_t dim, const F &body) {
-    const int64_t j = global_thread() * FOUR;
+template <typename F> __device__ __forceinline__ void for_each_vec4(int64_t n_rows, int64_t dim, const F &body) {
+    const int64_t j = global_thread() * VEC4;
     if (j >= dim) { return; }
     for (int64_t row = blockIdx.y; row < n_rows; row += gridDim.y) { body(row, j); }
 }
 
 /* --- A warp or a block for a row, by the length of one alone, so that the order of a sum follows from that --- */
 
-enum { FOURS_BLOCK_DIM = 1024 }; /* rows longer than this have a block */
+enum { VEC4_BLOCK_DIM = 1024 }; /* rows longer than this have a block */
 
 template <bool is_block> struct row_team {
-    enum { SIZE = is_block ? +FOURS_THREADS : +WARP_LANES };
+    enum { SIZE = is_block ? +VEC4_THREADS : +WARP_LANES };
     float *scratch; /* shared memory for one float a warp; only a block's */
 
     static dim3 grid(int64_t n_rows) {
-        return dim3(static_cast<unsigned>(is_block ? n_rows : qr_ceil_div(n_rows, FOURS_WARPS)));
+        return dim3(static_cast<unsigned>(is_block ? n_rows : qr_ceil_div(n_rows, VEC4_WARPS)));
     }
-    static size_t shared_bytes() { return is_block ? FOURS_WARPS * sizeof(float) : 0; }
+    static size_t shared_bytes() { return is_block ? VEC4_WARPS * sizeof(float) : 0; }
 
     __device__ __forceinline__ int64_t row() const {
-        return is_block ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * FOURS_WARPS + warp_index();
+        return is_block ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * VEC4_WARPS + warp_index();
     }
     __device__ __forceinline__ unsigned rank() const { return is_block ? threadIdx.x : lane_index(); }
     __device__ __forceinline__ float sum(float value) const {
         return is_block ? block_sum(value, scratch) : warp_sum(value);
     }
     /* body(j) for the elements [j, j + 4) of this thread. */
-    template <typename F> __device__ __forceinline__ void for_each_four(int64_t dim, const F &body) const {
-        for (int64_t j = rank() * FOUR; j < dim; j += SIZE * FOUR) { body(j); }
+    template <typename F> __device__ __forceinline__ void for_each_vec4(int64_t dim, const F &body) const {
+        for (int64_t j = rank() * VEC4; j < dim; j += SIZE * VEC4) { body(j); }
     }
 };
 

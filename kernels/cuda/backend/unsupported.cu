@@ -1,5 +1,5 @@
 /* Entries of the ops that are not here: they refuse, by name. */
-#include "kernels/cuda/backend/absent.h"
+#include "kernels/cuda/backend/unsupported.h"
 
 #include "kernels/cuda/cuda.h"
 
@@ -13,5 +13,5 @@
         [](qr_backend *, const void *, void *, qr_error *err) -> qrun_status {                                         \
             return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s is not in the cuda backend yet; use --device cpu", #name); \
         }};
-QR_CUDA_ABSENT_OPS(QR_X)
+QR_CUDA_UNSUPPORTED_OPS(QR_X)
 #undef QR_X

@@ -1,4 +1,4 @@
-/* linear and linear_backward by the vendor's library (device/product.h), where the caller leaves the order of sums
+/* linear and linear_backward by the vendor's library (device/cublaslt.h), where the caller leaves the order of sums
  * open: rows of the weights are dequantised into a panel of 16-bit numbers, as many as have room, and multiplied from
  * there. Weights of the type of x are multiplied where they lie.
  *
@@ -6,9 +6,9 @@
  * the same sizes give the same bits. It is half of the last cache, where it stays between the kernel that writes it and
  * the product that reads it. Dequantisation is bound by memory: 2.5 bytes a weight of NF4, in which time an H100 at its
  * memory's datasheet rate issues 22 instructions a weight; it takes about eight. */
-#include "kernels/cuda/linear/linear_panel.cuh"
+#include "kernels/cuda/linear/ops_cublaslt.cuh"
 
-#include "kernels/cuda/device/product.h"
+#include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/linear/weights16.cuh"
 
 enum {
@@ -68,15 +68,15 @@ static bool lies_there(const qr_weight_desc &desc, qr_dtype dtype) {
 /* Of the weights, in one panel. */
 static int64_t panel_rows(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
     if (lies_there(desc, dtype)) { return desc.rows; }
-    const int64_t steps = qr_max(qr_device_panel_bytes(cuda.device) / (2 * desc.cols) / ROWS_STEP, 1);
+    const int64_t steps = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * desc.cols) / ROWS_STEP, 1);
     return qr_min(steps * ROWS_STEP, desc.rows);
 }
 
 /* INT8's scales multiply sums, or gradients first, which a product alone does not do. */
 static bool takes(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
     return (dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16) && desc.format != QR_WEIGHT_INT8 &&
-           n_rows >= qr_device_product_least_rows(cuda.device) && desc.rows % PIECE_COLS == 0 &&
-           desc.cols % PIECE_COLS == 0 && qr_device_has_products(cuda.device);
+           n_rows >= qr_cublaslt_min_rows(cuda.device) && desc.rows % PIECE_COLS == 0 && desc.cols % PIECE_COLS == 0 &&
+           qr_cublaslt_is_there(cuda.device);
 }
 
 static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t y_stride) {
@@ -87,12 +87,12 @@ static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t 
 /* The library's, then the panel. */
 static size_t workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
     const int64_t panel_bytes = lies_there(desc, dtype) ? 0 : panel_rows(cuda, desc, dtype) * desc.cols * 2;
-    return QR_DEVICE_PRODUCT_WORKSPACE + QR_DEVICE_PRODUCT_ALIGNMENT + static_cast<size_t>(panel_bytes);
+    return QR_CUBLASLT_WORKSPACE_BYTES + QR_CUBLASLT_ALIGNMENT + static_cast<size_t>(panel_bytes);
 }
 
 /* A panel of rows [row, row + n_rows) of the weights, in `memory` or where they lie. */
 static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dtype, int64_t row, int64_t n_rows,
-                            void *memory, qr_device_operand *panel, qr_error *err) {
+                            void *memory, qr_cublaslt_operand *panel, qr_error *err) {
     *panel = {memory, w.cols, false};
     if (w.format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16)) {
         panel->data = w.codes + row * w.cols * 2;
@@ -103,73 +103,72 @@ static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dty
                                   : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
 }
 
-size_t qr_cuda_linear_panel_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     return args.any_order && takes(cuda, desc, args.x_dtype, args.n_rows) ? workspace_of(cuda, desc, args.x_dtype) : 0;
 }
 
-bool qr_cuda_linear_panel_takes(const qr_cuda_backend &cuda, const qr_linear_args &args) {
-    return qr_cuda_linear_panel_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, args.y, args.y_stride);
+bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, args.y, args.y_stride);
 }
 
-qrun_status qr_cuda_linear_panel(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t most = panel_rows(cuda, args.weight->desc, args.x_dtype);
-    unsigned char *memory = qr_device_product_memory(workspace);
+    unsigned char *memory = qr_cublaslt_workspace(workspace);
     qrun_status status = QRUN_OK;
     for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
         const int64_t n = qr_min(most, w.rows - o);
-        qr_device_product product = {args.x_dtype,
-                                     args.n_rows,
-                                     n,
-                                     w.cols,
-                                     {args.x, args.x_stride, false},
-                                     {},
-                                     args.y + o,
-                                     args.y_stride,
-                                     args.bias != NULL ? args.bias + o : NULL,
-                                     args.accumulate};
+        qr_cublaslt_product product = {args.x_dtype,
+                                       args.n_rows,
+                                       n,
+                                       w.cols,
+                                       {args.x, args.x_stride, false},
+                                       {},
+                                       args.y + o,
+                                       args.y_stride,
+                                       args.bias != NULL ? args.bias + o : NULL,
+                                       args.accumulate};
         QR_RETURN_IF_ERROR(
-            panel_of(cuda, w, args.x_dtype, o, n, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
+            panel_of(cuda, w, args.x_dtype, o, n, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
         product.b.transposed = true;
-        status = qr_device_multiply(cuda.device, &product, memory, err);
+        status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
     }
     return status;
 }
 
-size_t qr_cuda_linear_backward_panel_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     const bool taken = args.any_order && takes(cuda, desc, args.dy_dtype, args.n_rows);
     return taken ? workspace_of(cuda, desc, args.dy_dtype) : 0;
 }
 
-bool qr_cuda_linear_backward_panel_takes(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
-    return qr_cuda_linear_backward_panel_workspace(cuda, args) > 0 &&
-           is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
+bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
 }
 
-qrun_status qr_cuda_linear_backward_panel(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
-                                          qr_error *err) {
+qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
+                             qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t most = panel_rows(cuda, args.weight->desc, args.dy_dtype);
     const uint16_t *dy = static_cast<const uint16_t *>(args.dy);
-    unsigned char *memory = qr_device_product_memory(workspace);
+    unsigned char *memory = qr_cublaslt_workspace(workspace);
     qrun_status status = QRUN_OK;
     for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
         const int64_t k = qr_min(most, w.rows - o);
-        qr_device_product product = {args.dy_dtype,
-                                     args.n_rows,
-                                     w.cols,
-                                     k,
-                                     {dy + o, args.dy_stride, false},
-                                     {},
-                                     args.dx,
-                                     args.dx_stride,
-                                     NULL,
-                                     args.accumulate || o > 0};
+        qr_cublaslt_product product = {args.dy_dtype,
+                                       args.n_rows,
+                                       w.cols,
+                                       k,
+                                       {dy + o, args.dy_stride, false},
+                                       {},
+                                       args.dx,
+                                       args.dx_stride,
+                                       NULL,
+                                       args.accumulate || o > 0};
         QR_RETURN_IF_ERROR(
-            panel_of(cuda, w, args.dy_dtype, o, k, memory + QR_DEVICE_PRODUCT_WORKSPACE, &product.b, err));
-        status = qr_device_multiply(cuda.device, &product, memory, err);
+            panel_of(cuda, w, args.dy_dtype, o, k, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
+        status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
     }
     return status;
 }

@@ -1,5 +1,5 @@
-/* kernels/cuda/device/product.h by plain loops, each sum in order. */
-#include "kernels/cuda/device/product.h"
+/* kernels/cuda/device/cublaslt.h by plain loops, each sum in order. */
+#include "kernels/cuda/device/cublaslt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,28 +10,28 @@ extern "C" {
 #include "base/half.h"
 }
 
-/* As on a machine without the library where QRUN_SIMT_PRODUCTS is 0. */
-bool qr_device_has_products(qr_device *) {
-    const char *text = getenv("QRUN_SIMT_PRODUCTS");
+/* As on a machine without the library where QRUN_SIMT_CUBLASLT is 0. */
+bool qr_cublaslt_is_there(qr_device *) {
+    const char *text = getenv("QRUN_SIMT_CUBLASLT");
     return text == NULL || strcmp(text, "0") != 0;
 }
 
 /* Little, so that small matrices take several panels. */
-int64_t qr_device_panel_bytes(const qr_device *) { return 16 << 10; }
+int64_t qr_cublaslt_panel_bytes(const qr_device *) { return 16 << 10; }
 
 /* Few, so that the small batches of the tests of training have enough. */
-int64_t qr_device_product_least_rows(const qr_device *) { return 32; }
+int64_t qr_cublaslt_min_rows(const qr_device *) { return 32; }
 
-static float element(const qr_device_operand &operand, qr_dtype dtype, int64_t row, int64_t col) {
+static float element(const qr_cublaslt_operand &operand, qr_dtype dtype, int64_t row, int64_t col) {
     const int64_t at = operand.transposed ? col * operand.stride + row : row * operand.stride + col;
     const uint16_t bits = static_cast<const uint16_t *>(operand.data)[at];
     return dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(bits) : qr_f16_to_f32(bits);
 }
 
-qrun_status qr_device_multiply(qr_device *device, const qr_device_product *p, void *workspace, qr_error *err) {
+qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK) { return status; }
-    memset(workspace, 0xA5, QR_DEVICE_PRODUCT_WORKSPACE / 64); /* it is there */
+    memset(workspace, 0xA5, QR_CUBLASLT_WORKSPACE_BYTES / 64); /* it is there */
     for (int64_t i = 0; i < p->m; i++) {
         for (int64_t j = 0; j < p->n; j++) {
             float sum = 0.0F;
