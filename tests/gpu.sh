@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that needs a GPU, in one command: the op tests, the goldens of generation and of fine-tuning, the bits of a
-# request alone and among others, compute-sanitizer over the op tests, then the benchmarks beside the device's limits.
-# Numbers go to bench/results/GPU-DATE.json. Exit code 77: this machine has no GPU that can be used, and says why.
+# request alone and among others, compute-sanitizer over the op tests, then the benchmarks with the device's limits.
+# Results go to bench/results/GPU-DATE.json. Exit code 77: this machine has no GPU that can be used, and says why.
 #   tests/gpu.sh [BUILD]   BUILD: a build folder of the preset "cuda", "release" or "portable", or what the target
 #                          portable_run of the last makes for another machine; build/cuda by default
 # QRUN_GPU_SANITIZER_SECONDS bounds each run of compute-sanitizer (default 90).
@@ -50,8 +50,8 @@ echo "GPU: $gpu"
 step "ops against the reference" "$tests/kernels/test_ops_cuda"
 step "goldens of generation" "$tests/runtime/test_goldens"
 step "goldens of fine-tuning" "$tests/train/test_training"
-step "fine-tuning goes on to the bit" "$tests/train/test_trainer"
-step "decode steps replayed as they are issued" "$tests/runtime/test_decode"
+step "resumed fine-tuning has the same bits" "$tests/train/test_trainer"
+step "replayed decode steps have the same bits" "$tests/runtime/test_decode"
 step "a request alone and among others" "$tests/runtime/test_session_bits"
 step "quantised on the device, read as planned" "$tests/runtime/test_device_loading"
 
@@ -135,5 +135,5 @@ result=bench/results/$name-$(date +%F).json
     done
     printf '}\n'
 } >"$result"
-echo "numbers: $result"
+echo "results: $result"
 [ "$n_failed" -eq 0 ]

@@ -4,11 +4,9 @@
 
 #include "kernels/cuda/device/device.cuh"
 
-__device__ __forceinline__ float gelu_tanh_argument(float x) {
-    return 0.79788456080286535588F * (x + 0.044715F * x * x * x);
-}
+QR_DEVICE float gelu_tanh_argument(float x) { return 0.79788456080286535588F * (x + 0.044715F * x * x * x); }
 
-__device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
+QR_DEVICE float act_fn(qr_act_fn fn, float x) {
     switch (fn) {
         case QR_ACT_SILU: return x / (1.0F + expf(-x));
         case QR_ACT_GELU_TANH: return 0.5F * x * (1.0F + tanhf(gelu_tanh_argument(x)));
@@ -16,9 +14,8 @@ __device__ __forceinline__ float act_fn(qr_act_fn fn, float x) {
     }
 }
 
-/* fn'(x). 1 − tanh² is taken as 1 / cosh², which does not cancel; behind ±20 it is 0, and so is what gelu adds
- * there. */
-__device__ __forceinline__ float act_derivative(qr_act_fn fn, float x) {
+/* fn'(x). 1 − tanh² is taken as 1 / cosh², which does not cancel; beyond ±20 it is 0, and so is gelu's second term. */
+QR_DEVICE float act_derivative(qr_act_fn fn, float x) {
     switch (fn) {
         case QR_ACT_SILU: {
             const float on = 1.0F / (1.0F + expf(-x)), off = 1.0F / (1.0F + expf(x));
@@ -37,6 +34,6 @@ __device__ __forceinline__ float act_derivative(qr_act_fn fn, float x) {
     }
 }
 
-__device__ __forceinline__ float softcap_value(float x, float cap) { return cap * tanhf(x / cap); }
+QR_DEVICE float softcap_value(float x, float cap) { return cap * tanhf(x / cap); }
 
 #endif

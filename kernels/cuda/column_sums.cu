@@ -17,6 +17,5 @@ __global__ void add_chunks_kernel(float *dst, const float *sums, int64_t n_chunk
 qrun_status qr_cuda_add_chunks(qr_cuda_backend &cuda, float *dst, const float *sums, int64_t n_chunks, int64_t dim,
                                qr_error *err) {
     const bool aligned = vec4_aligned(dst, dim) && vec4_aligned(sums, dim);
-    return QR_LAUNCH(cuda.device, err, add_chunks_kernel, vec4_grid(1, dim), vec4_threads(dim), 0, dst, sums, n_chunks,
-                     dim, aligned);
+    return QR_LAUNCH_VEC4(cuda.device, err, add_chunks_kernel, 1, dim, dst, sums, n_chunks, dim, aligned);
 }

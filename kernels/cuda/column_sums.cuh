@@ -1,6 +1,6 @@
-/* Sums over the rows of a matrix, a thread for some columns: over chunks of rows first, so that there are enough
- * threads, then over the chunks in order. How many chunks there are follows from the number of rows alone, and so does
- * the order of every sum. */
+/* Sums over the rows of a matrix, a thread for some columns: first over chunks of rows, so that there are enough
+ * threads, then over the chunks in order. The number of chunks, and with it the order of every sum, follows from the
+ * number of rows alone. */
 #ifndef QR_KERNELS_CUDA_COLUMN_SUMS_CUH
 #define QR_KERNELS_CUDA_COLUMN_SUMS_CUH
 
@@ -20,7 +20,7 @@ static inline dim3 chunks_grid(int64_t n_rows, int64_t dim) {
 }
 
 /* body(row) for the rows of this block's chunk, in order. */
-template <typename F> __device__ __forceinline__ void for_chunk(int64_t n_rows, int64_t chunk_rows, const F &body) {
+template <typename F> QR_DEVICE void for_chunk(int64_t n_rows, int64_t chunk_rows, const F &body) {
     const int64_t first = blockIdx.y * chunk_rows, end = n_rows - first < chunk_rows ? n_rows : first + chunk_rows;
     for (int64_t row = first; row < end; row++) { body(row); }
 }

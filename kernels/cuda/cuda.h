@@ -24,7 +24,7 @@ struct qr_cuda_tables {
     float dynamic_bounds[2][256]; /* 255 of each */
 };
 
-/* Bytes that memory_create has given out, by kind. */
+/* Bytes that memory_create has allocated and not yet released. */
 struct qr_cuda_held {
     std::atomic<size_t> now, peak;
 };
@@ -107,7 +107,7 @@ qrun_status qr_cuda_weight_get_rows(qr_backend *backend, const qr_weight *weight
 qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                       uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 
-/* As qr_backend.measure_limits (cuda_limits.cu). */
+/* As qr_backend.measure_limits (backend/limits.cu). */
 qrun_status qr_cuda_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
 /* What libqrun_cuda.so exports under QR_CUDA_ENTRY: kernels/cuda_plugin.h. */

@@ -21,7 +21,7 @@ __global__ void dora_norm_kernel(qr_dora_norm_args a, matrix w) {
     if (a.norm != NULL) { a.norm[o] = norm; }
 }
 
-/* An adapter's factors are at an address of their own: one by one unless that is at 16 bytes too. */
+/* An adapter's ratios have an address of their own: they are read one by one unless it is a multiple of 16 bytes. */
 __global__ void dora_kernel(qr_dora_args a, bool aligned) {
     for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t o) {
         const int32_t adapter = a.row_adapter[row];
@@ -29,7 +29,7 @@ __global__ void dora_kernel(qr_dora_args a, bool aligned) {
         if (ratio == NULL) { return; }
         float src[VEC4], factor[VEC4], bias[VEC4] = {}, before[VEC4] = {};
         load_vec4(src, a.src + row * a.src_stride, o, a.dim, aligned);
-        load_vec4(factor, ratio, o, a.dim, reinterpret_cast<uintptr_t>(ratio) % sizeof(float4) == 0);
+        load_vec4(factor, ratio, o, a.dim, vec4_aligned(ratio, 0));
         if (a.bias != NULL) { load_vec4(bias, a.bias, o, a.dim, aligned); }
         if (a.accumulate) { load_vec4(before, a.dst + row * a.dst_stride, o, a.dim, aligned); }
         for (int k = 0; k < VEC4; k++) {
@@ -63,8 +63,7 @@ static qrun_status run_dora_norm(qr_cuda_backend &cuda, const qr_dora_norm_args 
 static qrun_status run_dora(qr_cuda_backend &cuda, const qr_dora_args &args, void *, qr_error *err) {
     const bool aligned = vec4_aligned(args.src, args.src_stride) && vec4_aligned(args.dst, args.dst_stride) &&
                          vec4_aligned(args.bias, 0);
-    return QR_LAUNCH(cuda.device, err, dora_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0, args,
-                     aligned);
+    return QR_LAUNCH_VEC4(cuda.device, err, dora_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static size_t dora_backward_workspace(const qr_dora_backward_args &args) {
@@ -76,10 +75,9 @@ static qrun_status run_dora_backward(qr_cuda_backend &cuda, const qr_dora_backwa
     float *sums = static_cast<float *>(workspace);
     const bool aligned =
         vec4_aligned(args.dy, args.dy_stride) && vec4_aligned(args.z, args.z_stride) && vec4_aligned(args.norm, 0);
-    const qrun_status status = QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim),
-                                         vec4_threads(args.dim), 0, args, aligned, chunk_rows_of(args.n_rows), sums);
-    return status != QRUN_OK ? status
-                             : qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, dora_backward_kernel, chunks_grid(args.n_rows, args.dim),
+                                 vec4_threads(args.dim), 0, args, aligned, chunk_rows_of(args.n_rows), sums));
+    return qr_cuda_add_chunks(cuda, args.dmagnitude, sums, n_chunks_of(args.n_rows), args.dim, err);
 }
 
 QR_CUDA_OP(dora_norm, no_workspace<qr_dora_norm_args>, run_dora_norm)

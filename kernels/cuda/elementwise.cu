@@ -50,25 +50,22 @@ __global__ void softcap_kernel(qr_softcap_args a, bool aligned) {
 static qrun_status run_activation(qr_cuda_backend &cuda, const qr_activation_args &args, void *, qr_error *err) {
     const bool aligned =
         vec4_aligned(args.x, args.x_stride) && vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH_EARLY(cuda.device, err, activation_kernel, vec4_grid(args.n_rows, args.dim),
-                           vec4_threads(args.dim), 0, args, aligned);
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, activation_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static qrun_status run_gate(qr_cuda_backend &cuda, const qr_gate_args &args, void *, qr_error *err) {
     const bool aligned = vec4_aligned(args.g, args.g_stride) && vec4_aligned(args.u, args.u_stride) &&
                          vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH_EARLY(cuda.device, err, gate_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0,
-                           args, aligned);
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, gate_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static qrun_status run_add(qr_cuda_backend &cuda, const qr_add_args &args, void *, qr_error *err) {
-    return QR_LAUNCH_EARLY(cuda.device, err, add_kernel, vec4_grid(1, args.n), vec4_threads(args.n), 0, args,
-                           vec4_aligned(args.x, 0) && vec4_aligned(args.y, 0));
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, add_kernel, 1, args.n, args,
+                                vec4_aligned(args.x, 0) && vec4_aligned(args.y, 0));
 }
 
 static qrun_status run_softcap(qr_cuda_backend &cuda, const qr_softcap_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, softcap_kernel, vec4_grid(1, args.n), vec4_threads(args.n), 0, args,
-                     vec4_aligned(args.x, 0));
+    return QR_LAUNCH_VEC4(cuda.device, err, softcap_kernel, 1, args.n, args, vec4_aligned(args.x, 0));
 }
 
 QR_CUDA_OP(activation, no_workspace<qr_activation_args>, run_activation)

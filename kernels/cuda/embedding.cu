@@ -26,8 +26,8 @@ static qrun_status run_gather_rows(qr_cuda_backend &cuda, const qr_gather_rows_a
                      args);
 }
 
-/* Blocks of the y dimension share the vocabulary out among them, so that every row of the table is one thread's, which
- * adds what belongs there in the order of the tokens. */
+/* Blocks of the y dimension divide the vocabulary, so that every row of the table belongs to one thread, which adds its
+ * tokens' gradients in order. */
 __global__ void embedding_backward_kernel(qr_embedding_backward_args a) {
     const int64_t j = global_thread();
     if (j >= a.dim) { return; }

@@ -34,28 +34,29 @@ static inline matrix matrix_of(const qr_cuda_backend &cuda, const qr_weight &wei
     return m;
 }
 
-/* What the absmax of an NF4 block is made of: loaded long before it is used, so that no load waits for another. */
+/* What the absmax of an NF4 block is computed from: loaded long before it is used, so that no load waits for another.
+ */
 struct absmax_parts {
     float scale; /* NF4: the absmax; NF4_DQ: the nested one */
     unsigned code;
 };
 
-__device__ __forceinline__ absmax_parts matrix_absmax_parts(const matrix &m, int64_t block) {
+QR_DEVICE absmax_parts matrix_absmax_parts(const matrix &m, int64_t block) {
     if (m.format == QR_WEIGHT_NF4) { return {m.scales[block], 0}; }
     return {m.nested_absmax[block / QR_NESTED_BLOCK], m.absmax_codes[block]};
 }
 
-/* Every operation rounded, as quant/nf4.h says. `map` is the signed dynamic map, wherever it lies. */
-__device__ __forceinline__ float matrix_absmax_of(const matrix &m, const absmax_parts &parts, const float *map) {
+/* Every operation rounded, as quant/nf4.h says. `map` is the signed dynamic map, in any memory. */
+QR_DEVICE float matrix_absmax_of(const matrix &m, const absmax_parts &parts, const float *map) {
     return m.format == QR_WEIGHT_NF4 ? parts.scale : map[parts.code] * parts.scale + m.nested_offset;
 }
 
-__device__ __forceinline__ float matrix_absmax(const matrix &m, int64_t block) {
+QR_DEVICE float matrix_absmax(const matrix &m, int64_t block) {
     return matrix_absmax_of(m, matrix_absmax_parts(m, block), m.tables->dynamic_map[1]);
 }
 
-/* Element number `index` of the flattened matrix, dequantised to F32; of INT8 the code alone, as a number. */
-__device__ __forceinline__ float matrix_code(const matrix &m, int64_t index) {
+/* Element `index` of the flattened matrix, dequantised to F32; of INT8 the code alone. */
+QR_DEVICE float matrix_code(const matrix &m, int64_t index) {
     switch (m.format) {
         case QR_WEIGHT_F32: return reinterpret_cast<const float *>(m.codes)[index];
         case QR_WEIGHT_F16: return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
@@ -69,13 +70,13 @@ __device__ __forceinline__ float matrix_code(const matrix &m, int64_t index) {
 }
 
 /* Element (row, col) as quant/ dequantises it to F32. */
-__device__ __forceinline__ float matrix_element(const matrix &m, int64_t row, int64_t col) {
+QR_DEVICE float matrix_element(const matrix &m, int64_t row, int64_t col) {
     const float code = matrix_code(m, row * m.cols + col);
     return m.format == QR_WEIGHT_INT8 ? code * m.scales[row] * (1.0F / 127.0F) : code;
 }
 
-/* What the sum over a row is multiplied with: SCB / 127 of INT8. */
-__device__ __forceinline__ float matrix_row_factor(const matrix &m, int64_t row) {
+/* The factor of the sum over a row: SCB / 127 of INT8. */
+QR_DEVICE float matrix_row_factor(const matrix &m, int64_t row) {
     return m.format == QR_WEIGHT_INT8 ? m.scales[row] / 127.0F : 1.0F;
 }
 

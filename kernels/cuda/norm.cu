@@ -31,25 +31,13 @@ template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a,
     const int64_t row = team.row();
     if (row >= a.n_rows) { return; }
     const float *src = a.src + row * a.dim;
-    const float n = static_cast<float>(a.dim);
-    float sum = 0.0F, squares = 0.0F, x[VEC4], w[VEC4], b[VEC4] = {};
-    team.for_each_vec4(a.dim, [&](int64_t j) {
-        load_vec4(x, src, j, a.dim, aligned);
-        for (int k = 0; k < VEC4; k++) { sum += x[k]; }
-    });
-    const float mean = team.sum(sum) / n;
-    team.for_each_vec4(a.dim, [&](int64_t j) {
-        load_vec4(x, src, j, a.dim, aligned);
-        for (int k = 0; k < VEC4; k++) {
-            if (j + k < a.dim) { squares = fmaf(x[k] - mean, x[k] - mean, squares); }
-        }
-    });
-    const float inverse = 1.0F / sqrtf(team.sum(squares) / n + a.eps);
+    const row_moments m = team.moments_of(src, a.dim, a.eps, aligned);
+    float x[VEC4], w[VEC4], b[VEC4] = {};
     team.for_each_vec4(a.dim, [&](int64_t j) {
         load_vec4(x, src, j, a.dim, aligned);
         load_vec4(w, a.weight, j, a.dim, aligned);
         if (a.bias != NULL) { load_vec4(b, a.bias, j, a.dim, aligned); }
-        for (int k = 0; k < VEC4; k++) { x[k] = (x[k] - mean) * inverse * w[k] + b[k]; }
+        for (int k = 0; k < VEC4; k++) { x[k] = (x[k] - m.mean) * m.inverse * w[k] + b[k]; }
         store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
     });
 }

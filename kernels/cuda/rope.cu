@@ -1,4 +1,4 @@
-/* rope_table: a thread a pair; rope and rope_backward: a thread for four pairs of a head. */
+/* rope_table: a thread for each pair; rope and rope_backward: a thread for four pairs of a head. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
 
@@ -15,69 +15,70 @@ __global__ void rope_table_kernel(qr_rope_table_args a) {
     a.sin_table[i] = sinf(angle) * a.factor[slot];
 }
 
-/* Pairs [j, j + 4) of each head of a token are n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s),
- * or with the sign of s turned, of which the gradient is the transpose. */
-static __device__ __forceinline__ void rotate_vec4(float *x, int64_t x_stride, int64_t n_tokens, int64_t n_heads,
-                                                   int64_t head_dim, int64_t n_pairs, const float *cos_table,
-                                                   const float *sin_table, bool aligned, float sign) {
-    const unsigned fours = static_cast<unsigned>((n_pairs + VEC4 - 1) / VEC4);
-    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x, head = index / fours;
-    if (head >= n_heads) { return; }
-    const int64_t j = (index - head * fours) * VEC4;
-    for (int64_t token = blockIdx.y; token < n_tokens; token += gridDim.y) {
-        float *first = x + token * x_stride + head * head_dim, *second = first + n_pairs;
+/* Pairs of elements of each head of a token, n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s), or
+ * with the sign of s turned, of which the gradient is the transpose. */
+struct rotation {
+    float *x;
+    int64_t x_stride, n_tokens, n_heads, head_dim, n_pairs;
+    const float *cos_table, *sin_table;
+    float sign;
+};
+
+static QR_DEVICE void rotate(const rotation &r, bool aligned) {
+    const unsigned per_head = static_cast<unsigned>((r.n_pairs + VEC4 - 1) / VEC4);
+    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x, head = index / per_head;
+    if (head >= r.n_heads) { return; }
+    const int64_t j = (index - head * per_head) * VEC4;
+    for (int64_t token = blockIdx.y; token < r.n_tokens; token += gridDim.y) {
+        float *first = r.x + token * r.x_stride + head * r.head_dim, *second = first + r.n_pairs;
         float a[VEC4], b[VEC4], c[VEC4], s[VEC4];
-        load_vec4(a, first, j, n_pairs, aligned);
-        load_vec4(b, second, j, n_pairs, aligned);
-        load_vec4(c, cos_table + token * n_pairs, j, n_pairs, aligned);
-        load_vec4(s, sin_table + token * n_pairs, j, n_pairs, aligned);
+        load_vec4(a, first, j, r.n_pairs, aligned);
+        load_vec4(b, second, j, r.n_pairs, aligned);
+        load_vec4(c, r.cos_table + token * r.n_pairs, j, r.n_pairs, aligned);
+        load_vec4(s, r.sin_table + token * r.n_pairs, j, r.n_pairs, aligned);
 #pragma unroll
         for (int k = 0; k < VEC4; k++) {
-            const float before = a[k], sine = s[k] * sign;
+            const float before = a[k], sine = s[k] * r.sign;
             a[k] = before * c[k] - b[k] * sine;
             b[k] = b[k] * c[k] + before * sine;
         }
-        store_vec4(first, j, n_pairs, aligned, a);
-        store_vec4(second, j, n_pairs, aligned, b);
+        store_vec4(first, j, r.n_pairs, aligned, a);
+        store_vec4(second, j, r.n_pairs, aligned, b);
     }
 }
 
-__global__ void rope_kernel(qr_rope_args a, bool aligned) {
+__global__ void rope_kernel(rotation r, bool aligned) {
     await_previous();
     admit_next();
-    rotate_vec4(a.x, a.x_stride, a.n_tokens, a.n_heads, a.head_dim, a.half, a.cos_table, a.sin_table, aligned, 1.0F);
+    rotate(r, aligned);
 }
 
-__global__ void rope_backward_kernel(qr_rope_backward_args a, bool aligned) {
-    rotate_vec4(a.dx, a.dx_stride, a.n_tokens, a.n_heads, a.head_dim, a.half, a.cos_table, a.sin_table, aligned, -1.0F);
+__global__ void rope_backward_kernel(rotation r, bool aligned) { rotate(r, aligned); }
+
+/* Threads for four pairs each in a row of the grid, which is a token. */
+static int64_t row_elements(const rotation &r) { return r.n_heads * qr_ceil_div(r.n_pairs, VEC4) * VEC4; }
+
+static bool is_aligned(const rotation &r) {
+    return r.head_dim % VEC4 == 0 && vec4_aligned(r.x, r.x_stride) && vec4_aligned(r.cos_table, r.n_pairs) &&
+           vec4_aligned(r.sin_table, r.n_pairs);
 }
 
-/* Rows of the grid are tokens. */
-static unsigned rope_threads(int64_t n_heads, int64_t n_pairs) {
-    return vec4_threads(n_heads * qr_ceil_div(n_pairs, VEC4) * VEC4);
-}
-
-static dim3 rope_grid(int64_t n_tokens, int64_t n_heads, int64_t n_pairs) {
-    return vec4_grid(n_tokens, n_heads * qr_ceil_div(n_pairs, VEC4) * VEC4);
-}
-
-static bool rope_aligned(const float *x, int64_t x_stride, int64_t head_dim, int64_t n_pairs, const float *cos_table,
-                         const float *sin_table) {
-    return head_dim % VEC4 == 0 && vec4_aligned(x, x_stride) && vec4_aligned(cos_table, n_pairs) &&
-           vec4_aligned(sin_table, n_pairs);
+template <typename T> static rotation rotation_of(const T &args, float *x, int64_t x_stride, float sign) {
+    rotation r = {};
+    r.x = x, r.x_stride = x_stride, r.sign = sign;
+    r.n_tokens = args.n_tokens, r.n_heads = args.n_heads, r.head_dim = args.head_dim, r.n_pairs = args.half;
+    r.cos_table = args.cos_table, r.sin_table = args.sin_table;
+    return r;
 }
 
 static qrun_status run_rope_backward(qr_cuda_backend &cuda, const qr_rope_backward_args &args, void *, qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, rope_backward_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
-                     rope_threads(args.n_heads, args.half), 0, args,
-                     rope_aligned(args.dx, args.dx_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
+    const rotation r = rotation_of(args, args.dx, args.dx_stride, -1.0F);
+    return QR_LAUNCH_VEC4(cuda.device, err, rope_backward_kernel, r.n_tokens, row_elements(r), r, is_aligned(r));
 }
 
 static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
-    return QR_LAUNCH_EARLY(
-        cuda.device, err, rope_kernel, rope_grid(args.n_tokens, args.n_heads, args.half),
-        rope_threads(args.n_heads, args.half), 0, args,
-        rope_aligned(args.x, args.x_stride, args.head_dim, args.half, args.cos_table, args.sin_table));
+    const rotation r = rotation_of(args, args.x, args.x_stride, 1.0F);
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, rope_kernel, r.n_tokens, row_elements(r), r, is_aligned(r));
 }
 
 static qrun_status run_rope_table(qr_cuda_backend &cuda, const qr_rope_table_args &args, void *, qr_error *err) {

@@ -1,12 +1,12 @@
-/* sample: three launches for all draws. A chunk of the vocabulary is a block's in the first two, so that one draw keeps
- * many multiprocessors busy: the largest logit of each chunk, then the sum of its weights. The third, a block a draw,
- * chooses.
+/* sample: three launches for all samples. In the first two a block takes a chunk of the vocabulary, so that one sample
+ * keeps many multiprocessors busy: the largest logit of each chunk, then the sum of its weights. In the third a block
+ * takes a sample and chooses.
  *
  * All sums are F64: eight neighbours by one thread, threads by a butterfly, chunks in order. Under top_k, top_p or
  * min_p ids are taken in falling order, in batches that are sorted in shared memory, and one thread adds up their
- * weights as the reference does; a batch holds what a bound on logit and id leaves, and the bound is found by counting.
- * The first bound to try comes from the second launch, which counts the logits within a few temperatures of the
- * largest: for a usual distribution the first batch is the only one. */
+ * weights as the reference does. A batch holds the keys above a bound on logit and id, and the bound is found by
+ * counting. The first bound to try comes from the second launch, which counts the logits within a few temperatures of
+ * the largest: for a usual distribution the first batch is the only one. */
 #include <limits.h>
 
 #include "kernels/cuda/cuda.h"
@@ -38,20 +38,20 @@ struct ranked {
     int32_t id;
 };
 
-static __device__ __forceinline__ ranked first_of(ranked a, ranked b) {
+static QR_DEVICE ranked first_of(ranked a, ranked b) {
     return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
 }
 
-static __device__ ranked block_first(ranked mine, ranked *scratch) {
+static QR_DEVICE ranked warp_first(ranked mine) {
     for (unsigned mask = WARP_LANES / 2; mask > 0; mask /= 2) {
         mine = first_of(mine, {warp_shuffle_xor(mine.value, mask), warp_shuffle_xor(mine.id, mask)});
     }
-    if (lane_index() == 0) { scratch[warp_index()] = mine; }
-    __syncthreads();
-    ranked first = scratch[0];
-    for (unsigned w = 1; w < blockDim.x / WARP_LANES; w++) { first = first_of(first, scratch[w]); }
-    __syncthreads();
-    return first;
+    return mine;
+}
+
+static __device__ ranked block_first(ranked mine, ranked *scratch) {
+    return block_reduce(
+        mine, scratch, [](ranked one) { return warp_first(one); }, [](ranked a, ranked b) { return first_of(a, b); });
 }
 
 struct scan_scratch {
@@ -71,9 +71,9 @@ static __device__ span span_of(const float *row, int64_t chunk, int64_t vocab, u
     s.first = chunk * CHUNK + static_cast<int64_t>(thread) * PER_THREAD;
     const int64_t left = vocab - s.first;
     s.n = left >= PER_THREAD ? static_cast<int>(PER_THREAD) : left > 0 ? static_cast<int>(left) : 0;
-    if (s.n == PER_THREAD && is_aligned_16(row)) {
-        load_vec4(row + s.first, s.values);
-        load_vec4(row + s.first + 4, s.values + 4);
+    if (s.n == PER_THREAD && vec4_aligned(row, 0)) {
+        load_vec4(s.values, row + s.first);
+        load_vec4(s.values + VEC4, row + s.first + VEC4);
         return s;
     }
 #pragma unroll
@@ -109,7 +109,7 @@ struct row_summary {
     unsigned n_bad;
 };
 
-/* Of all chunks of a draw, in every thread. */
+/* Over all chunks of a sample, in every thread. */
 static __device__ row_summary summarize(const chunk_part *parts, int64_t n_chunks, scan_scratch *scratch) {
     ranked best = {-INFINITY, INT_MAX};
     unsigned n_bad = 0;
@@ -170,7 +170,7 @@ struct choose_scratch {
     double rest;
     int64_t chunk;
     int32_t token;
-    sample_batch batch; /* where a draw is filtered */
+    sample_batch batch; /* where a sample is filtered */
 };
 
 /* Takes the chunks' sums off `rest` until one has more: thread 0's walk, 256 sums at a time. */
@@ -255,11 +255,12 @@ static __device__ int32_t choose(const qr_sample_args &a, const qr_sample_draw &
     }
     __syncthreads();
     find_chunk(parts, n_chunks, scratch);
-    if (scratch->chunk < 0) { return best.id; } /* rounding left a crumb */
+    if (scratch->chunk < 0) { return best.id; } /* rounding left a remainder */
     return find_in_chunk(a, draw, static_cast<double>(best.value), scratch);
 }
 
-/* One block of 120 registers a thread (110 on sm_80) and 68 KB a multiprocessor is enough: there are no more draws. */
+/* One block of 120 registers a thread (110 on sm_80) and 68 KB a multiprocessor is enough: there are no more samples
+ * than that. */
 __global__ void __launch_bounds__(THREADS, 1)
     sample_choose_kernel(qr_sample_args a, int64_t n_chunks, const chunk_part *all_parts) {
     choose_scratch *scratch = shared_memory<choose_scratch>();

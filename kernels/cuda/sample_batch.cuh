@@ -1,9 +1,10 @@
-/* Draws under top_k, top_p or min_p: ids in falling order, in batches of at most BATCH that a block sorts in shared
- * memory and one thread walks, adding weights in the order that the op's description gives. Part of sample.cu. */
+/* Samples under top_k, top_p or min_p: ids in falling order, in batches of at most BATCH that a block sorts in shared
+ * memory. One thread walks them and adds their weights in the order that the op's description gives. Part of sample.cu.
+ */
 #ifndef QR_KERNELS_CUDA_SAMPLE_BATCH_CUH
 #define QR_KERNELS_CUDA_SAMPLE_BATCH_CUH
 
-#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 /* A thread of the first two launches looks at eight ids. BATCH keys and weights take 64 KiB. A batch is sorted in full,
  * so the first asks for few. */
@@ -16,26 +17,12 @@ enum {
     LADDER_WORDS = LADDER_RUNGS / 4
 };
 
-static __device__ __forceinline__ bool sample_is_filtered(const qr_sample_draw &draw) {
+static QR_DEVICE bool sample_is_filtered(const qr_sample_draw &draw) {
     return draw.temperature > 0.0F && (draw.top_k > 0 || draw.top_p < 1.0F || draw.min_p > 0.0F);
 }
 
-static __device__ __forceinline__ double sample_weight(float logit, double highest, double inverse_temperature) {
+static QR_DEVICE double sample_weight(float logit, double highest, double inverse_temperature) {
     return exp((static_cast<double>(logit) - highest) * inverse_temperature);
-}
-
-/* --- Reading rows --- */
-
-static __device__ __forceinline__ bool is_aligned_16(const float *row) {
-    return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
-}
-
-static __device__ __forceinline__ void load_vec4(const float *src, float values[4]) {
-    const float4 four = *reinterpret_cast<const float4 *>(src);
-    values[0] = four.x;
-    values[1] = four.y;
-    values[2] = four.z;
-    values[3] = four.w;
 }
 
 /* --- The ladder: how many logits of a chunk are within so many temperatures of the largest, a count of 16 bits a
@@ -45,13 +32,13 @@ struct sample_ladder {
     uint64_t words[LADDER_WORDS];
 };
 
-static __device__ __forceinline__ float rung_value(float highest, float temperature, int rung) {
+static QR_DEVICE float rung_value(float highest, float temperature, int rung) {
     const float steps =
         rung < 4 ? static_cast<float>(rung + 1) : static_cast<float>((rung & 1 ? 4 : 3) << (rung / 2 - 1));
     return highest - temperature * steps; /* 1, 2, 3, 4, 6, 8, 12, 16 */
 }
 
-static __device__ __forceinline__ unsigned rung_count(const sample_ladder &ladder, int rung) {
+static QR_DEVICE unsigned rung_count(const sample_ladder &ladder, int rung) {
     return static_cast<unsigned>(ladder.words[rung / 4] >> rung % 4 * 16 & 0xFFFFU);
 }
 
@@ -68,31 +55,31 @@ static __device__ sample_ladder count_rungs(const float *values, int n, float hi
     return ladder;
 }
 
-/* --- Keys: a logit and its id as one number that grows towards the front of the order. 0 is behind all. --- */
+/* --- Keys: a logit and its id as one number that grows towards the front of the order. 0 is last. --- */
 
 static const uint64_t KEY_TOP = ~static_cast<uint64_t>(0);
 
-static __device__ __forceinline__ uint64_t key_of_value(float value) {
+static QR_DEVICE uint64_t key_of_value(float value) {
     const uint32_t bits = __float_as_uint(value == 0.0F ? 0.0F : value); /* −0 equals 0 */
     return static_cast<uint64_t>(bits ^ (bits >> 31 != 0 ? 0xFFFFFFFFU : 0x80000000U)) << 32;
 }
 
-static __device__ __forceinline__ uint64_t key_of(float value, int64_t id) {
+static QR_DEVICE uint64_t key_of(float value, int64_t id) {
     return key_of_value(value) | (0xFFFFFFFFU - static_cast<uint32_t>(id));
 }
 
-static __device__ __forceinline__ float value_of_key(uint64_t key) {
+static QR_DEVICE float value_of_key(uint64_t key) {
     const uint32_t bits = static_cast<uint32_t>(key >> 32);
     return __uint_as_float(bits ^ (bits >> 31 != 0 ? 0x80000000U : 0xFFFFFFFFU));
 }
 
-static __device__ __forceinline__ int32_t id_of_key(uint64_t key) {
+static QR_DEVICE int32_t id_of_key(uint64_t key) {
     return static_cast<int32_t>(0xFFFFFFFFU - static_cast<uint32_t>(key));
 }
 
 /* --- A batch --- */
 
-/* One draw, the same in every thread. */
+/* One sample, the same in every thread. */
 struct filtered_draw {
     const float *row;
     int64_t vocab;
@@ -119,25 +106,25 @@ struct sample_batch {
     int32_t token;
 };
 
-/* Calls visit(key) for every key of the row that this thread looks at. A block alone has a whole row to read, so eight
+/* Calls visit(key) for every key of this thread's part of the row. A block alone has a whole row to read, so eight
  * loads of 16 bytes are under way in every thread. */
-template <typename F> static __device__ __forceinline__ void each_key(const filtered_draw &f, F visit) {
+template <typename F> static QR_DEVICE void each_key(const filtered_draw &f, F visit) {
     enum { AHEAD = 8 };
-    const int64_t n_fours = is_aligned_16(f.row) ? f.vocab / 4 : 0, n_threads = blockDim.x;
-    for (int64_t first = threadIdx.x; first < n_fours; first += AHEAD * n_threads) {
+    const int64_t n_vectors = vec4_aligned(f.row, 0) ? f.vocab / 4 : 0, n_threads = blockDim.x;
+    for (int64_t first = threadIdx.x; first < n_vectors; first += AHEAD * n_threads) {
         float values[AHEAD][4];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int64_t at = first + k * n_threads;
-            if (at < n_fours) { load_vec4(f.row + at * 4, values[k]); }
+            if (at < n_vectors) { load_vec4(values[k], f.row + at * VEC4); }
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int64_t at = first + k * n_threads;
-            for (int i = 0; i < 4 && at < n_fours; i++) { visit(key_of(values[k][i], at * 4 + i)); }
+            for (int i = 0; i < 4 && at < n_vectors; i++) { visit(key_of(values[k][i], at * 4 + i)); }
         }
     }
-    for (int64_t id = n_fours * 4 + threadIdx.x; id < f.vocab; id += n_threads) { visit(key_of(f.row[id], id)); }
+    for (int64_t id = n_vectors * 4 + threadIdx.x; id < f.vocab; id += n_threads) { visit(key_of(f.row[id], id)); }
 }
 
 static __device__ unsigned count_keys(const filtered_draw &f, uint64_t begin, uint64_t end, sample_batch *batch) {
@@ -178,7 +165,7 @@ static __device__ uint64_t find_end(const filtered_draw &f, uint64_t begin, int6
     }
 }
 
-/* Batcher's bitonic network over the next power of two; what is behind n counts as 0. */
+/* Batcher's bitonic network over the next power of two; positions from n on count as 0. */
 static __device__ void sort_keys(sample_batch *batch) {
     unsigned n = 2;
     while (n < batch->n) { n *= 2; }
@@ -220,7 +207,7 @@ static __device__ void load_batch(const filtered_draw &f, uint64_t begin, int64_
     __syncthreads();
 }
 
-/* --- The walk of one thread: the total of what top_k leaves, what of it is kept, then the draw. True when the phase
+/* --- The walk of one thread: the total of what top_k leaves, what of it is kept, then the sample. True when the phase
  * ends within this batch. --- */
 
 static __device__ bool walk_batch(const filtered_draw &f, sample_batch *batch) {
@@ -272,7 +259,7 @@ static __device__ void advance(const filtered_draw &f, sample_batch *batch) {
     }
 }
 
-/* All threads call it and get the token. A batch that is there already is not made again. */
+/* All threads call it and get the token. A batch that is already loaded is kept. */
 static __device__ int32_t draw_filtered(const filtered_draw &f, sample_batch *batch) {
     if (threadIdx.x == 0) {
         const bool limited = f.draw.top_k > 0 && f.draw.top_k < f.vocab;
@@ -284,7 +271,7 @@ static __device__ int32_t draw_filtered(const filtered_draw &f, sample_batch *ba
     while (batch->phase != WALK_DONE) {
         const uint64_t next = batch->next;
         if (batch->begin != next) { load_batch(f, next, f.vocab - batch->n_before, batch); }
-        __syncthreads(); /* all have looked at the walk before it goes on */
+        __syncthreads(); /* all have read the walk's state before it continues */
         if (threadIdx.x == 0) { advance(f, batch); }
         __syncthreads();
     }

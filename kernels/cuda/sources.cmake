@@ -20,7 +20,6 @@ qr_cuda_sources(kernels/cuda/linear
   linear_wgmma.cu
   lora.cu
   lora_cublaslt.cu
-  product.cu
   wgmma_check.cu)
 qr_cuda_sources(kernels/cuda/attention
   attention.cu

@@ -1,10 +1,14 @@
-/* The device that simt.h executes on, as its device_*.cc files see it. What a real one would say of itself is taken
- * from the environment when it is opened, so that a test can have a GPU of any size and of any fault: QRUN_SIMT_MEMORY
- * bytes of device memory; 4 GiB QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
- *     QRUN_SIMT_LOST_AFTER  calls after which the device is lost
- *     QRUN_SIMT_DRIVER      the driver's version as CUDA numbers it (12040), 0 for none
- *     QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
- *     QRUN_SIMT_WGMMA       "differs": its sums are rounded otherwise than mma.sync's */
+/* The device that simt.h executes on, as the device_*.cc files see it. Its properties are taken from the environment
+ * when it is opened, so that a test can have a GPU of any size and with any fault. */
+// clang-format off
+/* QRUN_SIMT_MEMORY      bytes of device memory; 4 GiB
+ * QRUN_SIMT_CONTEXT     bytes of it that the context takes, or "unknown"; 0
+ * QRUN_SIMT_LOST_AFTER  calls after which the device is lost
+ * QRUN_SIMT_DRIVER      the driver's version in CUDA's form (12040), 0 for none
+ * QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
+ * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's
+ * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt */
+// clang-format on
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
 #define QR_TESTS_SIMT_DEVICE_STATE_H
 
@@ -27,7 +31,7 @@ struct pending_copy {
 /* A call of a recording. */
 typedef std::function<qrun_status(qr_error *err)> kept_call;
 
-/* A copy beside the stream that is still to be done. */
+/* A copy of the second stream that is still to be done. */
 struct pending_transfer {
     void *dst;
     const void *src;

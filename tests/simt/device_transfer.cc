@@ -27,7 +27,7 @@ qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_e
     return qr_device_use(device, err);
 }
 
-/* What is there now arrives at the wait; until then the destination holds nothing of use. */
+/* What is there now arrives at the wait; until then the destination is poisoned. */
 qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK || n_bytes == 0) { return status; }
@@ -39,7 +39,7 @@ qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *
     return QRUN_OK;
 }
 
-/* --- Beside the stream --- */
+/* --- In a second stream --- */
 
 void qr_device_do_transfers(qr_device *device, uint64_t number) {
     const std::lock_guard<std::mutex> held(device->lock);

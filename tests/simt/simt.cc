@@ -40,7 +40,7 @@ enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096 };
 /* --- Stacks, and switching between them --- */
 
 #if defined(__x86_64__)
-/* Saves what the calling convention says a function keeps, leaves the stack's address in *from and goes on at `to`.
+/* Saves what the calling convention says a function keeps, leaves the stack's address in *from and continues at `to`.
  * (swapcontext would make a system call each time.) */
 extern "C" void simt_switch_stack(void **from, void *to);
 __asm__(".text\n"
@@ -449,7 +449,7 @@ struct wgmma_operands {
     bool is_bf16;
 };
 
-/* Rows of 128 bytes in pieces of 16; piece p of row r lies at p ^ (r mod 8). */
+/* Rows of 128 bytes in pieces of 16; piece p of row r is stored at p ^ (r mod 8). */
 void read_tile(const unsigned char *tile, unsigned step, uint16_t b[WGMMA_STEP][WGMMA_COLUMNS]) {
     for (unsigned row = 0; row < WGMMA_COLUMNS; row++) {
         for (unsigned k = 0; k < WGMMA_STEP; k++) {
@@ -459,7 +459,7 @@ void read_tile(const unsigned char *tile, unsigned step, uint16_t b[WGMMA_STEP][
     }
 }
 
-/* The lane, its number in d and the place in a warp's sums. */
+/* The lane, its index in d and the position in a warp's sums. */
 template <typename F> void for_each_result(F apply) {
     for (unsigned lane = 0; lane < WARP; lane++) {
         for (unsigned i = 0; i < WGMMA_ROWS * WGMMA_COLUMNS / WARP; i++) {

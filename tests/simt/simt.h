@@ -1,10 +1,10 @@
-/* CUDA kernels executed by the processor, thread by thread, so that their logic is tested on machines without a GPU.
+/* CUDA kernels executed by the CPU, thread by thread, so that their logic is tested on machines without a GPU.
  *
  * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device/device.cuh then
  * includes this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page
  * below); blocks run one after the other in a seeded random order, the warps of a block in a random order between
  * barriers, and a lane runs alone until it meets the others of its warp in a collective. So a read that no barrier
- * orders behind its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch
+ * orders after its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch
  * said: under AddressSanitizer every access is checked against it, and against the exact size of every buffer.
  *
  * A collective (shuffle, vote, matrix product) takes all 32 lanes of a warp, which is also the discipline of our
@@ -129,8 +129,8 @@ void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 
 /* wgmma.mma_async m64n128k16 with a from registers, one warp's sixteen rows of it: d [16][4], a [4], the tile and its
  * step as kernels/cuda/linear/wgmma.cuh says; sums as above. d is NaN until the wait for the last product on it. a and
- * the tile must stay as they are until the wait for their group, which begins behind a fence (wgmma_begin). The warps
- * of a warpgroup must issue the same number. */
+ * the tile must stay as they are until the wait for their group, which begins after a fence (wgmma_begin). The warps of
+ * a warpgroup must issue the same number. */
 void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16);
 void wgmma_begin();
 void wgmma_end();
@@ -142,7 +142,7 @@ void set_wgmma_differs(bool differs);
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */
 void load_matrices(uint32_t r[4], const void *row, bool transposed);
 
-/* cp.async of `size` bytes, of which those behind n_bytes are zeros: nothing arrives before the wait. Groups complete
+/* cp.async of `size` bytes, of which those from n_bytes on are zeros: nothing arrives before the wait. Groups complete
  * in order; wait leaves the newest n_pending unfinished. */
 void copy_async(void *dst, const void *src, size_t size, size_t n_bytes);
 void copy_async_commit();

@@ -1,4 +1,4 @@
-/* How attention cuts the positions of a sequence into splits (kernels/cuda/attention/attention_splits.cuh), far behind
+/* How attention cuts the positions of a sequence into splits (kernels/cuda/attention/attention_splits.cuh), far beyond
  * what the tests of the op reach. */
 #include "kernels/cuda/attention/attention_splits.cuh"
 

@@ -1,9 +1,9 @@
 /* attention over pages: which kernels a batch is given to. Where dst and the pages are of 16 bits or less and head_dim
  * is a multiple of 16, the tensor cores (attention_mma.cuh); else attention_scalar.cu.
  *
- * On the tensor cores a context of more than one split is shared by a block a split, whose results are joined behind;
- * for tokens that come alone, and for a batch of few. Chunks walk over their splits and read each key once for 64 rows.
- * What is launched follows from n_tokens, n_seqs, table_stride, the heads and the window. */
+ * On the tensor cores a context of more than one split is shared by a block a split, whose results are joined
+ * afterwards; for tokens that come alone, and for a batch of few. Chunks walk over their splits and read each key once
+ * for 64 rows. What is launched follows from n_tokens, n_seqs, table_stride, the heads and the window. */
 #include "kernels/cuda/attention/attention.cuh"
 
 enum {
@@ -43,7 +43,7 @@ static size_t attention_workspace(const qr_attention_args &args) {
     return static_cast<size_t>(partial_rows(args) * n_slots) * partial_bytes;
 }
 
-/* A block for one row: joins what the splits left behind, in order. grid: tokens, or sequences; heads. */
+/* A block for one row: joins the partial results of the splits, in order. grid: tokens, or sequences; heads. */
 __global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, float weight_scale) {
     await_previous();
     admit_next();
@@ -84,9 +84,9 @@ __global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, 
 static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
                               bool large, qr_error *err) {
     switch (args.layout.format) {
-        case QR_KV_INT8: return qr_cuda_attention_mma_int8(cuda, args, plan, large, err);
-        case QR_KV_F16: return qr_cuda_attention_mma_f16(cuda, args, plan, large, err);
-        default: return qr_cuda_attention_mma_bf16(cuda, args, plan, large, err);
+        case QR_KV_INT8: return qr_cuda_attention_mma<kv_int8>(cuda, args, plan, large, err);
+        case QR_KV_F16: return qr_cuda_attention_mma<kv_f16>(cuda, args, plan, large, err);
+        default: return qr_cuda_attention_mma<kv_bf16>(cuda, args, plan, large, err);
     }
 }
 

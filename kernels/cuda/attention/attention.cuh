@@ -8,13 +8,14 @@
 /* F32 all through, for any pages and heads (attention_scalar.cu). */
 qrun_status qr_cuda_attention_scalar(qr_cuda_backend &cuda, const qr_attention_args &args, qr_error *err);
 
-/* On the tensor cores (attention_mma.cuh): one launch. `large`: tiles of as many rows as there is a kernel for, for
- * chunks; else of 16. */
-qrun_status qr_cuda_attention_mma_bf16(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
-                                       bool large, qr_error *err);
-qrun_status qr_cuda_attention_mma_f16(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
-                                      bool large, qr_error *err);
-qrun_status qr_cuda_attention_mma_int8(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
-                                       bool large, qr_error *err);
+struct kv_bf16;
+struct kv_f16;
+struct kv_int8;
+
+/* On the tensor cores, for pages of kv_bf16, kv_f16 or kv_int8 (attention_mma.cuh): one launch. `large`: tiles of as
+ * many rows as there is a kernel for, for chunks; else of 16. */
+template <typename kv>
+qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                                  bool large, qr_error *err);
 
 #endif

@@ -5,10 +5,10 @@
  * ROW_WARPS · KEY_WARPS warps. The KEY_WARPS warps that share 16 rows each take a part of the keys of a block for the
  * scores and a part of the dims of the values for the sums; the weights meet in shared memory. So a chunk (4 · 1: 64
  * rows, nothing to exchange) and a single token (1 · 4: 16 rows, four warps to load and to multiply) compute every
- * number by the same operations in the same order, and bits do not say which it was.
+ * value by the same operations in the same order, and give the same bits.
  *
- * q and the weights are cut into two numbers of 16 bits, a product each; K and V are as stored. A lane of four adds up
- * a row's weights a page, then the pages of a block in order; the lanes are added at the end of a split.
+ * q and the weights are cut into two values of 16 bits, a product each; K and V are as stored. A lane of four adds up a
+ * row's weights a page, then the pages of a block in order; the lanes are added at the end of a split.
  *
  * K of the next block arrives while the values of this one are multiplied, V while its scores are computed. For heads
  * of 128 in BF16 and sm_90a, a block of a chunk has 248 registers a thread and 85 KiB of shared memory (two blocks a
@@ -28,23 +28,23 @@ template <typename shape> struct key_walk {
     int32_t first_of_all = 0, last_of_all = INT32_MAX; /* that all its rows see */
     unsigned char *shared;
 
-    __device__ __forceinline__ key_walk(const qr_attention_args &a_, const kv_offsets &offsets_, int32_t seq,
-                                        int32_t first_, int32_t last_)
+    QR_DEVICE key_walk(const qr_attention_args &a_, const kv_offsets &offsets_, int32_t seq, int32_t first_,
+                       int32_t last_)
         : a(a_), offsets(offsets_), table(a_.block_table + seq * a_.table_stride), first(first_), last(last_) {
         shared = shared_memory<unsigned char>();
     }
 
     /* Whether some row of the tile sees what another does not, in the block of keys at `position`. */
-    __device__ __forceinline__ bool rows_differ_at(int32_t position) const {
+    QR_DEVICE bool rows_differ_at(int32_t position) const {
         return position < first_of_all || position + KEYS - 1 > last_of_all;
     }
 
     /* Of this K/V head in K or V: its elements, and its scales. */
-    __device__ __forceinline__ size_t head() const { return blockIdx.y * PAGE * offsets.head_bytes; }
-    __device__ __forceinline__ size_t scales() const { return offsets.scales + blockIdx.y * PAGE * sizeof(float); }
+    QR_DEVICE size_t head() const { return blockIdx.y * PAGE * offsets.head_bytes; }
+    QR_DEVICE size_t scales() const { return offsets.scales + blockIdx.y * PAGE * sizeof(float); }
 
     /* The block of keys at `position`. Pages that hold no key of the tile are not looked up. */
-    __device__ __forceinline__ key_block at(int32_t position) const {
+    QR_DEVICE key_block at(int32_t position) const {
         key_block block;
         block.first = first - position;
         block.last = last - position;
@@ -56,13 +56,13 @@ template <typename shape> struct key_walk {
         return block;
     }
 
-    __device__ __forceinline__ page_array pages() const { return {a.pages, a.page_stride_bytes}; }
+    QR_DEVICE page_array pages() const { return {a.pages, a.page_stride_bytes}; }
 
-    __device__ __forceinline__ float *value_scales(int32_t position) const {
+    QR_DEVICE float *value_scales(int32_t position) const {
         return reinterpret_cast<float *>(shared + shape::VALUE_SCALES) + position / KEYS % 2 * KEYS;
     }
 
-    __device__ __forceinline__ void load_keys(const key_block &block, int32_t position) const {
+    QR_DEVICE void load_keys(const key_block &block, int32_t position) const {
         const int chunks = static_cast<int>(offsets.head_bytes / 16);
         load_key_tile<kv, shape::DIM, shape::THREADS>(shared, block, pages(), head(), chunks);
         if (kv::SCALED) {
@@ -70,16 +70,16 @@ template <typename shape> struct key_walk {
             load_scales(value_scales(position), block, pages(), offsets.v + scales());
         }
     }
-    __device__ __forceinline__ void load_values(const key_block &block) const {
+    QR_DEVICE void load_values(const key_block &block) const {
         const int chunks = static_cast<int>(offsets.head_bytes / 16);
         load_key_tile<kv, shape::DIM, shape::THREADS>(shared + shape::VALUES, block, pages(), offsets.v + head(),
                                                       chunks);
     }
 
-    __device__ __forceinline__ int32_t begin() const { return first / KEYS * KEYS; }
+    QR_DEVICE int32_t begin() const { return first / KEYS * KEYS; }
 
     /* Sets the first block of keys under way: a group of copies for K, one for V. */
-    __device__ __forceinline__ void start() const {
+    QR_DEVICE void start() const {
         const key_block block = at(begin());
         load_keys(block, begin());
         copy_async_commit();
@@ -90,8 +90,8 @@ template <typename shape> struct key_walk {
 
 /* Walks from the block of `walk.first`, which is under way, to that of `walk.last`, joining all splits but the last. */
 template <typename shape>
-static __device__ __forceinline__ void walk_keys(attention_warp<shape> &warp, const key_walk<shape> &walk,
-                                                 const joined_splits<shape> &joined) {
+static QR_DEVICE void walk_keys(attention_warp<shape> &warp, const key_walk<shape> &walk,
+                                const joined_splits<shape> &joined) {
     int32_t position = walk.begin(), split_last = last_of_split(position);
     key_block block;
     for (;; position += KEYS) {
@@ -191,8 +191,8 @@ static qrun_status launch_dim(qr_cuda_backend &cuda, const qr_attention_args &ar
 }
 
 template <typename kv>
-static qrun_status launch_attention(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
-                                    bool large, qr_error *err) {
+qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+                                  bool large, qr_error *err) {
     enum { MIDDLE = kv::SCALED ? 128 : 96 }; /* a quarter of 96 is no whole load of INT8 values */
     if (args.layout.head_dim <= 64) { return launch_dim<kv, 64>(cuda, args, plan, large, err); }
     if (args.layout.head_dim <= MIDDLE) { return launch_dim<kv, MIDDLE>(cuda, args, plan, large, err); }

@@ -12,33 +12,31 @@
 enum { SIDE = 16, PACKED_THREADS = SIDE * SIDE, PACKED_MAX_HEAD_DIM = 256 };
 
 /* Rows of a tile lie an odd number of elements apart: neighbours in a column are then in different banks. */
-static __host__ __device__ __forceinline__ int32_t tile_pitch(int32_t head_dim) { return head_dim | 1; }
+static __host__ QR_DEVICE int32_t tile_pitch(int32_t head_dim) { return head_dim | 1; }
 
-static __device__ __forceinline__ unsigned thread_y() { return threadIdx.x / SIDE; }
-static __device__ __forceinline__ unsigned thread_x() { return threadIdx.x % SIDE; }
+static QR_DEVICE unsigned thread_y() { return threadIdx.x / SIDE; }
+static QR_DEVICE unsigned thread_x() { return threadIdx.x % SIDE; }
 
 /* Where the sequence of this block lies: rows [begin, end). */
 struct packed_rows {
     int64_t begin, end;
 };
 
-static __device__ __forceinline__ packed_rows rows_of(const qr_attention_packed_args &a, int64_t seq) {
+static QR_DEVICE packed_rows rows_of(const qr_attention_packed_args &a, int64_t seq) {
     return {a.seq_start[seq], a.seq_start[seq + 1]};
 }
 
 /* The first row that the query in row t sees. */
-static __device__ __forceinline__ int64_t first_seen(const qr_attention_packed_args &a, const packed_rows &rows,
-                                                     int64_t t) {
+static QR_DEVICE int64_t first_seen(const qr_attention_packed_args &a, const packed_rows &rows, int64_t t) {
     return a.window > 0 && t - a.window + 1 > rows.begin ? t - a.window + 1 : rows.begin;
 }
 
-static __device__ __forceinline__ bool sees(const qr_attention_packed_args &a, const packed_rows &rows, int64_t query,
-                                            int64_t key) {
+static QR_DEVICE bool sees(const qr_attention_packed_args &a, const packed_rows &rows, int64_t query, int64_t key) {
     return query < rows.end && key <= query && key >= first_seen(a, rows, query);
 }
 
 /* As a cache would hold it. */
-static __device__ __forceinline__ float rounded_kv(const qr_attention_packed_args &a, float value) {
+static QR_DEVICE float rounded_kv(const qr_attention_packed_args &a, float value) {
     if (!a.round_kv) { return value; }
     return a.dst_dtype == QR_DTYPE_F16 ? f16_to_f32(f32_to_f16(value)) : bf16_to_f32(f32_to_bf16(value));
 }
@@ -61,8 +59,7 @@ static __device__ void load_rows(const qr_attention_packed_args &a, float *dst, 
 
 /* dots[i][j] = row y + i · SIDE of left times row x + j · SIDE of right. */
 template <int PER>
-static __device__ __forceinline__ void tile_dots(const float *left, const float *right, int32_t dim,
-                                                 float dots[PER][PER]) {
+static QR_DEVICE void tile_dots(const float *left, const float *right, int32_t dim, float dots[PER][PER]) {
     const int32_t pitch = tile_pitch(dim);
     for (int i = 0; i < PER; i++) {
         for (int j = 0; j < PER; j++) { dots[i][j] = 0.0F; }
@@ -85,8 +82,8 @@ static __device__ __forceinline__ void tile_dots(const float *left, const float 
 /* sums[i][c] += over r of weights(y + i · SIDE, r) · values[r][x + c · SIDE]; weights [TILE][TILE + 1], read by rows,
  * or by columns where they are `transposed`. Only the first n_rows of the values count. */
 template <int PER, int COLS, bool transposed>
-static __device__ __forceinline__ void add_weighted(const float *weights, const float *values, int32_t dim, int n_rows,
-                                                    float sums[PER][COLS]) {
+static QR_DEVICE void add_weighted(const float *weights, const float *values, int32_t dim, int n_rows,
+                                   float sums[PER][COLS]) {
     enum { TILE = PER * SIDE, PITCH = TILE + 1 };
     const int32_t pitch = tile_pitch(dim);
     for (int r = 0; r < n_rows; r++) {

@@ -87,7 +87,7 @@ static __device__ void store_gradients(const qr_attention_packed_args &f, const 
     }
 }
 
-/* Rows y + i · SIDE behind `first` of a view, elements x + c · SIDE of a head. */
+/* Rows y + i · SIDE after `first` of a view, elements x + c · SIDE of a head. */
 template <int PER, int COLS>
 static __device__ void store_gradient(float *dst, int64_t stride, int32_t dim, int64_t first, int64_t end,
                                       float sums[PER][COLS]) {
@@ -100,7 +100,7 @@ static __device__ void store_gradient(float *dst, int64_t stride, int32_t dim, i
     }
 }
 
-static __device__ __forceinline__ int tile_rows(int64_t first, int64_t end, int tile) {
+static QR_DEVICE int tile_rows(int64_t first, int64_t end, int tile) {
     return end - first < tile ? static_cast<int>(end - first) : tile;
 }
 
@@ -180,9 +180,9 @@ static size_t backward_workspace(const qr_attention_packed_backward_args &args) 
 static qrun_status run_on_tensor_cores(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                        void *workspace, qr_error *err) {
     packed_operands operands;
-    qrun_status status = qr_cuda_packed_backward_operands(cuda, args, workspace, &operands, err);
-    if (status == QRUN_OK) { status = qr_cuda_packed_dq(cuda, args, operands, err); }
-    return status != QRUN_OK ? status : qr_cuda_packed_dkv(cuda, args, operands, err);
+    QR_RETURN_IF_ERROR(qr_cuda_packed_backward_operands(cuda, args, workspace, &operands, err));
+    QR_RETURN_IF_ERROR(qr_cuda_packed_dq(cuda, args, operands, err));
+    return qr_cuda_packed_dkv(cuda, args, operands, err);
 }
 
 static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
@@ -191,15 +191,15 @@ static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr
     const qr_attention_packed_args &f = args.forward;
     if (f.dst_dtype != QR_DTYPE_F32) { return run_on_tensor_cores(cuda, args, workspace, err); }
     float *delta = static_cast<float *>(workspace);
-    qrun_status status = QR_LAUNCH(cuda.device, err, attention_delta_kernel,
-                                   blocks_for(f.n_tokens * f.n_heads, DELTA_WARPS), DELTA_THREADS, 0, args, delta);
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, attention_delta_kernel,
+                                 blocks_for(f.n_tokens * f.n_heads, DELTA_WARPS), DELTA_THREADS, 0, args, delta));
     qr_attention_packed_backward_args part = args;
-    for (int32_t seq = 0; seq < f.n_seqs && status == QRUN_OK; seq += LAUNCH_SEQS) {
+    for (int32_t seq = 0; seq < f.n_seqs; seq += LAUNCH_SEQS) {
         part.forward.seq_start = f.seq_start + seq;
         part.forward.n_seqs = static_cast<int32_t>(qr_min(LAUNCH_SEQS, f.n_seqs - seq));
-        status = QR_PACKED_DISPATCH(f.head_dim, launch, cuda, part, delta, err);
+        QR_RETURN_IF_ERROR(QR_PACKED_DISPATCH(f.head_dim, launch, cuda, part, delta, err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static bool supports_attention_packed_backward(const qr_attention_packed_backward_args &args, qr_error *err) {

@@ -1,7 +1,8 @@
-/* dk and dv of attention_packed: a block takes 64 keys of one K/V head (of pairs 32 where a head is larger than 128),
- * 16 a warp, over the queries that see any of them, head by head of the group. Everything is the other way round than
- * in the other kernels, keys by rows: probabilities and gradients of q · k are then the left operands of the sums over
- * queries, and go there in registers. Heads larger than 128 have no room for both sums in registers: a launch each.
+/* dk and dv of attention_packed: a block takes 64 keys of one K/V head (32 where operands are split and a head is
+ * larger than 128), 16 a warp, over the queries that see any of them, head by head of the group. Everything is the
+ * other way round than in the other kernels, keys by rows: probabilities and gradients of q · k are then the left
+ * operands of the sums over queries, and go there in registers. Heads larger than 128 have no room for both sums in
+ * registers: a launch each.
  *
  * Longest first: the first keys of a sequence, which most queries see. */
 #include "kernels/cuda/attention/attention_packed_gradients.cuh"
@@ -19,30 +20,6 @@ template <int DIM, packed_form form> struct dkv_shape : packed_shape<DIM, form> 
     };
 };
 
-/* Tiles of q and dout and the stats of their queries, for each stage. */
-template <int DIM, int QUERIES, int n_threads, bool is_split> struct query_tiles {
-    enum { SIZE = split_tile_size(QUERIES, DIM, is_split) };
-    uint16_t *at;
-    query_stats *stats_at;
-
-    __device__ __forceinline__ split_tile q(int stage) const {
-        return split_tile_at<DIM, is_split>(at + stage * 2 * SIZE, QUERIES);
-    }
-    __device__ __forceinline__ split_tile dout(int stage) const {
-        return split_tile_at<DIM, is_split>(at + (stage * 2 + 1) * SIZE, QUERIES);
-    }
-    __device__ __forceinline__ const query_stats *stats(int stage) const { return stats_at + stage * QUERIES; }
-    __device__ __forceinline__ void copy(int stage, const packed_operands &operands, int64_t first_row,
-                                         int n_rows) const {
-        const int i = static_cast<int>(threadIdx.x);
-        if (i < QUERIES) {
-            copy_async_8(&stats_at[stage * QUERIES + i], &operands.stats[first_row + i], i < n_rows ? 8 : 0);
-        }
-        copy_split_tile<DIM, QUERIES, n_threads, is_split>(q(stage), operands.q, first_row, n_rows);
-        copy_split_tile<DIM, QUERIES, n_threads, is_split>(dout(stage), operands.dout, first_row, n_rows);
-    }
-};
-
 /* Shared memory: for each stage the queries' stats; k, v; then for each stage q and dout. */
 template <int DIM, packed_form form, bool wants_dk, bool wants_dv>
 __global__ void __launch_bounds__(dkv_shape<DIM, form>::THREADS, dkv_shape<DIM, form>::BACKWARD_BLOCKS)
@@ -56,7 +33,8 @@ __global__ void __launch_bounds__(dkv_shape<DIM, form>::THREADS, dkv_shape<DIM, 
     if (tile.first >= tile.end) { return; }
     const int first_key = tile.first + static_cast<int>(warp_index()) * 16;
     uint16_t *shared = shared_memory<uint16_t>() + shape::STATS_BYTES / sizeof(uint16_t);
-    const query_tiles<DIM, QUERIES, THREADS, split> tiles = {shared + 2 * shape::KV_SIZE, shared_memory<query_stats>()};
+    const staged_tiles<DIM, QUERIES, THREADS, split> tiles = {shared + 2 * shape::KV_SIZE};
+    query_stats *stats = shared_memory<query_stats>();
     left_rows<DIM, kv_split, false> k, v;
     k.tile = split_tile_at<DIM, kv_split>(shared, KEYS);
     v.tile = split_tile_at<DIM, kv_split>(shared + shape::KV_SIZE, KEYS);
@@ -75,23 +53,28 @@ __global__ void __launch_bounds__(dkv_shape<DIM, form>::THREADS, dkv_shape<DIM, 
         n_tiles * group,
         [&](int i, int stage) {
             const int head = kv_head * group + i / n_tiles, query = tile.first + i % n_tiles * QUERIES;
-            tiles.copy(stage, operands, head * f.n_tokens + query, tile.end - query);
+            const int64_t row = head * f.n_tokens + query;
+            const int at = static_cast<int>(threadIdx.x), n_rows = tile.end - query;
+            if (at < QUERIES) {
+                copy_async_8(&stats[stage * QUERIES + at], &operands.stats[row + at], at < n_rows ? 8 : 0);
+            }
+            tiles.copy(stage, operands.q, operands.dout, row, n_rows);
         },
         [&](int i, int stage) {
             const int query = tile.first + i % n_tiles * QUERIES;
             if (first_key >= tile.end || !any_seen(f, query, QUERIES, first_key, 16)) { return; }
             float p[1][QUERIES / 8][4] = {}, ds[1][QUERIES / 8][4] = {};
-            add_dots<split>(p, k, tiles.q(stage));
-            if (wants_dk) { add_dots<split>(ds, v, tiles.dout(stage)); }
+            add_dots<split>(p, k, tiles.first(stage));
+            if (wants_dk) { add_dots<split>(ds, v, tiles.second(stage)); }
             const bool whole = all_seen(f, query, QUERIES, first_key, 16) && query + QUERIES <= tile.end;
             make_gradients<QUERIES / 8>(
-                f, whole, p[0], ds[0], [&](int n, int j) { return tiles.stats(stage)[8 * n + column_of(j)]; },
+                f, whole, p[0], ds[0], [&](int n, int j) { return stats[stage * QUERIES + 8 * n + column_of(j)]; },
                 [&](int n, int j) {
                     const int column = query + 8 * n + column_of(j);
                     return column < tile.end && sees_key(f, column, first_key + row_of(j));
                 });
-            if constexpr (wants_dv) { add_weighted_rows<split, split>(dv, p, tiles.dout(stage)); }
-            if constexpr (wants_dk) { add_weighted_rows<split, split>(dk, ds, tiles.q(stage)); }
+            if constexpr (wants_dv) { add_weighted_rows<split, split>(dv, p, tiles.second(stage)); }
+            if constexpr (wants_dk) { add_weighted_rows<split, split>(dk, ds, tiles.first(stage)); }
         });
     if (wants_dk) {
         store_gradient_rows<DIM>(a.dk + kv_head * f.head_dim, a.dqkv_stride, f.head_dim, first_key, tile.end, dk[0],
@@ -118,8 +101,8 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backw
     if constexpr (DIM <= 128) {
         return launch_sums<DIM, form, true, true>(cuda, args, operands, err);
     } else {
-        const qrun_status status = launch_sums<DIM, form, true, false>(cuda, args, operands, err);
-        return status != QRUN_OK ? status : launch_sums<DIM, form, false, true>(cuda, args, operands, err);
+        QR_RETURN_IF_ERROR((launch_sums<DIM, form, true, false>(cuda, args, operands, err)));
+        return launch_sums<DIM, form, false, true>(cuda, args, operands, err);
     }
 }
 

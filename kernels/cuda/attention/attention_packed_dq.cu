@@ -1,6 +1,6 @@
-/* dq of attention_packed: a block takes 64 queries of one head (of pairs 32 where a head is larger than 128), 16 a
- * warp, over the tiles of keys that any of them sees. The gradients of q · k go from one product's sums to the next
- * one's operand in registers. */
+/* dq of attention_packed: a block takes 64 queries of one head (32 where operands are split and a head is larger than
+ * 128), 16 a warp, over the tiles of keys that any of them sees. The gradients of q · k go from one product's sums to
+ * the next one's operand in registers. */
 #include "kernels/cuda/attention/attention_packed_gradients.cuh"
 
 template <int DIM, packed_form form> struct dq_shape : packed_shape<DIM, form> {
@@ -11,7 +11,8 @@ template <int DIM, packed_form form> struct dq_shape : packed_shape<DIM, form> {
         KEYS = shape::DQ_KEYS,
         Q_SIZE = split_tile_size(QUERIES, DIM, shape::PAIRS), /* of q, and of dout */
         KV_SIZE = shape::STAGES * 2 * split_tile_size(KEYS, DIM, shape::KV_SPLIT),
-        KV_OFFSET = (shape::DQ_KEEPS_Q ? 1 : 2) * Q_SIZE, /* q is lent the place of k and v as forward */
+        KV_OFFSET = (shape::DQ_KEEPS_Q ? 1 : 2) * Q_SIZE, /* q first uses the memory of k and v, as in the forward
+                                                           * kernel */
         SHARED_BYTES = (KV_OFFSET + KV_SIZE) * sizeof(uint16_t),
     };
     static_assert(!shape::DQ_KEEPS_Q || KV_SIZE >= Q_SIZE, "q has room there");
@@ -51,21 +52,21 @@ __global__ void __launch_bounds__(dq_shape<DIM, form>::THREADS, dq_shape<DIM, fo
         q.keep();
         __syncthreads();
     }
-    const key_tiles<DIM, KEYS, THREADS, kv_split> tiles = {shared + shape::KV_OFFSET};
+    const staged_tiles<DIM, KEYS, THREADS, kv_split> tiles = {shared + shape::KV_OFFSET};
     const key_range keys = keys_seen<QUERIES, KEYS>(f, tile);
     float dq[1][DIM / 8][4] = {};
     through_tiles<shape::STAGES>(
         keys.n_tiles,
         [&](int i, int stage) {
             const int key = keys.first + i * KEYS;
-            tiles.copy(stage, operands, block.kv_head * f.n_tokens + key, tile.end - key);
+            tiles.copy(stage, operands.k, operands.v, block.kv_head * f.n_tokens + key, tile.end - key);
         },
         [&](int i, int stage) {
             const int key = keys.first + i * KEYS;
             if (first_query >= tile.end || !any_seen(f, first_query, 16, key, KEYS)) { return; }
             float scores[1][KEYS / 8][4] = {}, ds[1][KEYS / 8][4] = {};
-            add_dots<kv_split>(scores, q, tiles.k(stage));
-            add_dots<kv_split>(ds, dout, tiles.v(stage));
+            add_dots<kv_split>(scores, q, tiles.first(stage));
+            add_dots<kv_split>(ds, dout, tiles.second(stage));
             const bool whole = all_seen(f, first_query, 16, key, KEYS) && first_query + 16 <= tile.end;
             make_gradients<KEYS / 8>(
                 f, whole, scores[0], ds[0], [&](int, int j) { return stats[j / 2]; },
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(dq_shape<DIM, form>::THREADS, dq_shape<DIM, fo
                     const int query = first_query + row_of(j);
                     return query < tile.end && sees_key(f, query, key + 8 * n + column_of(j));
                 });
-            add_weighted_rows<split, kv_split>(dq, ds, tiles.k(stage));
+            add_weighted_rows<split, kv_split>(dq, ds, tiles.first(stage));
         });
     store_gradient_rows<DIM>(a.dq + block.head * f.head_dim, a.dqkv_stride, f.head_dim, first_query, tile.end, dq[0],
                              f.scale);

@@ -12,7 +12,7 @@ template <int DIM, packed_form form> struct forward_shape : packed_shape<DIM, fo
         KEYS = shape::FORWARD_KEYS,
         Q_SIZE = split_tile_size(QUERIES, DIM, shape::PAIRS),
         KV_SIZE = split_tile_size(KEYS, DIM, shape::KV_SPLIT), /* of k, and of v */
-        /* q that goes on to registers is lent the place of k and v. */
+        /* q that is moved to registers first uses the memory of k and v. */
         KV_OFFSET = shape::FORWARD_KEEPS_Q ? 0 : Q_SIZE,
         SIZE = shape::FORWARD_KEEPS_Q && Q_SIZE > 2 * KV_SIZE ? Q_SIZE : KV_OFFSET + 2 * KV_SIZE,
         SHARED_BYTES = SIZE * sizeof(uint16_t),
@@ -24,48 +24,36 @@ struct running_softmax {
     float largest[2], total[2];
 };
 
-static __device__ __forceinline__ float quad_max(float value) {
+static QR_DEVICE float quad_max(float value) {
     value = fmaxf(value, warp_shuffle_xor(value, 1));
     return fmaxf(value, warp_shuffle_xor(value, 2));
 }
 
-static __device__ __forceinline__ float quad_sum(float value) {
+static QR_DEVICE float quad_sum(float value) {
     value += warp_shuffle_xor(value, 1);
     return value + warp_shuffle_xor(value, 2);
 }
 
 /* Dot products to scores in units of log 2, −∞ where a query does not see a key. */
 template <int N>
-static __device__ __forceinline__ void make_scores(const qr_attention_packed_args &a, int first_query, int first_key,
-                                                   float (*scores)[4]) {
+static QR_DEVICE void make_scores(const qr_attention_packed_args &a, int first_query, int first_key,
+                                  float (*scores)[4]) {
     if (a.softcap > 0.0F) {
         const float inside = a.scale / a.softcap;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { scores[n][i] = tanhf(scores[n][i] * inside); }
-        }
+        for_each_sum<N>([&](int n, int i) { scores[n][i] = tanhf(scores[n][i] * inside); });
     }
     const float scale2 = (a.softcap > 0.0F ? a.softcap : a.scale) * PACKED_LOG2E;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { scores[n][i] *= scale2; }
-    }
+    for_each_sum<N>([&](int n, int i) { scores[n][i] *= scale2; });
     if (all_seen(a, first_query, 16, first_key, 8 * N)) { return; }
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool seen = sees_key(a, first_query + row_of(i), first_key + 8 * n + column_of(i));
-            scores[n][i] = seen ? scores[n][i] : -INFINITY;
-        }
-    }
+    for_each_sum<N>([&](int n, int i) {
+        const bool seen = sees_key(a, first_query + row_of(i), first_key + 8 * n + column_of(i));
+        scores[n][i] = seen ? scores[n][i] : -INFINITY;
+    });
 }
 
 /* Scores to weights; what was summed before is scaled to the new largest score, where there is one. */
 template <int N, int DIM>
-static __device__ __forceinline__ void make_weights(float (*scores)[4], running_softmax &softmax, float (*sums)[4]) {
+static QR_DEVICE void make_weights(float (*scores)[4], running_softmax &softmax, float (*sums)[4]) {
     float rescale[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -87,29 +75,16 @@ static __device__ __forceinline__ void make_weights(float (*scores)[4], running_
         softmax.total[half] = fmaf(softmax.total[half], rescale[half], total);
     }
     if (warp_all(rescale[0] == 1.0F && rescale[1] == 1.0F)) { return; } /* of most tiles */
-#pragma unroll
-    for (int n = 0; n < DIM / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { sums[n][i] *= rescale[i / 2]; }
-    }
+    for_each_sum<DIM / 8>([&](int n, int i) { sums[n][i] *= rescale[i / 2]; });
 }
 
-template <int M, int N> static __device__ __forceinline__ void set_zero(float (&scores)[M][N][4]) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N; n++) { scores[m][n][0] = scores[m][n][1] = scores[m][n][2] = scores[m][n][3] = 0.0F; }
-    }
-}
-
-static __device__ __forceinline__ uint32_t two_of_dst(qr_dtype dtype, float first, float second) {
+static QR_DEVICE uint32_t two_of_dst(qr_dtype dtype, float first, float second) {
     return dtype == QR_DTYPE_F16 ? f32_to_f16x2(first, second) : f32_to_bf16x2(first, second);
 }
 
 template <int DIM>
-static __device__ __forceinline__ void store_results(const qr_attention_packed_args &a, const packed_tile &tile,
-                                                     int head, int first_query, const running_softmax &softmax,
-                                                     const float (*sums)[4]) {
+static QR_DEVICE void store_results(const qr_attention_packed_args &a, const packed_tile &tile, int head,
+                                    int first_query, const running_softmax &softmax, const float (*sums)[4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float total = quad_sum(softmax.total[half]), inverse = 1.0F / total;
@@ -176,7 +151,7 @@ __global__ void __launch_bounds__(forward_shape<DIM, form>::THREADS, forward_sha
         keys.n_tiles, [&](int i) { copy(k, operands.k, i); }, [&](int i) { copy(v, operands.v, i); },
         [&](int i) {
             if (!sees_any(i)) { return; }
-            set_zero(scores);
+            for_each_sum<M *(KEYS / 8)>([&](int n, int j) { scores[n / (KEYS / 8)][n % (KEYS / 8)][j] = 0.0F; });
             add_dots<kv_split>(scores, q, k);
 #pragma unroll
             for (int m = 0; m < M; m++) {
@@ -203,6 +178,6 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_args 
 qrun_status qr_cuda_packed_forward(qr_cuda_backend &cuda, const qr_attention_packed_args &args, void *workspace,
                                    qr_error *err) {
     packed_operands operands;
-    const qrun_status status = qr_cuda_packed_forward_operands(cuda, args, workspace, &operands, err);
-    return status != QRUN_OK ? status : QR_PACKED_MMA_DISPATCH(args, launch, cuda, args, operands, err);
+    QR_RETURN_IF_ERROR(qr_cuda_packed_forward_operands(cuda, args, workspace, &operands, err));
+    return QR_PACKED_MMA_DISPATCH(args, launch, cuda, args, operands, err);
 }

@@ -1,6 +1,7 @@
-/* The operands of attention_packed and its gradient as planes of BF16 pairs in the workspace
- * (attention_packed_mma.cuh), a thread for eight numbers. */
+/* The operands of attention_packed and its gradient, converted to BF16 or bf16x2 splits in the workspace
+ * (attention_packed_mma.cuh), a thread for eight elements. */
 #include "kernels/cuda/attention/attention_packed_mma.cuh"
+#include "kernels/cuda/device/vec4.cuh"
 
 enum { THREADS = 256 };
 
@@ -38,36 +39,20 @@ size_t qr_cuda_packed_operands_bytes(const qr_attention_packed_args &args, bool 
 
 /* --- Filling it --- */
 
-/* Numbers [j, j + 8) of a row of dim; zeros behind it. */
-static __device__ __forceinline__ void load_eight(const float *row, int j, int dim, bool is_aligned, float x[8]) {
-    if (is_aligned && j + 8 <= dim) {
-        const float4 first = *reinterpret_cast<const float4 *>(row + j);
-        const float4 second = *reinterpret_cast<const float4 *>(row + j + 4);
-        x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
-        x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) { x[i] = j + i < dim ? row[j + i] : 0.0F; }
+static QR_DEVICE void store_vec8(const split_rows &rows, int64_t at, const float x[8]) {
+    uint4 high, low;
+    split_vec8(x, high, low);
+    *reinterpret_cast<uint4 *>(rows.high + at) = high;
+    if (rows.low != NULL) { *reinterpret_cast<uint4 *>(rows.low + at) = low; }
 }
 
-static __device__ __forceinline__ void store_eight(const split_rows &operands, int64_t at, const float x[8]) {
-    uint32_t high[4], low[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) { split_bf16x2(x[2 * i], x[2 * i + 1], high[i], low[i]); }
-    *reinterpret_cast<uint4 *>(operands.high + at) = make_uint4(high[0], high[1], high[2], high[3]);
-    if (operands.low != NULL) {
-        *reinterpret_cast<uint4 *>(operands.low + at) = make_uint4(low[0], low[1], low[2], low[3]);
-    }
-}
-
-/* A thread's eight numbers: of this token, from number j on. chunk_bits: log2 of the threads a row. */
+/* A thread's eight elements: of this token, from element j on. chunk_bits: log2 of the threads a row. */
 struct eight_place {
     int64_t token;
     int j;
 };
 
-static __device__ __forceinline__ eight_place eight_place_of(int chunk_bits) {
+static QR_DEVICE eight_place eight_place_of(int chunk_bits) {
     const int64_t i = global_thread();
     return {i >> chunk_bits, static_cast<int>(i & ((1 << chunk_bits) - 1)) * 8};
 }
@@ -79,20 +64,15 @@ __global__ void attention_split_qkv_kernel(qr_attention_packed_args a, packed_op
     if (place.token >= a.n_tokens) { return; }
     const int row = static_cast<int>(blockIdx.y), n_kv = a.n_kv_heads;
     const float *src = row < n_kv ? a.k : row < 2 * n_kv ? a.v : a.q;
-    const split_rows dst = {row < n_kv       ? operands.k.high
-                            : row < 2 * n_kv ? operands.v.high
-                                             : operands.q.high,
-                            row < n_kv       ? operands.k.low
-                            : row < 2 * n_kv ? operands.v.low
-                                             : operands.q.low};
+    const split_rows &dst = row < n_kv ? operands.k : row < 2 * n_kv ? operands.v : operands.q;
     const int head = row < n_kv ? row : row < 2 * n_kv ? row - n_kv : row - 2 * n_kv;
     float x[8];
-    load_eight(src + place.token * a.qkv_stride + head * a.head_dim, place.j, a.head_dim, is_aligned, x);
+    load_vec8(x, src + place.token * a.qkv_stride + head * a.head_dim, place.j, a.head_dim, is_aligned);
     if (row < 2 * n_kv) {
 #pragma unroll
         for (int i = 0; i < 8; i++) { x[i] = rounded_kv(a, x[i]); }
     }
-    store_eight(dst, ((head * a.n_tokens + place.token) << (chunk_bits + 3)) + place.j, x);
+    store_vec8(dst, ((head * a.n_tokens + place.token) << (chunk_bits + 3)) + place.j, x);
 }
 
 /* dout, and the stats of its queries: the threads of a row, which are of one warp, add their parts of delta up. delta
@@ -104,7 +84,7 @@ __global__ void attention_split_dout_kernel(qr_attention_packed_backward_args a,
     const bool is_inside = place.token < f.n_tokens;
     const int64_t head = blockIdx.y, index = (is_inside ? place.token : 0) * f.n_heads + head;
     float x[8];
-    load_eight(a.dout + index * f.head_dim, place.j, f.head_dim, is_aligned, x);
+    load_vec8(x, a.dout + index * f.head_dim, place.j, f.head_dim, is_aligned);
     float delta = 0.0F;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -115,19 +95,15 @@ __global__ void attention_split_dout_kernel(qr_attention_packed_backward_args a,
     for (unsigned mask = 1U << chunk_bits >> 1; mask > 0; mask /= 2) { delta += warp_shuffle_xor(delta, mask); }
     if (!is_inside) { return; }
     const int64_t row = head * f.n_tokens + place.token;
-    store_eight(operands.dout, (row << (chunk_bits + 3)) + place.j, x);
+    store_vec8(operands.dout, (row << (chunk_bits + 3)) + place.j, x);
     if (place.j == 0) { operands.stats[row] = {f.lse[index] * PACKED_LOG2E, delta}; }
-}
-
-static bool is_at_16_bytes(const void *at, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
 }
 
 static qrun_status fill_qkv(qr_cuda_backend &cuda, const qr_attention_packed_args &args,
                             const packed_operands &operands, qr_error *err) {
     const int chunk_bits = __builtin_ctz(static_cast<unsigned>(tile_row_pitch(args.head_dim) / 8));
-    const bool is_aligned = is_at_16_bytes(args.q, args.qkv_stride) && is_at_16_bytes(args.k, args.head_dim) &&
-                            is_at_16_bytes(args.v, args.head_dim);
+    const bool is_aligned = vec4_aligned(args.q, args.qkv_stride) && vec4_aligned(args.k, args.head_dim) &&
+                            vec4_aligned(args.v, args.head_dim);
     dim3 grid = blocks_for(args.n_tokens << chunk_bits, THREADS);
     grid.y = static_cast<unsigned>(2 * args.n_kv_heads + args.n_heads);
     return QR_LAUNCH(cuda.device, err, attention_split_qkv_kernel, grid, THREADS, 0, args, operands, chunk_bits,
@@ -151,5 +127,5 @@ qrun_status qr_cuda_packed_backward_operands(qr_cuda_backend &cuda, const qr_att
     dim3 grid = blocks_for(f.n_tokens << chunk_bits, THREADS);
     grid.y = static_cast<unsigned>(f.n_heads);
     return QR_LAUNCH(cuda.device, err, attention_split_dout_kernel, grid, THREADS, 0, args, *operands, chunk_bits,
-                     is_at_16_bytes(args.dout, f.head_dim));
+                     vec4_aligned(args.dout, f.head_dim));
 }

@@ -50,17 +50,13 @@ template <typename shape> struct attention_state {
     float total[2]; /* of the keys in this lane's columns */
     float sums[shape::SUM_TILES][4];
 
-    __device__ __forceinline__ void clear() {
+    QR_DEVICE void clear() {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             largest[i] = -INFINITY;
             total[i] = 0.0F;
         }
-#pragma unroll
-        for (int tile = 0; tile < shape::SUM_TILES; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { sums[tile][i] = 0.0F; }
-        }
+        for_each_sum<shape::SUM_TILES>([&](int tile, int i) { sums[tile][i] = 0.0F; });
     }
 };
 
@@ -69,14 +65,14 @@ template <typename shape> struct attention_queries {
     uint32_t upper[shape::STEPS][4], lower[shape::LOWER_SHARED ? 1 : shape::STEPS][4];
 };
 
-template <typename shape> static __device__ __forceinline__ uint4 *shared_lower(unsigned char *shared, int step) {
+template <typename shape> static QR_DEVICE uint4 *shared_lower(unsigned char *shared, int step) {
     return reinterpret_cast<uint4 *>(shared + shape::LOWER) + step * shape::THREADS + threadIdx.x;
 }
 
-/* Rows g and g + 8 of the left operands, from q at src[0] and src[1]; zeros behind head_dim. */
+/* Rows g and g + 8 of the left operands, from q at src[0] and src[1]; zeros from head_dim on. */
 template <typename shape, bool pairs>
-static __device__ __forceinline__ void load_queries(unsigned char *shared, const float *const src[2], int head_dim,
-                                                    attention_queries<shape> &q) {
+static QR_DEVICE void load_queries(unsigned char *shared, const float *const src[2], int head_dim,
+                                   attention_queries<shape> &q) {
     typedef typename shape::kv kv;
 #pragma unroll
     for (int step = 0; step < shape::STEPS; step++) {
@@ -94,7 +90,7 @@ static __device__ __forceinline__ void load_queries(unsigned char *shared, const
             kv::cut(first, second, q.upper[step][i], lower[i]);
         }
         if constexpr (shape::LOWER_SHARED) {
-            *shared_lower<shape>(shared, step) = make_uint4(lower[0], lower[1], lower[2], lower[3]);
+            *shared_lower<shape>(shared, step) = pack_words(lower);
         } else {
 #pragma unroll
             for (int i = 0; i < 4; i++) { q.lower[step][i] = lower[i]; }
@@ -103,11 +99,9 @@ static __device__ __forceinline__ void load_queries(unsigned char *shared, const
 }
 
 template <typename shape>
-static __device__ __forceinline__ void lower_of(unsigned char *shared, const attention_queries<shape> &q, int step,
-                                                uint32_t lower[4]) {
+static QR_DEVICE void lower_of(unsigned char *shared, const attention_queries<shape> &q, int step, uint32_t lower[4]) {
     if constexpr (shape::LOWER_SHARED) {
-        const uint4 four = *shared_lower<shape>(shared, step);
-        lower[0] = four.x, lower[1] = four.y, lower[2] = four.z, lower[3] = four.w;
+        unpack_words(lower, *shared_lower<shape>(shared, step));
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) { lower[i] = q.lower[step][i]; }
@@ -117,17 +111,13 @@ static __device__ __forceinline__ void lower_of(unsigned char *shared, const att
 /* Products of queries and this warp's keys. Row `first_key` + 8 · tile + lane % 8 of the shared K, chunk lane / 8 of
  * four, is what a lane names of a load: 8 keys of KEY_STEPS products. */
 template <typename shape>
-static __device__ __forceinline__ void multiply_keys(const attention_queries<shape> &q, unsigned char *shared,
-                                                     int first_key, float scores[shape::KEY_TILES][4]) {
+static QR_DEVICE void multiply_keys(const attention_queries<shape> &q, unsigned char *shared, int first_key,
+                                    float scores[shape::KEY_TILES][4]) {
     typedef typename shape::kv kv;
     typedef key_tile<kv, shape::DIM> layout;
     const int lane = static_cast<int>(lane_index());
     const unsigned char *mine = shared + (first_key + lane % 8) * layout::PITCH + lane / 8 * 16;
-#pragma unroll
-    for (int key = 0; key < shape::KEY_TILES; key++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { scores[key][i] = 0.0F; }
-    }
+    for_each_sum<shape::KEY_TILES>([&](int key, int i) { scores[key][i] = 0.0F; });
 #pragma unroll
     for (int begin = 0; begin < shape::STEPS; begin += kv::KEY_STEPS) {
 #pragma unroll
@@ -153,36 +143,28 @@ static __device__ __forceinline__ void multiply_keys(const attention_queries<sha
 }
 
 /* tanh within 2^-21, absolutely, which is what a score needs: 1 − 2 / (1 + e^2x). */
-__device__ __forceinline__ float score_tanh(float x) {
+QR_DEVICE float score_tanh(float x) {
     return fmaf(-2.0F, reciprocal_flushed(1.0F + exp2_flushed(x * (2.0F * LOG2_E))), 1.0F);
 }
 
 /* Scores in powers of two. `key_scale` is that of the warp's first key. */
 template <typename shape>
-static __device__ __forceinline__ void finish_scores(const attention_plan &plan, const float *key_scale,
-                                                     float scores[shape::KEY_TILES][4]) {
+static QR_DEVICE void finish_scores(const attention_plan &plan, const float *key_scale,
+                                    float scores[shape::KEY_TILES][4]) {
     const unsigned column = 2 * (lane_index() % 4);
-#pragma unroll
-    for (int key = 0; key < shape::KEY_TILES; key++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (shape::kv::SCALED) { scores[key][i] *= key_scale[8 * key + column + i % 2]; }
-            scores[key][i] *= plan.score_factor;
-        }
-    }
-    if (plan.score_cap > 0.0F) {
-#pragma unroll
-        for (int key = 0; key < shape::KEY_TILES; key++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { scores[key][i] = plan.score_cap * score_tanh(scores[key][i]); }
-        }
-    }
+    for_each_sum<shape::KEY_TILES>([&](int key, int i) {
+        if (shape::kv::SCALED) { scores[key][i] *= key_scale[8 * key + static_cast<int>(column) + i % 2]; }
+        scores[key][i] *= plan.score_factor;
+    });
+    if (!(plan.score_cap > 0.0F)) { return; }
+    for_each_sum<shape::KEY_TILES>(
+        [&](int key, int i) { scores[key][i] = plan.score_cap * score_tanh(scores[key][i]); });
 }
 
 /* −∞ where a row, at position own[i], does not see a key. `position` is that of the warp's first key. */
 template <typename shape>
-static __device__ __forceinline__ void mask_scores(const qr_attention_args &a, const int32_t own[2], int32_t position,
-                                                   float scores[shape::KEY_TILES][4]) {
+static QR_DEVICE void mask_scores(const qr_attention_args &a, const int32_t own[2], int32_t position,
+                                  float scores[shape::KEY_TILES][4]) {
     const int32_t column = static_cast<int32_t>(2 * (lane_index() % 4));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -197,7 +179,7 @@ static __device__ __forceinline__ void mask_scores(const qr_attention_args &a, c
 
 /* The largest score of each of the two rows over this warp's keys, in all lanes of the four. */
 template <typename shape>
-static __device__ __forceinline__ void largest_scores(const float scores[shape::KEY_TILES][4], float largest[2]) {
+static QR_DEVICE void largest_scores(const float scores[shape::KEY_TILES][4], float largest[2]) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float most = -INFINITY;
@@ -213,8 +195,8 @@ static __device__ __forceinline__ void largest_scores(const float scores[shape::
 /* Scores become weights; what was summed is taken down to the new largest score. `largest` is that of the whole block
  * of keys. `of_page`: this lane's sums of weights of each page. */
 template <typename shape>
-static __device__ __forceinline__ void weigh(const float largest[2], float scores[shape::KEY_TILES][4],
-                                             attention_state<shape> &state, float of_page[shape::KEY_STEPS][2]) {
+static QR_DEVICE void weigh(const float largest[2], float scores[shape::KEY_TILES][4], attention_state<shape> &state,
+                            float of_page[shape::KEY_STEPS][2]) {
     float base[2], rescale[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -238,18 +220,14 @@ static __device__ __forceinline__ void weigh(const float largest[2], float score
             of_page[page][i] = first + second;
         }
     }
-#pragma unroll
-    for (int tile = 0; tile < shape::SUM_TILES; tile++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { state.sums[tile][i] *= rescale[i / 2]; }
-    }
+    for_each_sum<shape::SUM_TILES>([&](int tile, int i) { state.sums[tile][i] *= rescale[i / 2]; });
 }
 
 /* The weights of 16 keys as the left operand of a product, cut in two: fragments of scores are those of weights. A
  * weight of 0 stays 0 whatever the value's scale is: it may be that of a position nobody has written. */
 template <typename kv>
-static __device__ __forceinline__ void cut_weights(const float scores[2][4], const float *value_scale,
-                                                   uint32_t upper[4], uint32_t lower[4]) {
+static QR_DEVICE void cut_weights(const float scores[2][4], const float *value_scale, uint32_t upper[4],
+                                  uint32_t lower[4]) {
     const unsigned column = 2 * (lane_index() % 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) {

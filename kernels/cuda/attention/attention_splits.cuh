@@ -2,9 +2,9 @@
  * from absolute positions alone, so a token's bits are the same whether one block walks all the splits or each has a
  * block of its own.
  *
- * A split has 256 positions up to position 8192; behind it every octave [2^e, 2^(e + 1)) has 16. So one sequence of
- * 8192 tokens is 32 blocks a K/V head, which fills a GPU with 8 of them, and one of 131072 is 96, not 512: what the
- * splits leave behind, and the workspace for it, grow by the logarithm. */
+ * A split has 256 positions up to position 8192; after it every octave [2^e, 2^(e + 1)) has 16. So one sequence of 8192
+ * tokens is 32 blocks a K/V head, which fills a GPU with 8 of them, and one of 131072 is 96, not 512: the partial
+ * results of the splits, and the workspace for them, grow with the logarithm of the context. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_SPLITS_CUH
 #define QR_KERNELS_CUDA_ATTENTION_SPLITS_CUH
 
@@ -34,7 +34,7 @@ static __host__ __device__ inline int32_t split_of(int64_t position) {
 }
 
 /* The last position of the split of `position`. */
-__device__ __forceinline__ int32_t last_of_split(int32_t position) {
+QR_DEVICE int32_t last_of_split(int32_t position) {
     return static_cast<int32_t>(split_begin(split_of(position) + 1) - 1);
 }
 
@@ -48,7 +48,7 @@ struct softmax_state {
 };
 
 /* What a score is taken relative to: nothing seen yet gives weights of 0, not of NaN. */
-__device__ __forceinline__ float softmax_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }
+QR_DEVICE float softmax_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
 /* What the sums so far, and those of the next split, are multiplied with. */
 struct join_factors {
@@ -56,7 +56,7 @@ struct join_factors {
 };
 
 /* Joins the next split to those before it. Splits are joined in order, those in which a row sees nothing left out. */
-__device__ __forceinline__ join_factors join_split(softmax_state &before, softmax_state next) {
+QR_DEVICE join_factors join_split(softmax_state &before, softmax_state next) {
     const float largest = fmaxf(before.largest, next.largest), base = softmax_base(largest);
     const join_factors factors = {exp2_flushed(before.largest - base), exp2_flushed(next.largest - base)};
     before.total = fmaf(before.total, factors.before, next.total * factors.next);
@@ -64,13 +64,13 @@ __device__ __forceinline__ join_factors join_split(softmax_state &before, softma
     return factors;
 }
 
-__device__ __forceinline__ float join_sum(float before, float next, join_factors factors) {
+QR_DEVICE float join_sum(float before, float next, join_factors factors) {
     return fmaf(before, factors.before, next * factors.next);
 }
 
 /* The result from the joined sums: NaN where they are not finite. A zero is positive, so that adding zeros, or not,
  * gives the same bits. */
-__device__ __forceinline__ float attention_value(float sum, float total, float weight_scale) {
+QR_DEVICE float attention_value(float sum, float total, float weight_scale) {
     const float value = sum / total / weight_scale + 0.0F;
     return fabsf(sum) < INFINITY && value == value ? value : NAN;
 }

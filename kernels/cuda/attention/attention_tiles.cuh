@@ -20,13 +20,13 @@ struct attention_plan {
     /* A score in powers of two is product · score_factor, or score_cap · tanh of that. */
     float score_factor, score_cap;
     bool q_pairs; /* two neighbouring floats of q can be read at once */
-    /* One block a split: what it leaves behind, [rows, n_slots, head_dim] and [rows, n_slots], rows
-     * token · n_heads + head, of PART_SINGLE_TOKENS sequence · n_heads + head. NULL: a block walks all splits. */
+    /* One block a split: its partial results, [rows, n_slots, head_dim] and [rows, n_slots], rows token · n_heads +
+     * head, of PART_SINGLE_TOKENS sequence · n_heads + head. NULL: a block walks all splits. */
     float *sums;
     softmax_state *states;
 };
 
-/* Rows of one sequence: the first, the row behind the last. All rows of q together are fewer than 2^31. */
+/* Rows of one sequence: the first, and the row after the last. All rows of q together are fewer than 2^31. */
 struct row_tile {
     int32_t seq, first, end;
     int32_t first_position; /* of the sequence's first token */
@@ -34,7 +34,7 @@ struct row_tile {
 };
 
 /* The sequence with the largest number s whose n(s) is at most `index`; n grows, n(0) = 0. */
-template <typename F> static __device__ __forceinline__ int32_t last_at_or_before(int32_t n_seqs, int32_t index, F n) {
+template <typename F> static QR_DEVICE int32_t last_at_or_before(int32_t n_seqs, int32_t index, F n) {
     int32_t low = 0, high = n_seqs - 1;
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
@@ -47,12 +47,11 @@ template <typename F> static __device__ __forceinline__ int32_t last_at_or_befor
     return low;
 }
 
-/* Tile `index` of n_rows rows each; tiles do not cross sequences. Those of sequence s begin at number
- * (rows before s + s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without looking
- * at the sequences before. Some numbers name no tile: false then, and for sequences of the other part. */
+/* Tile `index` of n_rows rows each; tiles do not cross sequences. Those of sequence s begin at number (rows before s +
+ * s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without reading the lengths of the
+ * sequences before. Some indices name no tile: false then, and for sequences of the other part. */
 template <int n_rows>
-static __device__ __forceinline__ bool find_tile(const qr_attention_args &a, const attention_plan &plan, int32_t index,
-                                                 row_tile &tile) {
+static QR_DEVICE bool find_tile(const qr_attention_args &a, const attention_plan &plan, int32_t index, row_tile &tile) {
     int32_t number;
     if (plan.part == PART_SINGLE_TOKENS) {
         const int32_t of_token = (plan.group + n_rows - 1) / n_rows;
@@ -72,19 +71,19 @@ static __device__ __forceinline__ bool find_tile(const qr_attention_args &a, con
     return wanted && tile.first < rows;
 }
 
-/* As many numbers as find_tile wants at most. */
+/* The number of indices that find_tile needs at most. */
 static inline int64_t count_tiles(const qr_attention_args &a, attention_part part, int32_t group, int n_rows) {
     if (part == PART_SINGLE_TOKENS) { return a.n_seqs * qr_ceil_div(group, n_rows); }
     return (a.n_tokens * group + static_cast<int64_t>(a.n_seqs) * (n_rows - 1)) / n_rows;
 }
 
 /* The first position that one at `position` sees. */
-__device__ __forceinline__ int32_t first_seen(const qr_attention_args &a, int32_t position) {
+QR_DEVICE int32_t first_seen(const qr_attention_args &a, int32_t position) {
     return a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
 }
 
-/* What a row of a tile of this block's K/V head (blockIdx.y) is: rows behind the last are the last once more, and are
- * not stored. */
+/* What a row of a tile of this block's K/V head (blockIdx.y) is: rows past the last one repeat it, and are not stored.
+ */
 struct query_row {
     int32_t token; /* row of q */
     int32_t head;
@@ -92,7 +91,7 @@ struct query_row {
     bool stored;
 };
 
-static __device__ __forceinline__ query_row row_at(const attention_plan &plan, const row_tile &tile, int32_t row) {
+static QR_DEVICE query_row row_at(const attention_plan &plan, const row_tile &tile, int32_t row) {
     const int32_t at = row < tile.end ? row : tile.end - 1, token = at / plan.group;
     query_row result;
     result.token = tile.q_start + token;
@@ -103,8 +102,8 @@ static __device__ __forceinline__ query_row row_at(const attention_plan &plan, c
 }
 
 /* Where a row's partial result of a split lies, in `states`; its sums begin at this times head_dim. */
-static __device__ __forceinline__ int64_t partial_at(const qr_attention_args &a, const attention_plan &plan,
-                                                     int32_t seq, int32_t token, int32_t head, int32_t split) {
+static QR_DEVICE int64_t partial_at(const qr_attention_args &a, const attention_plan &plan, int32_t seq, int32_t token,
+                                    int32_t head, int32_t split) {
     const int32_t row = (plan.part == PART_SINGLE_TOKENS ? seq : token) * a.n_heads + head;
     return static_cast<int64_t>(row) * plan.n_slots + split % plan.n_slots;
 }

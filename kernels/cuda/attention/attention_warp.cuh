@@ -7,29 +7,27 @@
 #include "kernels/cuda/attention/attention_scores.cuh"
 
 /* Fragments of the weights of 16 keys, from their warp to the others of its rows: [32][8]. */
-static __device__ __forceinline__ void store_weights(uint32_t *shared, const uint32_t upper[4],
-                                                     const uint32_t lower[4]) {
+static QR_DEVICE void store_weights(uint32_t *shared, const uint32_t upper[4], const uint32_t lower[4]) {
     uint4 *dst = reinterpret_cast<uint4 *>(shared) + 2 * lane_index();
-    dst[0] = make_uint4(upper[0], upper[1], upper[2], upper[3]);
-    dst[1] = make_uint4(lower[0], lower[1], lower[2], lower[3]);
+    dst[0] = pack_words(upper);
+    dst[1] = pack_words(lower);
 }
 
-static __device__ __forceinline__ void load_weights(const uint32_t *shared, uint32_t upper[4], uint32_t lower[4]) {
+static QR_DEVICE void load_weights(const uint32_t *shared, uint32_t upper[4], uint32_t lower[4]) {
     const uint4 *src = reinterpret_cast<const uint4 *>(shared) + 2 * lane_index();
-    const uint4 first = src[0], second = src[1];
-    upper[0] = first.x, upper[1] = first.y, upper[2] = first.z, upper[3] = first.w;
-    lower[0] = second.x, lower[1] = second.y, lower[2] = second.z, lower[3] = second.w;
+    unpack_words(upper, src[0]);
+    unpack_words(lower, src[1]);
 }
 
-/* The weights of keys [32 pair, 32 pair + 32): two products. */
+/* The weights of keys [32 · pair, 32 · pair + 32): two products. */
 struct weight_pair {
     uint32_t upper[2][4], lower[2][4];
 };
 
 /* Adds weights times values to SUM_GROUP runs of sums. */
 template <typename shape>
-static __device__ __forceinline__ void add_products(const weight_pair &weights, uint32_t b[shape::SUM_GROUP][2][2],
-                                                    float sums[shape::SUM_GROUP][4]) {
+static QR_DEVICE void add_products(const weight_pair &weights, uint32_t b[shape::SUM_GROUP][2][2],
+                                   float sums[shape::SUM_GROUP][4]) {
     typedef typename shape::kv kv;
 #pragma unroll
     for (int step = 0; step < 2; step++) {
@@ -42,8 +40,7 @@ static __device__ __forceinline__ void add_products(const weight_pair &weights, 
 
 /* This warp's values of runs [group, group + SUM_GROUP), keys [32 pair, 32 pair + 32). */
 template <typename shape>
-static __device__ __forceinline__ void load_values(const unsigned char *mine, int group, int pair,
-                                                   uint32_t b[shape::SUM_GROUP][2][2]) {
+static QR_DEVICE void load_values(const unsigned char *mine, int group, int pair, uint32_t b[shape::SUM_GROUP][2][2]) {
     typedef typename shape::kv kv;
     typedef key_tile<kv, shape::DIM> layout;
 #pragma unroll
@@ -59,7 +56,7 @@ static __device__ __forceinline__ void load_values(const unsigned char *mine, in
 }
 
 /* Whether hide_values found any. */
-template <typename shape> static __device__ __forceinline__ bool any_hidden(const unsigned char *hidden) {
+template <typename shape> static QR_DEVICE bool any_hidden(const unsigned char *hidden) {
     unsigned found = 0;
 #pragma unroll 1
     for (unsigned i = lane_index(); i < KEYS * (shape::DIM / 8) / 4; i += WARP_LANES) {
@@ -70,16 +67,16 @@ template <typename shape> static __device__ __forceinline__ bool any_hidden(cons
 
 /* What a thread knows of the splits before this one, in shared memory: needed once a split. */
 template <typename shape> struct joined_splits {
-    float *mine; /* numbers [4 · SUM_TILES + 4], THREADS apart */
+    float *mine; /* [4 · SUM_TILES + 4] floats, THREADS apart */
 
-    __device__ __forceinline__ explicit joined_splits(unsigned char *shared)
+    QR_DEVICE explicit joined_splits(unsigned char *shared)
         : mine(reinterpret_cast<float *>(shared + shape::JOINED) + threadIdx.x) {}
 
-    __device__ __forceinline__ float *sum(int tile, int i) const { return mine + (4 * tile + i) * shape::THREADS; }
-    __device__ __forceinline__ float *largest(int row) const { return sum(shape::SUM_TILES, row); }
-    __device__ __forceinline__ float *total(int row) const { return sum(shape::SUM_TILES, 2 + row); }
+    QR_DEVICE float *sum(int tile, int i) const { return mine + (4 * tile + i) * shape::THREADS; }
+    QR_DEVICE float *largest(int row) const { return sum(shape::SUM_TILES, row); }
+    QR_DEVICE float *total(int row) const { return sum(shape::SUM_TILES, 2 + row); }
 
-    __device__ __forceinline__ void clear() const {
+    QR_DEVICE void clear() const {
 #pragma unroll
         for (int tile = 0; tile <= shape::SUM_TILES; tile++) {
             for (int i = 0; i < 4; i++) { *sum(tile, i) = tile == shape::SUM_TILES && i < 2 ? -INFINITY : 0.0F; }
@@ -98,8 +95,8 @@ template <typename shape> struct attention_warp {
     attention_queries<shape> q;
     attention_state<shape> state;
 
-    __device__ __forceinline__ attention_warp(const qr_attention_args &a_, const attention_plan &plan_,
-                                              const row_tile &tile, unsigned char *shared)
+    QR_DEVICE attention_warp(const qr_attention_args &a_, const attention_plan &plan_, const row_tile &tile,
+                             unsigned char *shared)
         : a(a_), plan(plan_) {
         row_warp = warp_index() / KEY_WARPS;
         key_warp = warp_index() % KEY_WARPS;
@@ -118,13 +115,12 @@ template <typename shape> struct attention_warp {
         state.clear();
     }
 
-    __device__ __forceinline__ query_row row_of(const row_tile &tile, unsigned row) const {
+    QR_DEVICE query_row row_of(const row_tile &tile, unsigned row) const {
         return row_at(plan, tile, tile.first + static_cast<int32_t>(16 * row_warp + row));
     }
 
     /* Scores of this warp's keys of the block at `position`. */
-    __device__ __forceinline__ void score(unsigned char *shared, int32_t position,
-                                          float scores[shape::KEY_TILES][4]) const {
+    QR_DEVICE void score(unsigned char *shared, int32_t position, float scores[shape::KEY_TILES][4]) const {
         const int first_key = static_cast<int>(key_warp) * (KEYS / KEY_WARPS);
         multiply_keys<shape>(q, shared, first_key, scores);
         finish_scores<shape>(plan, reinterpret_cast<const float *>(shared + shape::KEY_SCALES) + first_key, scores);
@@ -132,32 +128,32 @@ template <typename shape> struct attention_warp {
     }
 
     /* Positions of the warp's first and last row. */
-    __device__ __forceinline__ int32_t front() const { return warp_shuffle(own[0], 0); }
-    __device__ __forceinline__ int32_t back() const { return warp_shuffle(own[1], WARP_LANES - 1); }
+    QR_DEVICE int32_t front() const { return warp_shuffle(own[0], 0); }
+    QR_DEVICE int32_t back() const { return warp_shuffle(own[1], WARP_LANES - 1); }
 
     /* Of the block of keys at `position`: whether some row sees some key, and whether some row does not see some key.
      */
-    __device__ __forceinline__ bool sees(int32_t position) const {
+    QR_DEVICE bool sees(int32_t position) const {
         return position <= back() && position + KEYS > first_seen(a, front());
     }
-    __device__ __forceinline__ bool masked(int32_t position) const {
+    QR_DEVICE bool masked(int32_t position) const {
         return position + KEYS - 1 > front() || position < first_seen(a, back());
     }
 
-    __device__ __forceinline__ uint32_t *shared_weights(unsigned char *shared, unsigned page) const {
+    QR_DEVICE uint32_t *shared_weights(unsigned char *shared, unsigned page) const {
         return reinterpret_cast<uint32_t *>(shared + shape::WEIGHTS) + (row_warp * KEY_PAGES + page) * WARP_LANES * 8;
     }
-    __device__ __forceinline__ float *shared_largest(unsigned char *shared, unsigned of_key_warp, unsigned row) const {
+    QR_DEVICE float *shared_largest(unsigned char *shared, unsigned of_key_warp, unsigned row) const {
         return reinterpret_cast<float *>(shared + shape::LARGEST) + (row_warp * KEY_WARPS + of_key_warp) * 16 + row;
     }
 
-    __device__ __forceinline__ float *shared_totals(unsigned char *shared, unsigned page) const {
+    QR_DEVICE float *shared_totals(unsigned char *shared, unsigned page) const {
         return reinterpret_cast<float *>(shared + shape::TOTALS) + (row_warp * KEY_PAGES + page) * 2 * WARP_LANES +
                lane_index();
     }
 
     /* The largest scores of the two rows, for the warps that share them. */
-    __device__ __forceinline__ void show_largest(unsigned char *shared, const float largest[2]) const {
+    QR_DEVICE void show_largest(unsigned char *shared, const float largest[2]) const {
         if (KEY_WARPS > 1 && lane_index() % 4 == 0) {
 #pragma unroll
             for (unsigned i = 0; i < 2; i++) {
@@ -167,8 +163,8 @@ template <typename shape> struct attention_warp {
     }
 
     /* Scores become weights; those of warps that share rows, and their sums a page, go to shared memory. */
-    __device__ __forceinline__ void weigh_keys(unsigned char *shared, const float *value_scales, float largest[2],
-                                               float scores[shape::KEY_TILES][4]) {
+    QR_DEVICE void weigh_keys(unsigned char *shared, const float *value_scales, float largest[2],
+                              float scores[shape::KEY_TILES][4]) {
 #pragma unroll
         for (unsigned w = 0; KEY_WARPS > 1 && w < KEY_WARPS; w++) {
 #pragma unroll
@@ -194,13 +190,13 @@ template <typename shape> struct attention_warp {
     }
 
     /* A lane's sums of weights of the pages of a block of keys, in order. */
-    __device__ __forceinline__ void add_totals(const float of_page[KEY_PAGES][2]) {
+    QR_DEVICE void add_totals(const float of_page[KEY_PAGES][2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) { state.total[i] += of_page[0][i] + of_page[1][i] + of_page[2][i] + of_page[3][i]; }
     }
 
     /* Where warps share rows: what all of them have summed. */
-    __device__ __forceinline__ void gather_totals(unsigned char *shared) {
+    QR_DEVICE void gather_totals(unsigned char *shared) {
         if constexpr (KEY_WARPS > 1) {
             float of_page[KEY_PAGES][2];
 #pragma unroll
@@ -213,9 +209,8 @@ template <typename shape> struct attention_warp {
     }
 
     /* The weights of a pair of pages, cut in two. */
-    __device__ __forceinline__ void weights_of(unsigned char *shared, const float *value_scales,
-                                               const float scores[shape::KEY_TILES][4], int pair,
-                                               weight_pair &weights) const {
+    QR_DEVICE void weights_of(unsigned char *shared, const float *value_scales, const float scores[shape::KEY_TILES][4],
+                              int pair, weight_pair &weights) const {
 #pragma unroll
         for (int step = 0; step < 2; step++) {
             const int page = 2 * pair + step;
@@ -230,8 +225,8 @@ template <typename shape> struct attention_warp {
     }
 
     /* Adds weights times values. */
-    __device__ __forceinline__ void add_values(unsigned char *shared, const float *value_scales,
-                                               const float scores[shape::KEY_TILES][4]) {
+    QR_DEVICE void add_values(unsigned char *shared, const float *value_scales,
+                              const float scores[shape::KEY_TILES][4]) {
         const unsigned char *mine = shared + shape::VALUES + lane_index() * key_tile<kv, shape::DIM>::PITCH +
                                     key_warp * (shape::SUM_TILES / kv::VALUE_TILES * 16);
 #pragma unroll
@@ -248,7 +243,7 @@ template <typename shape> struct attention_warp {
     }
 
     /* Makes NaN the sums of rows that see a value that hide_values took out. */
-    __device__ __forceinline__ void mark_hidden(const unsigned char *shared, int32_t position) {
+    QR_DEVICE void mark_hidden(const unsigned char *shared, int32_t position) {
         const unsigned char *hidden = shared + shape::HIDDEN;
         if (!any_hidden<shape>(hidden)) { return; }
         const unsigned shift = 2 * (lane_index() % 4);
@@ -272,7 +267,7 @@ template <typename shape> struct attention_warp {
     }
 
     /* The two rows' sums of weights over the split, in every warp that shares them. */
-    __device__ __forceinline__ void finish_totals(float total[2]) const {
+    QR_DEVICE void finish_totals(float total[2]) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float two = state.total[i] + warp_shuffle_xor(state.total[i], 1);
@@ -281,17 +276,17 @@ template <typename shape> struct attention_warp {
     }
 
     /* Whether the lane's row g or g + 8 sees something of a split. */
-    __device__ __forceinline__ bool sees_split(int32_t split, unsigned row) const {
+    QR_DEVICE bool sees_split(int32_t split, unsigned row) const {
         return own[row] >= split_begin(split) && first_seen(a, own[row]) < split_begin(split + 1);
     }
 
     /* The dim of a lane's column 2t + odd of a run of sums. */
-    __device__ __forceinline__ int dim_of(int sum_tile, int odd) const {
+    QR_DEVICE int dim_of(int sum_tile, int odd) const {
         return kv::value_dim(static_cast<int>(key_warp) * shape::SUM_TILES + sum_tile, lane_index() % 4, odd);
     }
 
     /* Joins the split that ends here to those before it; for a row that sees nothing of it that changes nothing. */
-    __device__ __forceinline__ void join(const joined_splits<shape> &joined) {
+    QR_DEVICE void join(const joined_splits<shape> &joined) {
         float total[2];
         join_factors factors[2];
         finish_totals(total);
@@ -314,7 +309,7 @@ template <typename shape> struct attention_warp {
     }
 
     /* Leaves the split that ends here to attention_join_kernel. */
-    __device__ __forceinline__ void store_partial(const row_tile &tile, int32_t split) const {
+    QR_DEVICE void store_partial(const row_tile &tile, int32_t split) const {
         float total[2];
         finish_totals(total);
 #pragma unroll
@@ -334,7 +329,7 @@ template <typename shape> struct attention_warp {
         }
     }
 
-    __device__ __forceinline__ void store(const row_tile &tile, const joined_splits<shape> &joined) const {
+    QR_DEVICE void store(const row_tile &tile, const joined_splits<shape> &joined) const {
 #pragma unroll
         for (unsigned i = 0; i < 2; i++) {
             const query_row row = row_of(tile, lane_index() / 4 + 8 * i);

@@ -5,11 +5,11 @@
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
 
-template <typename F> static __device__ __forceinline__ void for_each_vec4(int32_t n, F visit) {
+template <typename F> static QR_DEVICE void for_each_vec4(int32_t n, F visit) {
     for (int32_t j = static_cast<int32_t>(lane_index()) * VEC4; j < n; j += WARP_LANES * VEC4) { visit(j); }
 }
 
-static __device__ __forceinline__ uint32_t code_of(float x, float inverse) {
+static QR_DEVICE uint32_t code_of(float x, float inverse) {
     const float scaled = isfinite(inverse) ? x * inverse : 0.0F;
     return static_cast<uint8_t>(isnan(scaled) ? static_cast<int8_t>(0) : static_cast<int8_t>(rintf(scaled)));
 }

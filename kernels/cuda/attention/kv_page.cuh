@@ -27,8 +27,7 @@ struct kv_vector {
     float scale;
 };
 
-__device__ __forceinline__ kv_vector kv_vector_at(const kv_offsets &o, const unsigned char *part, int64_t head,
-                                                  int64_t token) {
+QR_DEVICE kv_vector kv_vector_at(const kv_offsets &o, const unsigned char *part, int64_t head, int64_t token) {
     const int64_t index = head * QR_KV_PAGE_TOKENS + token;
     kv_vector vector;
     vector.elements = part + index * static_cast<int64_t>(o.head_bytes);
@@ -37,7 +36,7 @@ __device__ __forceinline__ kv_vector kv_vector_at(const kv_offsets &o, const uns
 }
 
 /* Element j, of INT8 without the scale. */
-template <qr_kv_format format> __device__ __forceinline__ float kv_element(const unsigned char *elements, int64_t j) {
+template <qr_kv_format format> QR_DEVICE float kv_element(const unsigned char *elements, int64_t j) {
     if (format == QR_KV_INT8) { return static_cast<float>(reinterpret_cast<const int8_t *>(elements)[j]); }
     if (format == QR_KV_BF16) { return bf16_to_f32(reinterpret_cast<const uint16_t *>(elements)[j]); }
     if (format == QR_KV_F16) { return f16_to_f32(reinterpret_cast<const uint16_t *>(elements)[j]); }

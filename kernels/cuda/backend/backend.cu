@@ -23,8 +23,8 @@ static void count_held(qr_cuda_held *held, size_t n_bytes) {
 static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
                                  qr_error *err) {
     qr_cuda_backend *cuda = qr_cuda(backend);
-    qrun_status status = qr_device_memory_create(cuda->device, kind, n_bytes, memory, err);
-    if (status != QRUN_OK) { return status; }
+    qrun_status status = QRUN_OK;
+    QR_RETURN_IF_ERROR(qr_device_memory_create(cuda->device, kind, n_bytes, memory, err));
     if (kind == QR_MEMORY_HOST) {
         memset(*memory, 0, n_bytes);
     } else {
@@ -59,57 +59,14 @@ static qrun_status memory_info(const qr_backend *backend, qr_backend_memory *mem
     return qr_device_memory_info(cuda->device, &memory->total_bytes, &memory->free_bytes, &memory->context_bytes, err);
 }
 
-static qrun_status copy_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
-    return qr_device_copy_in(qr_cuda(backend)->device, device, host, n_bytes, err);
-}
-
-static qrun_status copy_in_async(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err) {
-    return qr_device_copy_in_async(qr_cuda(backend)->device, device, host, n_bytes, err);
-}
-
-static qrun_status copy_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err) {
-    return qr_device_copy_out(qr_cuda(backend)->device, host, device, n_bytes, err);
-}
-
-static qrun_status copy_within(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err) {
-    return qr_device_copy_within(qr_cuda(backend)->device, dst, src, n_bytes, err);
-}
-
-static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
-    return qr_device_zero(qr_cuda(backend)->device, device, n_bytes, err);
-}
-
-static qrun_status record_begin(qr_backend *backend, qr_error *err) {
-    return qr_device_record_begin(qr_cuda(backend)->device, err);
-}
-
-static qrun_status record_end(qr_backend *backend, qr_recording **recording, qr_error *err) {
-    return qr_device_record_end(qr_cuda(backend)->device, recording, err);
-}
-
-static qrun_status replay(qr_backend *backend, qr_recording *recording, qr_error *err) {
-    return qr_device_replay(qr_cuda(backend)->device, recording, err);
+/* A function of the vtable that the device has as it is. */
+template <auto function, typename... A> static qrun_status on_device(qr_backend *backend, A... args) {
+    return function(qr_cuda(backend)->device, args...);
 }
 
 static void recording_destroy(qr_backend *backend, qr_recording *recording) {
     qr_device_recording_destroy(qr_cuda(backend)->device, recording);
 }
-
-static qrun_status transfer_in(qr_backend *backend, void *device, const void *host, size_t n_bytes, uint64_t *ticket,
-                               qr_error *err) {
-    return qr_device_transfer_in(qr_cuda(backend)->device, device, host, n_bytes, ticket, err);
-}
-
-static qrun_status transfer_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
-                                qr_error *err) {
-    return qr_device_transfer_out(qr_cuda(backend)->device, host, device, n_bytes, ticket, err);
-}
-
-static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
-    return qr_device_transfer_wait(qr_cuda(backend)->device, ticket, err);
-}
-
-static qrun_status sync(qr_backend *backend, qr_error *err) { return qr_device_sync(qr_cuda(backend)->device, err); }
 
 static void destroy(qr_backend *backend) {
     qr_cuda_backend *cuda = qr_cuda(backend);
@@ -149,19 +106,19 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->memory_destroy = memory_destroy;
     base->memory_held = memory_held;
     base->memory_info = memory_info;
-    base->copy_in = copy_in;
-    base->copy_in_async = copy_in_async;
-    base->copy_out = copy_out;
-    base->copy_within = copy_within;
-    base->fill_zero = fill_zero;
-    base->sync = sync;
-    base->record_begin = record_begin;
-    base->record_end = record_end;
-    base->replay = replay;
+    base->copy_in = on_device<qr_device_copy_in>;
+    base->copy_in_async = on_device<qr_device_copy_in_async>;
+    base->copy_out = on_device<qr_device_copy_out>;
+    base->copy_within = on_device<qr_device_copy_within>;
+    base->fill_zero = on_device<qr_device_zero>;
+    base->sync = on_device<qr_device_sync>;
+    base->record_begin = on_device<qr_device_record_begin>;
+    base->record_end = on_device<qr_device_record_end>;
+    base->replay = on_device<qr_device_replay>;
     base->recording_destroy = recording_destroy;
-    base->transfer_in = transfer_in;
-    base->transfer_out = transfer_out;
-    base->transfer_wait = transfer_wait;
+    base->transfer_in = on_device<qr_device_transfer_in>;
+    base->transfer_out = on_device<qr_device_transfer_out>;
+    base->transfer_wait = on_device<qr_device_transfer_wait>;
     base->weight_bytes = qr_cuda_weight_bytes;
     base->weight_put_rows = qr_cuda_weight_put_rows;
     base->weight_put_scales = qr_cuda_weight_put_scales;

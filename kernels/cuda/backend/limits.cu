@@ -51,17 +51,16 @@ static qrun_status shortest_run(qr_device *device, double seconds, double *best,
     *best = 1e30;
     for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && total < seconds); round++) {
         double taken = 0.0;
-        qrun_status status = qr_device_timer_start(device, err);
-        if (status == QRUN_OK) { status = launch(); }
-        if (status == QRUN_OK) { status = qr_device_timer_stop(device, &taken, err); }
-        if (status != QRUN_OK) { return status; }
+        QR_RETURN_IF_ERROR(qr_device_timer_start(device, err));
+        QR_RETURN_IF_ERROR(launch());
+        QR_RETURN_IF_ERROR(qr_device_timer_stop(device, &taken, err));
         total += taken;
         if (taken < *best) { *best = taken; }
     }
     return QRUN_OK;
 }
 
-/* limits.cu's working memory: what is read, then a place for results. */
+/* limits.cu's working memory: what is read, then room for a result. */
 static qrun_status measure(qr_device *device, unsigned char *memory, double seconds, qr_backend_limits *limits,
                            qr_error *err) {
     const unsigned n_blocks = static_cast<unsigned>(qr_device_multiprocessors(device) * BLOCKS_PER_MULTIPROCESSOR);

@@ -7,7 +7,7 @@
 enum { THREADS = 256, WARPS = THREADS / WARP_LANES };
 
 /* The code nearest to x: as many midpoints as x is above. */
-static __device__ __forceinline__ unsigned encode_nf4(float x, const float *midpoints) {
+static QR_DEVICE unsigned encode_nf4(float x, const float *midpoints) {
     unsigned code = 0;
 #pragma unroll
     for (int i = 0; i < 15; i++) { code += x > midpoints[i] ? 1 : 0; }
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static __device__ __forceinline__ float load_as_f16(const void *src, qr_dtype dtype, int64_t index) {
+static QR_DEVICE float load_as_f16(const void *src, qr_dtype dtype, int64_t index) {
     return f16_to_f32(f32_to_f16(load_as_f32(src, dtype, index)));
 }
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/transfer.h"
 
-/* Enough that as many threads copy from the map while the bus is at work. */
+/* Enough for several threads to copy from the map while the bus is busy. */
 enum { N_SLOTS = 8, ABSMAX_SHARE = 16 };
 
 /* A piece's bytes, then F32 absmax of its blocks, in pinned memory and on the device alike. */
@@ -53,7 +53,7 @@ static slot *first_free(qr_cuda_staging *staging) {
     return NULL;
 }
 
-/* A slot that the device has done with; release gives it back, also after an error. */
+/* A slot that the device has done with; release frees it, also after an error. */
 static slot *take(qr_cuda_staging *staging) {
     std::unique_lock<std::mutex> held(staging->lock);
     slot *one;
@@ -111,7 +111,7 @@ qrun_status qr_cuda_loading_begin(qr_backend *backend, qr_error *err) {
         return QRUN_OK;
     }
     destroy(staging);
-    if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* it goes without */
+    if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* loading continues without staging */
     return qr_fail(err, status, "%s", refused.message);
 }
 
@@ -136,7 +136,7 @@ void qr_cuda_loading_end(qr_backend *backend) {
 
 /* --- Pieces --- */
 
-/* Fills a slot from the map, then has `issue` say what becomes of it on the device, behind its copy. */
+/* Fills a slot from the map, then calls `issue`, which gives the device its work. */
 template <typename F>
 static qrun_status send_piece(qr_cuda_staging *staging, const void *src, size_t n_bytes, F issue, qr_error *err) {
     slot *one = take(staging);
@@ -202,24 +202,21 @@ qrun_status qr_cuda_weight_put_source(qr_backend *backend, qr_weight *weight, in
     const qr_weight_desc *desc = &weight->desc;
     QR_RETURN_IF_ERROR(qr_check_weight_rows(desc, row, n_rows, err));
     if (is_same_type(desc->format, dtype)) { return qr_cuda_weight_put_rows(backend, weight, row, n_rows, src, err); }
-    {
-        const int64_t begin = row * desc->cols, end = (row + n_rows) * desc->cols;
-        const int64_t piece = piece_elements(cuda->staging, desc, dtype);
-        if (piece == 0 || (qr_weight_is_nf4(desc->format) && begin % desc->block != 0)) {
-            return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                           "cuda: rows of %lld elements from row %lld cannot be quantised "
-                           "on the device",
-                           static_cast<long long>(desc->cols), static_cast<long long>(row));
-        }
-        for (int64_t first = begin; first < end; first += piece) {
-            const int64_t n = qr_min(piece, end - first);
-            const size_t element = qr_dtype_bytes(dtype);
-            float *owed = desc->format == QR_WEIGHT_NF4_DQ ? absmax + (first - begin) / desc->block : NULL;
-            const auto issue = [&](slot *one) { return send_elements(cuda, one, weight, first, n, dtype, owed, err); };
-            QR_RETURN_IF_ERROR(send_piece(
-                cuda->staging, static_cast<const unsigned char *>(src) + static_cast<size_t>(first - begin) * element,
-                static_cast<size_t>(n) * element, issue, err));
-        }
+    const int64_t begin = row * desc->cols, end = (row + n_rows) * desc->cols;
+    const int64_t piece = piece_elements(cuda->staging, desc, dtype);
+    if (piece == 0 || (qr_weight_is_nf4(desc->format) && begin % desc->block != 0)) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "cuda: rows of %lld elements from row %lld cannot be quantised on the device",
+                       static_cast<long long>(desc->cols), static_cast<long long>(row));
+    }
+    for (int64_t first = begin; first < end; first += piece) {
+        const int64_t n = qr_min(piece, end - first);
+        const size_t element = qr_dtype_bytes(dtype);
+        float *owed = desc->format == QR_WEIGHT_NF4_DQ ? absmax + (first - begin) / desc->block : NULL;
+        const auto issue = [&](slot *one) { return send_elements(cuda, one, weight, first, n, dtype, owed, err); };
+        QR_RETURN_IF_ERROR(send_piece(
+            cuda->staging, static_cast<const unsigned char *>(src) + static_cast<size_t>(first - begin) * element,
+            static_cast<size_t>(n) * element, issue, err));
     }
     return QRUN_OK;
 }

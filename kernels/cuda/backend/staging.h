@@ -1,4 +1,4 @@
-/* The way of weights from a file's map to the device: a ring of pinned slots, each with as much device memory, through
+/* How weights get from a file's map to the device: a ring of pinned slots, each with as much device memory, through
  * which threads send rows without waiting; kernels (quantize.cu) write them into the weight from there. */
 #ifndef QR_KERNELS_CUDA_BACKEND_STAGING_H
 #define QR_KERNELS_CUDA_BACKEND_STAGING_H

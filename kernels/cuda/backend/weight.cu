@@ -1,6 +1,5 @@
 /* Weights between the host's canonical bytes and device memory, and the quantize op, of which source and destination
- * are host memory: the host's processor does it. What is loaded into the device's memory is quantised there
- * (staging.cu). */
+ * are host memory: the host's CPU does it. What is loaded into the device's memory is quantised there (staging.cu). */
 #include "kernels/cuda/backend/staging.h"
 #include "kernels/cuda/cuda.h"
 

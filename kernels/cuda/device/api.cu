@@ -24,8 +24,8 @@ qrun_status qr_device_check(const qr_device *device, cudaError_t result, const c
 }
 
 qrun_status qr_device_enter(const qr_device *device, qr_error *err) {
-    const qrun_status status = qr_device_fault_check(&device->fault, err);
-    return status != QRUN_OK ? status : qr_device_check(device, cudaSetDevice(device->index), "selecting the GPU", err);
+    QR_RETURN_IF_ERROR(qr_device_fault_check(&device->fault, err));
+    return qr_device_check(device, cudaSetDevice(device->index), "selecting the GPU", err);
 }
 
 /* What a launch that begins early takes, in graphs too. */
@@ -35,9 +35,9 @@ static qrun_status check_driver(qr_device *device, qr_error *err) {
     int runtime = 0;
     int &driver = device->driver;
     if (cudaDriverGetVersion(&driver) != cudaSuccess) { driver = 0; }
-    const qrun_status status =
-        qr_device_check(device, cudaRuntimeGetVersion(&runtime), "asking for the runtime's version", err);
-    return status != QRUN_OK ? status : qr_device_check_driver(driver, runtime, err);
+    QR_RETURN_IF_ERROR(
+        qr_device_check(device, cudaRuntimeGetVersion(&runtime), "asking for the runtime's version", err));
+    return qr_device_check_driver(driver, runtime, err);
 }
 
 static qrun_status choose_gpu(qr_device *device, qr_error *err) {
@@ -71,8 +71,8 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     QR_TRY(qr_device_enter(made, err));
     QR_TRY(qr_device_check(made, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream",
                            err));
-    QR_TRY(qr_device_check(made, cudaEventCreate(&made->begin), "creating an event", err));
-    QR_TRY(qr_device_check(made, cudaEventCreate(&made->end), "creating an event", err));
+    QR_TRY(qr_device_make_event(made, &made->begin, cudaEventDefault, err));
+    QR_TRY(qr_device_make_event(made, &made->end, cudaEventDefault, err));
     QR_TRY(qr_device_transfers_open(made, err));
     *device = made;
     return QRUN_OK;
@@ -86,7 +86,7 @@ void qr_device_close(qr_device *device) {
     if (device->stream != NULL) {
         cudaSetDevice(device->index);
         cudaStreamSynchronize(device->stream);
-        qr_cublaslt_close(device->products);
+        qr_cublaslt_close(device->cublaslt);
         if (device->begin != NULL) { cudaEventDestroy(device->begin); }
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }
@@ -106,9 +106,8 @@ int qr_device_multiprocessors(const qr_device *device) { return device->multipro
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
                                     qr_error *err) {
     *memory = NULL;
-    qrun_status status = qr_device_refuse_recording(device, "making memory", err);
-    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "making memory", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     const size_t at_least_one = n_bytes > 0 ? n_bytes : 1;
     const cudaError_t result =
         kind == QR_MEMORY_DEVICE ? cudaMalloc(memory, at_least_one) : cudaMallocHost(memory, at_least_one);
@@ -165,22 +164,20 @@ qrun_status qr_device_zero(qr_device *device, void *memory, size_t n_bytes, qr_e
 }
 
 qrun_status qr_device_sync(qr_device *device, qr_error *err) {
-    qrun_status status = qr_device_refuse_recording(device, "a wait", err);
-    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a wait", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     cudaError_t result = cudaStreamSynchronize(device->stream);
     if (result == cudaSuccess && device->n_transfers > 0) { result = cudaStreamSynchronize(device->transfers); }
     return qr_device_check(device, result, "waiting for the GPU", err);
 }
 
 qrun_status qr_device_timer_start(qr_device *device, qr_error *err) {
-    return qr_device_check(device, cudaEventRecord(device->begin, device->stream), "recording an event", err);
+    return qr_device_record_event(device, device->begin, device->stream, err);
 }
 
 qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *err) {
     float milliseconds = 0.0F;
-    QR_RETURN_IF_ERROR(
-        qr_device_check(device, cudaEventRecord(device->end, device->stream), "recording an event", err));
+    QR_RETURN_IF_ERROR(qr_device_record_event(device, device->end, device->stream, err));
     QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventSynchronize(device->end), "waiting for the GPU", err));
     QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventElapsedTime(&milliseconds, device->begin, device->end),
                                        "reading a timer", err));
@@ -200,8 +197,8 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
 }
 
 qrun_status qr_device_launch_check(const qr_device *device, cudaError_t result, const char *kernel, qr_error *err) {
-    const cudaError_t behind = cudaGetLastError();
-    return qr_device_check(device, result != cudaSuccess ? result : behind, kernel, err);
+    const cudaError_t last = cudaGetLastError();
+    return qr_device_check(device, result != cudaSuccess ? result : last, kernel, err);
 }
 
 bool qr_device_launches_early(const qr_device *device) { return device->launches_early; }

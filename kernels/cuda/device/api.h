@@ -1,9 +1,9 @@
 /* The device as this backend's host code sees it: one GPU, one stream, memory and copies. device/api.cu is CUDA's
  * runtime; tests/simt has the same functions over host memory, so that the whole backend exists on machines without a
- * GPU. Nothing but the device_*.cu files and device.cuh knows of CUDA's own functions.
+ * GPU. Only the files of device/ call CUDA's own functions.
  *
  * A failed call names what was asked for. Once one has failed for another reason than a lack of memory, every later one
- * fails with the line of the first: a lost device is reported with its reason, whoever meets it. */
+ * fails with the line of the first: a lost device is reported with its reason, whichever call reports it. */
 #ifndef QR_KERNELS_CUDA_DEVICE_API_H
 #define QR_KERNELS_CUDA_DEVICE_API_H
 

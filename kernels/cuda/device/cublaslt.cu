@@ -32,9 +32,7 @@ void qr_cublaslt_close(qr_cublaslt *) {}
 #else
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
 
 /* What is called of the library; the header's own inline functions want the symbols at link time. */
 #define PRODUCT_FUNCTIONS(X)                 \
@@ -75,12 +73,6 @@ struct qr_cublaslt {
 
 /* --- Opening --- */
 
-template <typename F> static bool find(void *library, const char *name, F *function) {
-    void *symbol = dlsym(library, name);
-    memcpy(function, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static void *open_library() {
     static const char *const folders[] = {"", "/usr/local/cuda/lib64/"};
     char path[64];
@@ -94,7 +86,7 @@ static void *open_library() {
 
 static bool fill(qr_cublaslt *products) {
     bool found = true;
-#define QR_X(name) found = found && find(products->library, #name, &products->name##_);
+#define QR_X(name) found = found && qr_find_symbol(products->library, #name, &products->name##_);
     PRODUCT_FUNCTIONS(QR_X)
 #undef QR_X
     return found && products->cublasLtCreate_(&products->handle) == CUBLAS_STATUS_SUCCESS;
@@ -118,10 +110,10 @@ static qr_cublaslt *open_products() {
 
 bool qr_cublaslt_is_there(qr_device *device) {
     if (!device->looked_for_cublaslt && qr_device_enter(device, NULL) == QRUN_OK) {
-        device->products = open_products();
+        device->cublaslt = open_products();
         device->looked_for_cublaslt = true;
     }
-    return device->products != NULL;
+    return device->cublaslt != NULL;
 }
 
 /* --- A product as the library takes it: all on the stack --- */
@@ -243,7 +235,7 @@ static cublasStatus_t algorithm_for(qr_cublaslt &lt, const qr_cublaslt_product &
 }
 
 qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
-    qr_cublaslt &lt = *device->products;
+    qr_cublaslt &lt = *device->cublaslt;
     const float alpha = 1.0F, beta = p->accumulate ? 1.0F : 0.0F;
     description d;
     cublasLtMatmulAlgo_t algorithm;

@@ -1,7 +1,7 @@
-/* Products of matrices by the GPU's vendor library, cuBLASLt, which is opened at run time: for those whose order of
- * sums may depend on their sizes (any_order of linear and its kin). The algorithm follows from the sizes, strides and
- * alignments alone, never splits the sum, and gets a workspace of a fixed size, so that the same product has the same
- * bits every time on the same GPU and library. */
+/* Products of matrices by cuBLASLt, which is opened at run time: for ops whose order of sums may depend on their sizes
+ * (any_order of linear and others). The algorithm follows from the sizes, strides and alignments alone, never splits
+ * the sum, and gets a workspace of a fixed size. So the same product has the same bits every time on the same GPU and
+ * library. */
 #ifndef QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
 #define QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
 
@@ -13,7 +13,7 @@ enum { QR_CUBLASLT_WORKSPACE_BYTES = 4 << 20, QR_CUBLASLT_ALIGNMENT = 256 };
 struct qr_cublaslt_operand {
     const void *data;
     int64_t stride;
-    bool transposed; /* the matrix that is meant is the transpose of what lies there */
+    bool transposed; /* the matrix is the transpose of what is stored */
 };
 
 /* c [m, n] = a [m, k] · b [k, n] (+ bias along n) (+ c when accumulate), sums in F32. */
@@ -29,19 +29,19 @@ struct qr_cublaslt_product {
 
 struct qr_cublaslt; /* the library as a device holds it */
 
-/* Whether the library is there, which the first call finds out. Without it the caller has kernels of its own. */
+/* Whether the library can be opened, which the first call finds out. Without it the caller uses our own kernels. */
 bool qr_cublaslt_is_there(qr_device *device);
 
-/* What of a matrix to bring into 16 bits at a time: what stays in the GPU's last cache until a product reads it. */
+/* Bytes of a matrix to dequantise at a time: what stays in the GPU's last cache until a product reads it. */
 int64_t qr_cublaslt_panel_bytes(const qr_device *device);
 
-/* Rows of activations for which a product here is worth it: with fewer it is bound by reading the other matrix, which
- * the kernels beside it do once. */
+/* The fewest rows of activations for which a product here pays: with fewer it is bound by reading the other matrix,
+ * which our own kernels read once. */
 int64_t qr_cublaslt_min_rows(const qr_device *device);
 
-/* `workspace`: QR_CUBLASLT_WORKSPACE_BYTES bytes at a multiple of QR_CUBLASLT_ALIGNMENT: from here on, in a
- * workspace that is QR_CUBLASLT_ALIGNMENT larger than what is needed. */
-static inline unsigned char *qr_cublaslt_workspace(void *workspace) {
+/* The first multiple of QR_CUBLASLT_ALIGNMENT in a workspace, which is QR_CUBLASLT_ALIGNMENT bytes larger than needed.
+ */
+static inline unsigned char *qr_cublaslt_aligned(void *workspace) {
     const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % QR_CUBLASLT_ALIGNMENT;
     return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_CUBLASLT_ALIGNMENT - behind);
 }

@@ -1,9 +1,6 @@
 /* device/memory.h over CUDA's runtime and NVML. */
 #include "kernels/cuda/device/memory.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 #include "kernels/cuda/device/state.cuh"
 
 extern "C" {
@@ -56,12 +53,6 @@ struct nvml {
     int (*memory_info)(void *device, nvml_memory *memory);
 };
 
-template <typename F> static bool find(void *library, const char *name, F *function) {
-    void *symbol = dlsym(library, name);
-    memcpy(function, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static bool ask_nvml(const nvml &nvml, const char *bus_id, nvml_memory *memory) {
     void *device;
     if (nvml.init() != 0) { return false; }
@@ -76,10 +67,11 @@ static bool memory_by_nvml(int index, nvml_memory *memory) {
     if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) != cudaSuccess) { return false; }
     nvml.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (nvml.library == NULL) { return false; }
-    const bool answered =
-        find(nvml.library, "nvmlInit_v2", &nvml.init) && find(nvml.library, "nvmlShutdown", &nvml.shutdown) &&
-        find(nvml.library, "nvmlDeviceGetHandleByPciBusId_v2", &nvml.device_by_bus_id) &&
-        find(nvml.library, "nvmlDeviceGetMemoryInfo", &nvml.memory_info) && ask_nvml(nvml, bus_id, memory);
+    const bool answered = qr_find_symbol(nvml.library, "nvmlInit_v2", &nvml.init) &&
+                          qr_find_symbol(nvml.library, "nvmlShutdown", &nvml.shutdown) &&
+                          qr_find_symbol(nvml.library, "nvmlDeviceGetHandleByPciBusId_v2", &nvml.device_by_bus_id) &&
+                          qr_find_symbol(nvml.library, "nvmlDeviceGetMemoryInfo", &nvml.memory_info) &&
+                          ask_nvml(nvml, bus_id, memory);
     dlclose(nvml.library);
     return answered;
 }
@@ -94,8 +86,8 @@ void qr_device_memory_before_context(qr_device *device) {
 
 /* --- CUDA --- */
 
-/* Not for plans to give away: allocations, some twenty, are rounded up to pages of 2 MiB, graphs take memory of the
- * driver's, and cuBLASLt loads its kernels when they are first used. */
+/* Kept out of plans: allocations, some twenty, are rounded up to pages of 2 MiB, graphs take memory of the driver's,
+ * and cuBLASLt loads its kernels when they are first used. */
 static const int64_t RESERVE_BYTES = INT64_C(128) << 20;
 
 static qrun_status ask_cuda(const qr_device *device, int64_t *total_bytes, int64_t *free_bytes, qr_error *err) {

@@ -1,8 +1,10 @@
-/* The device as the device_*.cu files see it, which alone call CUDA's runtime. */
+/* The device as the sources of device/ see it, which alone call CUDA's runtime. */
 #ifndef QR_KERNELS_CUDA_DEVICE_STATE_CUH
 #define QR_KERNELS_CUDA_DEVICE_STATE_CUH
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <string.h>
 
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/cublaslt.h"
@@ -30,7 +32,7 @@ struct qr_device {
     int64_t total_before, free_before; /* memory before there was a context; −1: not known */
     int64_t context_bytes;             /* −1: not known */
     mutable qr_device_fault fault;
-    qr_cublaslt *products; /* device/cublaslt.h; NULL: none, or not sought yet */
+    qr_cublaslt *cublaslt; /* device/cublaslt.h; NULL: none, or not looked for yet */
     bool looked_for_cublaslt;
 };
 
@@ -42,7 +44,24 @@ qrun_status qr_device_check(const qr_device *device, cudaError_t result, const c
 qrun_status qr_device_transfers_open(qr_device *device, qr_error *err);
 void qr_device_transfers_close(qr_device *device);
 
-/* Makes the device the thread's current one: threads that load weights come without. Fails with the first fault. */
+/* Makes the device the thread's current one: threads that load weights have none. Fails with the first fault. */
 qrun_status qr_device_enter(const qr_device *device, qr_error *err);
+
+static inline qrun_status qr_device_make_event(const qr_device *device, cudaEvent_t *event, unsigned flags,
+                                               qr_error *err) {
+    return qr_device_check(device, cudaEventCreateWithFlags(event, flags), "creating an event", err);
+}
+
+static inline qrun_status qr_device_record_event(const qr_device *device, cudaEvent_t event, cudaStream_t stream,
+                                                 qr_error *err) {
+    return qr_device_check(device, cudaEventRecord(event, stream), "recording an event", err);
+}
+
+/* Looks up a function of a library that is opened at run time. */
+template <typename F> static inline bool qr_find_symbol(void *library, const char *name, F *function) {
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
 
 #endif

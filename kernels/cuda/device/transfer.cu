@@ -17,15 +17,13 @@ qrun_status qr_device_event_create(qr_device *device, qr_device_event **event, q
     if (made == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof *made); }
     /* A thread that waits sleeps: others have rows to read meanwhile. */
     const unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
-    qrun_status status = qr_device_enter(device, err);
-    if (status == QRUN_OK) {
-        status = qr_device_check(device, cudaEventCreateWithFlags(&made->event, flags), "creating an event", err);
-    }
-    if (status == QRUN_OK) {
-        *event = made;
-    } else {
-        qr_free(made);
-    }
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_enter(device, err));
+    QR_TRY(qr_device_make_event(device, &made->event, flags, err));
+    *event = made;
+    return QRUN_OK;
+out:
+    qr_free(made);
     return status;
 }
 
@@ -37,7 +35,7 @@ void qr_device_event_destroy(qr_device *device, qr_device_event *event) {
 
 qrun_status qr_device_event_record(qr_device *device, qr_device_event *event, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_device_enter(device, err));
-    return qr_device_check(device, cudaEventRecord(event->event, device->stream), "recording an event", err);
+    return qr_device_record_event(device, event->event, device->stream, err);
 }
 
 qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_error *err) {
@@ -52,16 +50,14 @@ qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *
                            "copying", err);
 }
 
-/* --- Beside the stream --- */
+/* --- In a second stream --- */
 
 qrun_status qr_device_transfers_open(qr_device *device, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_device_check(device, cudaStreamCreateWithFlags(&device->transfers, cudaStreamNonBlocking),
                                        "creating a stream", err));
-    QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming),
-                                       "creating an event", err));
+    QR_RETURN_IF_ERROR(qr_device_make_event(device, &device->issued, cudaEventDisableTiming, err));
     for (cudaEvent_t &event : device->arrived) {
-        QR_RETURN_IF_ERROR(qr_device_check(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                                           "creating an event", err));
+        QR_RETURN_IF_ERROR(qr_device_make_event(device, &event, cudaEventDisableTiming, err));
     }
     return QRUN_OK;
 }
@@ -76,24 +72,22 @@ void qr_device_transfers_close(qr_device *device) {
     cudaStreamDestroy(device->transfers);
 }
 
-/* An event holds back a stream at the place that it had when the stream was told to wait, so recording it anew for the
- * next transfer changes nothing for this one. */
+/* A stream waits for the position that an event had when it was told to wait, so recording the event again for the next
+ * transfer does not affect this one. */
 static qrun_status transfer(qr_device *device, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind,
                             uint64_t *ticket, qr_error *err) {
     const uint64_t number = device->n_transfers + 1;
     QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a transfer", err));
     QR_RETURN_IF_ERROR(qr_device_enter(device, err));
-    QR_RETURN_IF_ERROR(
-        qr_device_check(device, cudaEventRecord(device->issued, device->stream), "recording an event", err));
+    QR_RETURN_IF_ERROR(qr_device_record_event(device, device->issued, device->stream, err));
     QR_RETURN_IF_ERROR(
         qr_device_check(device, cudaStreamWaitEvent(device->transfers, device->issued, 0), "ordering a copy", err));
     if (n_bytes > 0) {
         QR_RETURN_IF_ERROR(
             qr_device_check(device, cudaMemcpyAsync(dst, src, n_bytes, kind, device->transfers), "copying", err));
     }
-    QR_RETURN_IF_ERROR(qr_device_check(device,
-                                       cudaEventRecord(device->arrived[number % QR_DEVICE_TICKETS], device->transfers),
-                                       "recording an event", err));
+    QR_RETURN_IF_ERROR(
+        qr_device_record_event(device, device->arrived[number % QR_DEVICE_TICKETS], device->transfers, err));
     device->n_transfers = number;
     *ticket = number;
     return QRUN_OK;
@@ -110,9 +104,9 @@ qrun_status qr_device_transfer_out(qr_device *device, void *host, const void *sr
 }
 
 qrun_status qr_device_transfer_wait(qr_device *device, uint64_t ticket, qr_error *err) {
-    qrun_status status = qr_device_refuse_recording(device, "a transfer", err);
-    if (status == QRUN_OK) { status = qr_device_enter(device, err); }
-    if (status != QRUN_OK || ticket == 0) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a transfer", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    if (ticket == 0) { return QRUN_OK; }
     return qr_device_check(device, cudaStreamWaitEvent(device->stream, device->arrived[ticket % QR_DEVICE_TICKETS], 0),
                            "ordering an op", err);
 }

@@ -1,20 +1,20 @@
-/* Copies that nobody waits for at once: in the stream, with events that tell when they are done, and beside it, in a
- * stream of their own. device/transfer.cu is CUDA's. In tests/simt/device_transfer.cc copies out of the stream arrive
- * at the wait, where it is checked too that nobody touched what copies in were still reading; transfers are done at the
- * wait, or at once, as a seed decides. */
+/* Asynchronous copies: in the stream, with events that tell when they are complete, and in a second stream.
+ * device/transfer.cu is CUDA's. In tests/simt/device_transfer.cc copies out of the stream arrive at the wait, which
+ * also checks that the sources of copies in did not change; transfers are done at the wait or at once, as a seed
+ * decides. */
 #ifndef QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 #define QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 
 #include "kernels/cuda/device/api.h"
 
-/* A place in the stream. */
+/* A position in the stream. */
 struct qr_device_event;
 
 qrun_status qr_device_event_create(qr_device *device, qr_device_event **event, qr_error *err);
 void qr_device_event_destroy(qr_device *device, qr_device_event *event); /* NULL is fine */
-/* Behind everything issued so far. */
+/* After everything issued so far. */
 qrun_status qr_device_event_record(qr_device *device, qr_device_event *event, qr_error *err);
-/* Until the stream has come there. */
+/* Until the stream has reached it. */
 qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_error *err);
 
 /* To HOST memory, in the stream's order: the bytes are there after a wait for an event recorded later, or a sync. */

@@ -29,16 +29,11 @@ __global__ void linear_f32_kernel(qr_linear_args a, matrix w) {
 
 static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
-    qr_linear_args part = args;
-    for (int64_t row = 0; row < args.n_rows; row += LINEAR_LAUNCH_ROWS) {
-        part.n_rows = qr_min(LINEAR_LAUNCH_ROWS, args.n_rows - row);
-        part.x = static_cast<const float *>(args.x) + row * args.x_stride;
-        part.y = args.y + row * args.y_stride;
+    return linear_by_launches(args, [&](const qr_linear_args &part) {
         dim3 grid = blocks_for(w.rows, WARPS);
         grid.y = static_cast<unsigned>(qr_ceil_div(part.n_rows, ROWS));
-        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w));
-    }
-    return QRUN_OK;
+        return QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w);
+    });
 }
 
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {

@@ -18,9 +18,7 @@ enum {
  * columns in whatever order, so a lane may bring any as long as it brings the same ones of both operands: lane t of a
  * group of four takes columns [16t, 16t + 16) of a chunk, four a product, and its codes are then 16 neighbours: 8 bytes
  * of NF4, 16 of INT8, 32 of BF16 and F16. */
-__device__ __forceinline__ int64_t linear_segment_chunks(int64_t n_chunks) {
-    return (n_chunks + LINEAR_SEGMENTS - 1) / LINEAR_SEGMENTS;
-}
+QR_DEVICE int64_t linear_segment_chunks(int64_t n_chunks) { return (n_chunks + LINEAR_SEGMENTS - 1) / LINEAR_SEGMENTS; }
 
 /* What a sum becomes on its way to column o of y: times the row's factor (INT8), plus the bias. */
 struct linear_output {
@@ -28,14 +26,13 @@ struct linear_output {
     bool scaled, biased;
 };
 
-__device__ __forceinline__ linear_output linear_output_of(const qr_linear_args &a, const matrix &w, int64_t o) {
+QR_DEVICE linear_output linear_output_of(const qr_linear_args &a, const matrix &w, int64_t o) {
     const bool scaled = w.format == QR_WEIGHT_INT8, biased = a.bias != NULL;
     return {scaled ? matrix_row_factor(w, o) : 1.0F, biased ? a.bias[o] : 0.0F, scaled, biased};
 }
 
 /* y[row, o]: the factor, the bias, and what was there, in this order. */
-__device__ __forceinline__ void store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o,
-                                             float sum) {
+QR_DEVICE void store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o, float sum) {
     float *y = &a.y[row * a.y_stride + o];
     float value = out.scaled ? sum * out.factor : sum;
     if (out.biased) { value += out.bias; }
@@ -45,8 +42,8 @@ __device__ __forceinline__ void store_linear(const qr_linear_args &a, const line
 /* The same of a lane's sums as mma's d has them (device.cuh): of outputs [output, output + 16) and rows [row, row + 8 ·
  * n_tiles), inside y. */
 template <int n_tiles>
-__device__ __forceinline__ void store_linear_tiles(const qr_linear_args &a, const matrix &w, int64_t output,
-                                                   int64_t row, const float (&sums)[n_tiles][4]) {
+QR_DEVICE void store_linear_tiles(const qr_linear_args &a, const matrix &w, int64_t output, int64_t row,
+                                  const float (&sums)[n_tiles][4]) {
 #pragma unroll
     for (int high = 0; high < 2; high++) {
         const int64_t o = output + lane_index() / 4 + high * 8;
@@ -58,6 +55,19 @@ __device__ __forceinline__ void store_linear_tiles(const qr_linear_args &a, cons
             if (r < a.n_rows) { store_linear(a, out, r, o, sums[i / 2][high * 2 + i % 2]); }
         }
     }
+}
+
+/* Calls launch(part) for so many rows of x at a time as one launch can have. */
+template <typename F> static qrun_status linear_by_launches(const qr_linear_args &args, const F &launch) {
+    qr_linear_args part = args;
+    const int64_t x_bytes = args.x_stride * static_cast<int64_t>(qr_dtype_bytes(args.x_dtype));
+    for (int64_t row = 0; row < args.n_rows; row += LINEAR_LAUNCH_ROWS) {
+        part.n_rows = qr_min(LINEAR_LAUNCH_ROWS, args.n_rows - row);
+        part.x = static_cast<const unsigned char *>(args.x) + row * x_bytes;
+        part.y = args.y + row * args.y_stride;
+        QR_RETURN_IF_ERROR(launch(part));
+    }
+    return QRUN_OK;
 }
 
 /* Whether all of x lies in whole chunks at multiples of 16 bytes. */

@@ -1,11 +1,11 @@
-/* linear and linear_backward by the vendor's library (device/cublaslt.h), where the caller leaves the order of sums
- * open: rows of the weights are dequantised into a panel of 16-bit numbers, as many as have room, and multiplied from
- * there. Weights of the type of x are multiplied where they lie.
+/* linear and linear_backward by cuBLASLt (device/cublaslt.h), where the caller leaves the order of sums open: rows of
+ * the weights are dequantised into a panel of 16-bit elements, as many as fit, and multiplied from there. Weights of
+ * the type of x are multiplied directly.
  *
- * The panel's size follows from the matrix and the GPU, and so does where the sum over outputs is cut on the way back:
- * the same sizes give the same bits. It is half of the last cache, where it stays between the kernel that writes it and
- * the product that reads it. Dequantisation is bound by memory: 2.5 bytes a weight of NF4, in which time an H100 at its
- * memory's datasheet rate issues 22 instructions a weight; it takes about eight. */
+ * The panel's size follows from the matrix and the GPU, and so does where the backward pass cuts the sum over outputs:
+ * the same sizes give the same bits. The panel is half of the last cache, where it stays between the kernel that writes
+ * it and the product that reads it. Dequantisation is bound by memory: 2.5 bytes a weight of NF4, in which time an H100
+ * at its memory's datasheet rate issues 22 instructions a weight; it takes about eight. */
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 #include "kernels/cuda/device/cublaslt.h"
@@ -44,7 +44,7 @@ __global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, 
                 pairs[j] = type::pack(matrix_code(w, first + at + 2 * j), matrix_code(w, first + at + 2 * j + 1));
             }
         }
-        *reinterpret_cast<uint4 *>(panel + at) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        *reinterpret_cast<uint4 *>(panel + at) = pack_words(pairs);
     }
 }
 
@@ -65,7 +65,7 @@ static bool lies_there(const qr_weight_desc &desc, qr_dtype dtype) {
     return desc.format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16);
 }
 
-/* Of the weights, in one panel. */
+/* Rows of the weights in one panel. */
 static int64_t panel_rows(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
     if (lies_there(desc, dtype)) { return desc.rows; }
     const int64_t steps = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * desc.cols) / ROWS_STEP, 1);
@@ -84,13 +84,13 @@ static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t 
            reinterpret_cast<uintptr_t>(y) % 16 == 0 && y_stride % 4 == 0;
 }
 
-/* The library's, then the panel. */
+/* cuBLASLt's workspace, then the panel. */
 static size_t workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
     const int64_t panel_bytes = lies_there(desc, dtype) ? 0 : panel_rows(cuda, desc, dtype) * desc.cols * 2;
     return QR_CUBLASLT_WORKSPACE_BYTES + QR_CUBLASLT_ALIGNMENT + static_cast<size_t>(panel_bytes);
 }
 
-/* A panel of rows [row, row + n_rows) of the weights, in `memory` or where they lie. */
+/* Rows [row, row + n_rows) of the weights: a dequantised panel in `memory`, or the weights themselves. */
 static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dtype, int64_t row, int64_t n_rows,
                             void *memory, qr_cublaslt_operand *panel, qr_error *err) {
     *panel = {memory, w.cols, false};
@@ -103,6 +103,24 @@ static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dty
                                   : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
 }
 
+/* Multiplies by one panel of the weights after the other: set_panel(product, o, n) says what changes with the panel of
+ * rows [o, o + n). */
+template <typename F>
+static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product,
+                                   void *workspace, const F &set_panel, qr_error *err) {
+    const matrix w = matrix_of(cuda, weight);
+    const int64_t most = panel_rows(cuda, weight.desc, product.dtype);
+    unsigned char *memory = qr_cublaslt_aligned(workspace);
+    for (int64_t o = 0; o < w.rows; o += most) {
+        const int64_t n = qr_min(most, w.rows - o);
+        QR_RETURN_IF_ERROR(
+            panel_of(cuda, w, product.dtype, o, n, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
+        set_panel(product, o, n);
+        QR_RETURN_IF_ERROR(qr_cublaslt_multiply(cuda.device, &product, memory, err));
+    }
+    return QRUN_OK;
+}
+
 size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     return args.any_order && takes(cuda, desc, args.x_dtype, args.n_rows) ? workspace_of(cuda, desc, args.x_dtype) : 0;
@@ -113,28 +131,19 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_args &a
 }
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
-    const matrix w = matrix_of(cuda, *args.weight);
-    const int64_t most = panel_rows(cuda, args.weight->desc, args.x_dtype);
-    unsigned char *memory = qr_cublaslt_workspace(workspace);
-    qrun_status status = QRUN_OK;
-    for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
-        const int64_t n = qr_min(most, w.rows - o);
-        qr_cublaslt_product product = {args.x_dtype,
-                                       args.n_rows,
-                                       n,
-                                       w.cols,
-                                       {args.x, args.x_stride, false},
-                                       {},
-                                       args.y + o,
-                                       args.y_stride,
-                                       args.bias != NULL ? args.bias + o : NULL,
-                                       args.accumulate};
-        QR_RETURN_IF_ERROR(
-            panel_of(cuda, w, args.x_dtype, o, n, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
-        product.b.transposed = true;
-        status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
-    }
-    return status;
+    qr_cublaslt_product product = {};
+    product.dtype = args.x_dtype;
+    product.m = args.n_rows, product.k = args.weight->desc.cols;
+    product.a = {.data = args.x, .stride = args.x_stride, .transposed = false};
+    product.c_stride = args.y_stride;
+    product.accumulate = args.accumulate;
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
+        panel.n = n;
+        panel.b.transposed = true;
+        panel.c = args.y + o;
+        panel.bias = args.bias != NULL ? args.bias + o : NULL;
+    };
+    return multiply_panels(cuda, *args.weight, product, workspace, set_panel, err);
 }
 
 size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
@@ -149,26 +158,14 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_backwar
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                              qr_error *err) {
-    const matrix w = matrix_of(cuda, *args.weight);
-    const int64_t most = panel_rows(cuda, args.weight->desc, args.dy_dtype);
-    const uint16_t *dy = static_cast<const uint16_t *>(args.dy);
-    unsigned char *memory = qr_cublaslt_workspace(workspace);
-    qrun_status status = QRUN_OK;
-    for (int64_t o = 0; o < w.rows && status == QRUN_OK; o += most) {
-        const int64_t k = qr_min(most, w.rows - o);
-        qr_cublaslt_product product = {args.dy_dtype,
-                                       args.n_rows,
-                                       w.cols,
-                                       k,
-                                       {dy + o, args.dy_stride, false},
-                                       {},
-                                       args.dx,
-                                       args.dx_stride,
-                                       NULL,
-                                       args.accumulate || o > 0};
-        QR_RETURN_IF_ERROR(
-            panel_of(cuda, w, args.dy_dtype, o, k, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
-        status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
-    }
-    return status;
+    qr_cublaslt_product product = {};
+    product.dtype = args.dy_dtype;
+    product.m = args.n_rows, product.n = args.weight->desc.cols;
+    product.c = args.dx, product.c_stride = args.dx_stride;
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
+        panel.k = n;
+        panel.a = {.data = static_cast<const uint16_t *>(args.dy) + o, .stride = args.dy_stride, .transposed = false};
+        panel.accumulate = args.accumulate || o > 0;
+    };
+    return multiply_panels(cuda, *args.weight, product, workspace, set_panel, err);
 }

@@ -18,9 +18,9 @@
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  *     of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by): hence the tiles of
- *     32 and 64 outputs, where there are enough of them for all multiprocessors.
- * Blocks stay and take tile after tile, so that the table is made once, and load for the next before they add up. The
- * kernel is launched early: its first loads run beside the short kernels that decode has between two linears. */
+ *     32 and 64 outputs, where there are enough of them for all multiprocessors. Blocks stay and take tile after tile,
+ *     so that the table is made once, and load for the next before they add up. The kernel is launched early: its first
+ *     loads overlap the short kernels that decode has between two linears. */
 #include "kernels/cuda/linear/linear.cuh"
 
 enum {
@@ -40,22 +40,23 @@ template <weights_path path, int m_tiles> struct mma_memory {
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
-/* Both weights of byte i of a word of codes: they lie at byte · 128 + lane_place, 8 · (lane mod 16). */
-static __device__ __forceinline__ float2 pair_of(const float2 *pairs, uint32_t lane_place, uint32_t codes, unsigned i) {
+/* Both weights of byte i of a word of codes: they are at byte · 128 + lane_offset, where lane_offset is 8 · (lane mod
+ * 16). */
+static QR_DEVICE float2 pair_of(const float2 *pairs, uint32_t lane_offset, uint32_t codes, unsigned i) {
     const uint32_t scaled = i == 0 ? codes << 7 : codes >> (8 * i - 7);
-    const uint32_t place = (scaled & 0x7F80U) | lane_place;
+    const uint32_t place = (scaled & 0x7F80U) | lane_offset;
     return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
 }
 
 /* Sixteen weights as eight packed pairs. */
 template <typename type, weights_path path>
-static __device__ __forceinline__ void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs,
-                                               uint32_t lane_place, uint32_t dst[LANE_COLS / 2]) {
+static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offset,
+                              uint32_t dst[LANE_COLS / 2]) {
     if (path == PATH_NF4) {
         const uint4 &both = codes.vectors[0];
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 2; i++) {
-            const float2 two = pair_of(pairs, lane_place, i < 4 ? both.x : both.y, i % 4);
+            const float2 two = pair_of(pairs, lane_offset, i < 4 ? both.x : both.y, i % 4);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
     } else {
@@ -64,15 +65,13 @@ static __device__ __forceinline__ void convert(const lane_codes<path> &codes, fl
     }
 }
 
-/* Columns [col, col + 16) of a row of x; of PATH_ANY, zeros behind the last one. */
+/* Columns [col, col + 16) of a row of x; of PATH_ANY, zeros after the last one. */
 template <weights_path path>
-static __device__ __forceinline__ void load_x(const uint16_t *row, int64_t col, int64_t n_cols,
-                                              uint32_t pairs[LANE_COLS / 2]) {
+static QR_DEVICE void load_x(const uint16_t *row, int64_t col, int64_t n_cols, uint32_t pairs[LANE_COLS / 2]) {
     if constexpr (path != PATH_ANY) {
         const uint4 *src = reinterpret_cast<const uint4 *>(row + col);
-        const uint4 first = src[0], second = src[1];
-        pairs[0] = first.x, pairs[1] = first.y, pairs[2] = first.z, pairs[3] = first.w;
-        pairs[4] = second.x, pairs[5] = second.y, pairs[6] = second.z, pairs[7] = second.w;
+        unpack_words(pairs, src[0]);
+        unpack_words(pairs + 4, src[1]);
     } else {
 #pragma unroll
         for (int i = 0; i < LANE_COLS / 2; i++) {
@@ -94,8 +93,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     const qr_linear_args &a;
     const matrix &w;
     mma_memory<path, m_tiles> &shared;
-    const int begin, end;      /* chunks */
-    const uint32_t lane_place; /* in a table of pairs */
+    const int begin, end;       /* chunks */
+    const uint32_t lane_offset; /* in a table of pairs */
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
      * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
     uint32_t at[m_tiles][2];
@@ -109,8 +108,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
                            int first_chunk, int end_chunk)
         : a(args), w(weight), shared(memory), begin(first_chunk), end(end_chunk),
           /* By a shuffle, so that the compiler does not compute it at each of its uses. */
-          lane_place(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {
-        /* Behind the last row the last one again: nobody stores what comes of it. */
+          lane_offset(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {
+        /* Rows past the last one repeat it; their results are not stored. */
 #pragma unroll
         for (int n = 0; n < n_tiles; n++) {
             const int64_t row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS + lane_index() / 4;
@@ -118,7 +117,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         }
     }
 
-    template <typename F> static __device__ __forceinline__ void for_each_row(F apply) {
+    template <typename F> static QR_DEVICE void for_each_row(F apply) {
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
 #pragma unroll
@@ -126,7 +125,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         }
     }
 
-    __device__ __forceinline__ void load_absmax(int group) {
+    QR_DEVICE void load_absmax(int group) {
         if (path != PATH_NF4 || group >= end) { return; }
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
@@ -135,7 +134,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         });
     }
 
-    __device__ __forceinline__ void load(int chunk, lane_codes<path> dst[m_tiles][2]) const {
+    QR_DEVICE void load(int chunk, lane_codes<path> dst[m_tiles][2]) const {
         if (path == PATH_ANY || chunk >= end) { return; }
         const unsigned char *mine = w.codes + lane_index() % 4 * (CHUNK_BYTES / 4);
         for_each_row([&](int m, int side) {
@@ -143,8 +142,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         });
     }
 
-    /* Sets off for a tile. Rows behind the last one are it again. */
-    __device__ __forceinline__ void start(unsigned tile) {
+    /* Sets off for a tile. Rows past the last one repeat it. */
+    QR_DEVICE void start(unsigned tile) {
         for_each_row([&](int m, int side) {
             const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + side * (OUTPUTS / 2) + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
@@ -156,18 +155,17 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     }
 
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
-    __device__ __forceinline__ void weights_of(int m, int side, unsigned i, int64_t col,
-                                               uint32_t dst[LANE_COLS / 2]) const {
+    QR_DEVICE void weights_of(int m, int side, unsigned i, int64_t col, uint32_t dst[LANE_COLS / 2]) const {
         if (path == PATH_ANY) {
             load_any<type>(w, at[m][side], col, dst);
         } else {
             const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
-            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_place, dst);
+            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offset, dst);
         }
     }
 
     /* Chunk number i of a group. */
-    __device__ __forceinline__ void multiply(int chunk, unsigned i) {
+    QR_DEVICE void multiply(int chunk, unsigned i) {
         const int64_t col = int64_t{chunk} * CHUNK + lane_index() % 4 * LANE_COLS;
         uint32_t x[n_tiles][LANE_COLS / 2];
 #pragma unroll
@@ -187,9 +185,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         load(chunk + DEPTH, codes[i % DEPTH]);
     }
 
-    __device__ __forceinline__ void run() {
-#pragma unroll
-        for (int i = 0; i < m_tiles * n_tiles * 4; i++) { d[i / 4 / n_tiles][i / 4 % n_tiles][i % 4] = 0.0F; }
+    QR_DEVICE void run() {
+        for_each_sum<m_tiles * n_tiles>([&](int n, int i) { d[n / n_tiles][n % n_tiles][i] = 0.0F; });
         for (int group = begin; group < end; group += GROUP) {
             if (path == PATH_NF4) {
                 for_each_row(
@@ -204,7 +201,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     }
 
     /* This segment's sums of 8 rows: [m_tiles][8][16]. */
-    __device__ __forceinline__ void put_sums(int n) const {
+    QR_DEVICE void put_sums(int n) const {
         const unsigned group = lane_index() / 4, quad = lane_index() % 4;
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
@@ -214,7 +211,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     }
 
     /* The sums of all segments, added in order. */
-    __device__ __forceinline__ void store(unsigned tile, int n) const {
+    QR_DEVICE void store(unsigned tile, int n) const {
         const int64_t first_row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS;
         for (unsigned i = threadIdx.x; i < m_tiles * OUTPUTS * TILE_ROWS; i += THREADS) {
             const unsigned m = i / OUTPUTS % m_tiles, row = i / OUTPUTS / m_tiles;
@@ -229,7 +226,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
 };
 
 /* The table of pairs and the map, in shared memory; the block must meet before they are read. */
-static __device__ __forceinline__ void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
+static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
     for (unsigned i = threadIdx.x; i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
     /* A thread has one byte in 16 for its own: 16 of them, with the same low half. */
     const unsigned copy = threadIdx.x % PAIR_COPIES;
@@ -255,7 +252,8 @@ __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::A
     segment_sum<type, path, m_tiles, n_tiles> segment(a, w, *shared, begin,
                                                       begin + per_segment < n_chunks ? begin + per_segment : n_chunks);
     const unsigned n = static_cast<unsigned>((w.rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
-    /* Beside the end of what makes x: weights are on their way and the table is filled when it comes. */
+    /* This overlaps the end of the kernel that writes x: weights are being loaded and the table is filled when x is
+     * there. */
     segment.start(blockIdx.x);
     admit_next();
     if (path == PATH_NF4) {
@@ -308,8 +306,8 @@ static qrun_status launch_tiles(qr_cuda_backend &cuda, const qr_linear_args &arg
     return two ? launch<type, path, MORE, 4>(cuda, args, w, err) : launch<type, path, 1, 4>(cuda, args, w, err);
 }
 
-/* A lane has one absmax for the chunk of its quad: blocks of 32 go element by element, as an x does that lies anyhow.
- */
+/* A lane has one absmax for the chunk of its quad: blocks of 32 go element by element, as does an x that is not
+ * aligned. */
 static weights_path mma_path_of(const qr_linear_args &args, const matrix &w) {
     const weights_path path = path_of(w, args.x_dtype);
     return !linear_x_is_whole(args) || (path == PATH_NF4 && w.block_shift < 6) ? PATH_ANY : path;
@@ -317,24 +315,13 @@ static weights_path mma_path_of(const qr_linear_args &args, const matrix &w) {
 
 template <typename type>
 static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
-    switch (mma_path_of(args, w)) {
-        case PATH_NF4: return launch_tiles<type, PATH_NF4>(cuda, args, w, err);
-        case PATH_INT8: return launch_tiles<type, PATH_INT8>(cuda, args, w, err);
-        case PATH_16: return launch_tiles<type, PATH_16>(cuda, args, w, err);
-        default: return launch_tiles<type, PATH_ANY>(cuda, args, w, err);
-    }
+    const weights_path path = mma_path_of(args, w);
+    return path == PATH_ANY ? launch_tiles<type, PATH_ANY>(cuda, args, w, err)
+                            : QR_BY_PATH(path, launch_tiles, type, cuda, args, w, err);
 }
 
 qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
-    qr_linear_args part = args;
-    for (int64_t row = 0; row < args.n_rows; row += LINEAR_LAUNCH_ROWS) {
-        part.n_rows = qr_min(LINEAR_LAUNCH_ROWS, args.n_rows - row);
-        part.x = static_cast<const uint16_t *>(args.x) + row * args.x_stride;
-        part.y = args.y + row * args.y_stride;
-        const qrun_status status = args.x_dtype == QR_DTYPE_F16 ? launch_path<of_f16>(cuda, part, w, err)
-                                                                : launch_path<of_bf16>(cuda, part, w, err);
-        if (status != QRUN_OK) { return status; }
-    }
-    return QRUN_OK;
+    return linear_by_launches(
+        args, [&](const qr_linear_args &part) { return QR_BY_TYPE(part.x_dtype, launch_path, cuda, part, w, err); });
 }

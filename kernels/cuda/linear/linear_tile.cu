@@ -1,9 +1,9 @@
 /* linear with x in BF16 or F16 for many rows: a block computes a tile of outputs × rows, 64 columns at a time, with x
- * and the weights in shared memory as 16-bit numbers. The sums are those of linear_mma.cu to the bit: the same products
+ * and the weights in shared memory as 16-bit values. The sums are those of linear_mma.cu to the bit: the same products
  * in the same order, the same eight segments of columns, their sums added in order.
  *
- * A row of a stage is 128 bytes, eight pieces of 16; piece p of row r lies at place p ^ (r mod 8). In a row of x
- * pieces are as they come, and lane t of four reads its 16 columns as pieces 2t and 2t + 1. A row of the weights is
+ * A row of a stage is 128 bytes, eight pieces of 16; piece p of row r is stored at position p ^ (r mod 8). In a row of
+ * x pieces are as they come, and lane t of four reads its 16 columns as pieces 2t and 2t + 1. A row of the weights is
  * transposed: piece q holds the q-th pair of each lane's columns, so that load_matrices gives a lane the four registers
  * that a product wants (gathered from 16 columns of two rows they would cost as many moves as there are products). The
  * lanes that read or write together meet 32 banks each in all of these.
@@ -41,13 +41,13 @@ template <class shape> struct tile_memory {
     float map[256]; /* the signed dynamic map, of NF4_DQ */
 };
 
-static __device__ __forceinline__ unsigned place_of(unsigned row, unsigned piece) {
+static QR_DEVICE unsigned place_of(unsigned row, unsigned piece) {
     return (row * PIECES + (piece ^ (row % PIECES))) * PIECE_COLS;
 }
 
-/* Starts copies of rows [first, first + shape::ROWS) of x, columns [col, col + 64); zeros behind the last row. */
+/* Starts copies of rows [first, first + shape::ROWS) of x, columns [col, col + 64); zeros after the last row. */
 template <class shape>
-static __device__ __forceinline__ void copy_x(uint16_t *stage, const qr_linear_args &a, int64_t first, int64_t col) {
+static QR_DEVICE void copy_x(uint16_t *stage, const qr_linear_args &a, int64_t first, int64_t col) {
     const uint16_t *x = static_cast<const uint16_t *>(a.x);
 #pragma unroll
     for (unsigned i = 0; i < shape::ROWS * PIECES / shape::THREADS; i++) {
@@ -74,37 +74,29 @@ template <typename type, weights_path path, class shape> struct tile {
         for_each_result([this](int m, int n, int i) { d[m][n][i] = 0.0F, total[m][n][i] = -0.0F; });
     }
 
-    template <typename F> static __device__ __forceinline__ void for_each_result(F apply) {
-#pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-#pragma unroll
-            for (int n = 0; n < shape::N_TILES; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) { apply(m, n, i); }
-            }
-        }
+    template <typename F> static QR_DEVICE void for_each_result(const F &apply) {
+        for_each_sum<M_TILES * shape::N_TILES>([&](int n, int i) { apply(n / shape::N_TILES, n % shape::N_TILES, i); });
     }
 
-    __device__ __forceinline__ void end_segment() {
+    QR_DEVICE void end_segment() {
         for_each_result([this](int m, int n, int i) { total[m][n][i] += d[m][n][i], d[m][n][i] = 0.0F; });
     }
 
     /* Starts the copies of a chunk; of none, an empty group of them. */
-    __device__ __forceinline__ void copy(int chunk, int n_chunks) const {
+    QR_DEVICE void copy(int chunk, int n_chunks) const {
         if (chunk < n_chunks) { copy_x<shape>(shared.x[chunk % X_STAGES], a, first_row, int64_t{chunk} * CHUNK); }
         copy_async_commit();
     }
 
     /* Two threads for a row of the weights. */
-    __device__ __forceinline__ void load(int chunk, int n_chunks) {
+    QR_DEVICE void load(int chunk, int n_chunks) {
         if (chunk >= n_chunks) { return; }
         const int64_t col = int64_t{chunk} * CHUNK + threadIdx.x % 2 * RUN_COLS;
         load_run<path>(w, first_output + static_cast<int>(threadIdx.x / 2), col, run);
     }
 
     /* Half of a run to shared memory: pairs [4 · part, 4 · part + 4) of its two lanes' columns, side by side. */
-    __device__ __forceinline__ void dequantize(int chunk, const run_codes<path> &codes, const nf4_products &products,
-                                               int part) const {
+    QR_DEVICE void dequantize(int chunk, const run_codes<path> &codes, const nf4_products &products, int part) const {
         const uint4 one = run_piece<type, path>(codes, products, part);
         const uint4 two = run_piece<type, path>(codes, products, part + 2);
         const uint2 pairs[4] = {{one.x, two.x}, {one.y, two.y}, {one.z, two.z}, {one.w, two.w}};
@@ -115,20 +107,20 @@ template <typename type, weights_path path, class shape> struct tile {
         }
     }
 
-    __device__ __forceinline__ nf4_products products_of(const run_codes<path> &codes, const nf4_book &book) const {
+    QR_DEVICE nf4_products products_of(const run_codes<path> &codes, const nf4_book &book) const {
         if (path != PATH_NF4) { return nf4_products(); }
         return nf4_products_of<type>(book, matrix_absmax_of(w, codes.absmax, shared.map));
     }
 
-    /* The weights of a chunk, and the load of the one behind it. */
-    __device__ __forceinline__ void prepare(int chunk, int n_chunks, const nf4_book &book) {
+    /* The weights of a chunk, and the load of the next one. */
+    QR_DEVICE void prepare(int chunk, int n_chunks, const nf4_book &book) {
         const nf4_products products = products_of(run, book);
         for (int part = 0; part < 2; part++) { dequantize(chunk, run, products, part); }
         load(chunk + 1, n_chunks);
     }
 
     /* Products 2 · part and 2 · part + 1 of a chunk. */
-    __device__ __forceinline__ void multiply(int chunk, unsigned part) {
+    QR_DEVICE void multiply(int chunk, unsigned part) {
         const uint16_t *x = shared.x[chunk % X_STAGES], *weights = shared.w[chunk % W_STAGES];
         const unsigned lane = lane_index(), output = warp_index() / shape::ROW_WARPS * 32 + lane % 16;
         const unsigned row = warp_index() % shape::ROW_WARPS * shape::N_TILES * 8 + lane / 4;
@@ -156,7 +148,7 @@ template <typename type, weights_path path, class shape> struct tile {
 
     /* A chunk's products, and the weights of the next one: NF4's, which take as many instructions as all else, between
      * the products; the others', of which a run is many registers, before them. */
-    __device__ __forceinline__ void step(int chunk, int n_chunks, const nf4_book &book) {
+    QR_DEVICE void step(int chunk, int n_chunks, const nf4_book &book) {
         const bool more = chunk + 1 < n_chunks;
         if (path != PATH_NF4) {
             if (more) { prepare(chunk + 1, n_chunks, book); }
@@ -173,7 +165,7 @@ template <typename type, weights_path path, class shape> struct tile {
         multiply(chunk, 1);
     }
 
-    __device__ __forceinline__ void store() const {
+    QR_DEVICE void store() const {
         const int64_t output = first_output + warp_index() / shape::ROW_WARPS * 32;
         const int64_t row = first_row + warp_index() % shape::ROW_WARPS * shape::N_TILES * 8;
 #pragma unroll
@@ -226,13 +218,8 @@ static qrun_status launch_shape(qr_cuda_backend &cuda, const qr_linear_args &arg
 }
 
 template <typename type>
-static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, weights_path path,
-                               qr_error *err) {
-    switch (path) {
-        case PATH_NF4: return launch_shape<type, PATH_NF4>(cuda, args, w, err);
-        case PATH_INT8: return launch_shape<type, PATH_INT8>(cuda, args, w, err);
-        default: return launch_shape<type, PATH_16>(cuda, args, w, err);
-    }
+static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+    return QR_BY_PATH(path_of(w, args.x_dtype), launch_shape, type, cuda, args, w, err);
 }
 
 bool qr_cuda_linear_tile_takes(const qr_linear_args &args, const matrix &w) {
@@ -240,8 +227,5 @@ bool qr_cuda_linear_tile_takes(const qr_linear_args &args, const matrix &w) {
 }
 
 qrun_status qr_cuda_linear_tile(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
-    const matrix w = matrix_of(cuda, *args.weight);
-    const weights_path path = path_of(w, args.x_dtype);
-    return args.x_dtype == QR_DTYPE_F16 ? launch_path<of_f16>(cuda, args, w, path, err)
-                                        : launch_path<of_bf16>(cuda, args, w, path, err);
+    return QR_BY_TYPE(args.x_dtype, launch_path, cuda, args, matrix_of(cuda, *args.weight), err);
 }

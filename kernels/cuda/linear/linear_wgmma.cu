@@ -2,17 +2,16 @@
  * (wgmma.cuh), the same products of the same columns in the same order. A block computes 128 outputs × 128 rows, its
  * two warpgroups 64 outputs each. Weights go from their codes to the registers of a product, x through shared memory.
  *
- * Lane t of four has columns [16t, 16t + 16) of a chunk of the weights, four a product (linear.cuh), in places 2t,
- * 2t + 1, 2t + 8 and 2t + 9 of its 16. So pair 8t + 2 · step + h of a row of x lies at place 8 · step + 4h + t in
- * shared memory (then swizzled): lane t of four brings 8t + 4q to 8t + 4q + 3, one load of 16 bytes, and stores them
+ * Lane t of four has columns [16t, 16t + 16) of a chunk of the weights, four a product (linear.cuh), at positions 2t,
+ * 2t + 1, 2t + 8 and 2t + 9 of its 16. So pair 8t + 2 · step + h of a row of x is stored at position 8 · step + 4h + t
+ * in shared memory (then swizzled): lane t of four brings 8t + 4q to 8t + 4q + 3, one load of 16 bytes, and stores them
  * one by one. The eight lanes of a row read 128 bytes in one piece, and the 32 that store together meet 32 banks: as
- * many cycles of shared memory as copies of x as it lies would take, for 20 instructions a thread and chunk in place
- * of 4. A pass that brings x into this order beforehand would read and write all of it once more, in a workspace of its
- * size: for 4,096 rows and outputs of 14,336 columns a seventh of what the product takes at the datasheet rates of an
- * H100.
+ * many cycles of shared memory as plain copies of x would take, for 20 instructions a thread and chunk in place of 4. A
+ * pass that puts x in this order beforehand would read and write all of it once more, in a workspace of its size: for
+ * 4,096 rows and outputs of 14,336 columns a seventh of what the product takes at the datasheet rates of an H100.
  *
- * While the products of a chunk run, the next chunk's weights are dequantised, its x is stored, and x and codes of
- * those behind it are loaded; the products of the next chunk are issued before these have ended. What bounds a chunk,
+ * While the products of a chunk run, the next chunk's weights are dequantised, its x is stored, and x and codes of the
+ * chunks after it are loaded; the products of the next chunk are issued before these have ended. What bounds a chunk,
  * in cycles of an SM of an H100: the tensor cores' datasheet rate for the 2^20 multiply-adds is 512. Products read x
  * twice from shared memory, 256, which takes it in at 128, and NF4's tables by 14 shuffles a warp, 112: 496. A
  * scheduler issues for two warps; sm_90a's code has some 230 instructions for NF4, 180 for INT8, 140 for weights of 16
@@ -40,13 +39,13 @@ struct wgmma_memory {
 
 #if QR_HAS_WGMMA
 
-static __device__ __forceinline__ void multiply(of_bf16, float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4],
-                                                const wgmma_tiles &b, unsigned tile, unsigned step) {
+static QR_DEVICE void multiply(of_bf16, float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b,
+                               unsigned tile, unsigned step) {
     wgmma_bf16(d, a, b, tile, step);
 }
 
-static __device__ __forceinline__ void multiply(of_f16, float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4],
-                                                const wgmma_tiles &b, unsigned tile, unsigned step) {
+static QR_DEVICE void multiply(of_f16, float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b,
+                               unsigned tile, unsigned step) {
     wgmma_f16(d, a, b, tile, step);
 }
 
@@ -63,9 +62,9 @@ template <typename type, weights_path path> struct wgmma_tile {
     uint32_t x_at[X_LOADS];                           /* of this thread's pieces of x in chunk 0, */
     uint32_t codes_at[2];             /* and of this lane's codes of its two rows of the weights, in chunk 0 */
     uint32_t at[2];                   /* chunks of the flattened matrix before these rows */
-    uint32_t x_place;                 /* where in a stage the first pair of a piece lies */
+    uint32_t x_place;                 /* where in a stage the first pair of a piece is stored */
     uint4 x_pieces[X_LOADS];          /* of the chunk after the one that arrives in shared memory next */
-    lane_codes<path> codes[DEPTH][2]; /* of the next chunk to dequantise and those behind it */
+    lane_codes<path> codes[DEPTH][2]; /* of the next chunk to dequantise and those after it */
     absmax_parts ahead[2];            /* of the next ABSMAX_CHUNKS, */
     float absmax[2];                  /* and of these, in it of the chunk with this lane's number */
     float codebook[4];                /* this lane's quarter */
@@ -73,8 +72,7 @@ template <typename type, weights_path path> struct wgmma_tile {
     uint32_t left[2][CHUNK_STEPS][4]; /* weights of the chunk that is multiplied, and of the next one */
     float d[WGMMA_TILES][4], total[WGMMA_TILES][4];
 
-    __device__ __forceinline__ wgmma_tile(const qr_linear_args &args, const matrix &weight, wgmma_memory &memory,
-                                          const nf4_book &book)
+    QR_DEVICE wgmma_tile(const qr_linear_args &args, const matrix &weight, wgmma_memory &memory, const nf4_book &book)
         : a(args), w(weight), shared(memory), tiles(wgmma_tiles_at(memory.x)),
           n_chunks(static_cast<uint32_t>(weight.cols / CHUNK)), first_output(static_cast<int>(blockIdx.y * OUTPUTS)),
           first_row(static_cast<int64_t>(blockIdx.x) * ROWS),
@@ -91,15 +89,11 @@ template <typename type, weights_path path> struct wgmma_tile {
                           : quad == 2 ? book.value[8 + i]
                                       : book.value[12 + i];
         }
-#pragma unroll
-        for (int n = 0; n < WGMMA_TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { d[n][i] = 0.0F, total[n][i] = -0.0F; } /* see linear_tile.cu */
-        }
+        for_each_sum<WGMMA_TILES>([&](int n, int i) { d[n][i] = 0.0F, total[n][i] = -0.0F; }); /* see linear_tile.cu */
     }
 
-    /* Behind the last row the last one again, of x and of the weights: nobody stores what comes of it. */
-    __device__ __forceinline__ void place_x() {
+    /* Rows past the last one repeat it, of x and of the weights; their results are not stored. */
+    QR_DEVICE void place_x() {
         const unsigned row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES, lane = piece / 2;
         x_place = row * (CHUNK * 2) + (piece % 2 * 4 ^ row % PIECES) * 16 + lane * 4;
         const int64_t last = a.n_rows - 1 - first_row;
@@ -110,7 +104,7 @@ template <typename type, weights_path path> struct wgmma_tile {
         }
     }
 
-    __device__ __forceinline__ void place_weights(unsigned quad) {
+    QR_DEVICE void place_weights(unsigned quad) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t o = first_output + warp_index() * 16 + lane_index() / 4 + half * 8;
@@ -123,7 +117,7 @@ template <typename type, weights_path path> struct wgmma_tile {
 
     /* --- x: from global memory to registers, a chunk later to shared memory, in the columns' order --- */
 
-    __device__ __forceinline__ void load_x(uint32_t chunk) {
+    QR_DEVICE void load_x(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
 #pragma unroll
         for (int i = 0; i < X_LOADS; i++) {
@@ -131,7 +125,7 @@ template <typename type, weights_path path> struct wgmma_tile {
         }
     }
 
-    __device__ __forceinline__ void store_x(uint32_t chunk) {
+    QR_DEVICE void store_x(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
         unsigned char *stage = reinterpret_cast<unsigned char *>(shared.x[chunk % X_STAGES]);
 #pragma unroll
@@ -150,7 +144,7 @@ template <typename type, weights_path path> struct wgmma_tile {
 
     /* --- Weights: codes to registers, and to the operands of products --- */
 
-    template <int side> __device__ __forceinline__ void load_weights(uint32_t chunk) {
+    template <int side> QR_DEVICE void load_weights(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -160,7 +154,7 @@ template <typename type, weights_path path> struct wgmma_tile {
     }
 
     /* Of ABSMAX_CHUNKS chunks from this one on. */
-    __device__ __forceinline__ void load_absmax(uint32_t chunk) {
+    QR_DEVICE void load_absmax(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
         const uint32_t mine = chunk + lane_index() % 4, last = n_chunks - 1;
 #pragma unroll
@@ -170,7 +164,7 @@ template <typename type, weights_path path> struct wgmma_tile {
     }
 
     /* The sixteen weights of a block, of which each lane of a quad makes four: word i of a lane is that of lane ^ i. */
-    __device__ __forceinline__ nf4_products products_of(float scale) const {
+    QR_DEVICE nf4_products products_of(float scale) const {
         const uint32_t first = type::pack(codebook[0] * scale, codebook[1] * scale);
         const uint32_t second = type::pack(codebook[2] * scale, codebook[3] * scale);
         nf4_products products;
@@ -185,15 +179,15 @@ template <typename type, weights_path path> struct wgmma_tile {
         return products;
     }
 
-    __device__ __forceinline__ void next_absmax(uint32_t chunk) {
+    QR_DEVICE void next_absmax(uint32_t chunk) {
         if (chunk % ABSMAX_CHUNKS != 0) { return; }
 #pragma unroll
         for (int half = 0; half < 2; half++) { absmax[half] = matrix_absmax_of(w, ahead[half], shared.map); }
         load_absmax(chunk + ABSMAX_CHUNKS);
     }
 
-    /* A chunk's weights to operands, and the load of those DEPTH chunks behind it in their place. */
-    template <int side> __device__ __forceinline__ void dequantize(uint32_t chunk) {
+    /* A chunk's weights to operands, and the load of those DEPTH chunks later into the same registers. */
+    template <int side> QR_DEVICE void dequantize(uint32_t chunk) {
         if (chunk >= n_chunks) { return; }
         if (path == PATH_NF4) { next_absmax(chunk); }
 #pragma unroll
@@ -221,7 +215,7 @@ template <typename type, weights_path path> struct wgmma_tile {
 
     /* --- Products --- */
 
-    __device__ __forceinline__ void start() {
+    QR_DEVICE void start() {
         if (path == PATH_NF4) { load_absmax(0); }
         load_weights<0>(0);
         if (DEPTH > 1) { load_weights<1>(1); }
@@ -232,8 +226,8 @@ template <typename type, weights_path path> struct wgmma_tile {
         dequantize<0>(0);
     }
 
-    /* The products of a chunk, and beside them the weights of the next one and x of the next two. */
-    template <int side> __device__ __forceinline__ void step(uint32_t chunk) {
+    /* Issues the products of a chunk, and prepares the weights of the next one and x of the next two meanwhile. */
+    template <int side> QR_DEVICE void step(uint32_t chunk) {
         __syncthreads(); /* the chunk is here, and no product before the last chunk's is under way */
         wgmma_begin();
 #pragma unroll
@@ -246,17 +240,13 @@ template <typename type, weights_path path> struct wgmma_tile {
         dequantize<1 - side>(chunk + 1);
     }
 
-    __device__ __forceinline__ void end_segment() {
+    QR_DEVICE void end_segment() {
         wgmma_wait<0>();
-#pragma unroll
-        for (int n = 0; n < WGMMA_TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { total[n][i] += d[n][i], d[n][i] = 0.0F; }
-        }
+        for_each_sum<WGMMA_TILES>([&](int n, int i) { total[n][i] += d[n][i], d[n][i] = 0.0F; });
     }
 
-    /* Behind an odd number of chunks: what is next is on side 1 and belongs on side 0. */
-    __device__ __forceinline__ void turn() {
+    /* After an odd number of chunks the next one is on side 1 and belongs on side 0. */
+    QR_DEVICE void turn() {
 #pragma unroll
         for (int i = 0; i < CHUNK_STEPS * 4; i++) { left[0][i / 4][i % 4] = left[1][i / 4][i % 4]; }
 #pragma unroll
@@ -266,7 +256,7 @@ template <typename type, weights_path path> struct wgmma_tile {
         }
     }
 
-    __device__ __forceinline__ void run() {
+    QR_DEVICE void run() {
         const uint32_t per_segment = static_cast<uint32_t>(linear_segment_chunks(n_chunks));
         uint32_t chunk = 0;
         for (uint32_t segment = 1; segment <= LINEAR_SEGMENTS; segment++) {
@@ -300,24 +290,17 @@ __global__ void __launch_bounds__(THREADS, 1) linear_wgmma_kernel(qr_linear_args
 #endif
 }
 
-template <typename type>
-static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, weights_path path,
-                               qr_error *err) {
+template <typename type, weights_path path>
+static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
     dim3 grid = blocks_for(args.n_rows, ROWS);
     grid.y = static_cast<unsigned>(qr_ceil_div(w.rows, OUTPUTS));
-    const size_t n_bytes = sizeof(wgmma_memory) + WGMMA_ALIGNMENT;
-    const nf4_book book = nf4_book_of();
-    switch (path) {
-        case PATH_NF4:
-            return QR_LAUNCH(cuda.device, err, (linear_wgmma_kernel<type, PATH_NF4>), grid, THREADS, n_bytes, args, w,
-                             book);
-        case PATH_INT8:
-            return QR_LAUNCH(cuda.device, err, (linear_wgmma_kernel<type, PATH_INT8>), grid, THREADS, n_bytes, args, w,
-                             book);
-        default:
-            return QR_LAUNCH(cuda.device, err, (linear_wgmma_kernel<type, PATH_16>), grid, THREADS, n_bytes, args, w,
-                             book);
-    }
+    return QR_LAUNCH(cuda.device, err, (linear_wgmma_kernel<type, path>), grid, THREADS,
+                     sizeof(wgmma_memory) + WGMMA_ALIGNMENT, args, w, nf4_book_of());
+}
+
+template <typename type>
+static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+    return QR_BY_PATH(path_of(w, args.x_dtype), launch, type, cuda, args, w, err);
 }
 
 /* Where the tiles fill half of the GPU: what bounds small tiles (linear_tile.cu) takes three times as long. A lane has
@@ -331,8 +314,5 @@ bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_arg
 }
 
 qrun_status qr_cuda_linear_wgmma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
-    const matrix w = matrix_of(cuda, *args.weight);
-    const weights_path path = path_of(w, args.x_dtype);
-    return args.x_dtype == QR_DTYPE_F16 ? launch_path<of_f16>(cuda, args, w, path, err)
-                                        : launch_path<of_bf16>(cuda, args, w, path, err);
+    return QR_BY_TYPE(args.x_dtype, launch_path, cuda, args, matrix_of(cuda, *args.weight), err);
 }

@@ -1,6 +1,6 @@
 /* lora: t = A x by a warp four rows of x and a tile of ranks, then y += scale · B t by a thread a column of 16 rows.
- * Rows that share an adapter go together; others one by one, with the same bits. Where pairs are permitted
- * lora_cublaslt.cu has what is faster. */
+ * Rows that share an adapter go together; others one by one, with the same bits. Where the caller permits bf16x2
+ * splits, lora_cublaslt.cu is faster. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/linear/lora_rows.cuh"
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
@@ -8,7 +8,7 @@
 enum { DOWN_THREADS = 128, DOWN_WARPS = DOWN_THREADS / WARP_LANES, UP_THREADS = 256, FEW_ROWS = 64 };
 
 /* Whether rows [row, row + n) have one adapter. */
-static __device__ __forceinline__ bool one_adapter(const qr_lora_args &a, int64_t row, int n) {
+static QR_DEVICE bool one_adapter(const qr_lora_args &a, int64_t row, int n) {
     bool same = true;
     for (int i = 1; i < n; i++) { same = same && a.row_adapter[row + i] == a.row_adapter[row]; }
     return same;
@@ -21,8 +21,11 @@ static __device__ void put_down(const qr_lora_args &a, int64_t row, int n_rows, 
     if (a.row_adapter[row] < 0) { return; }
     const qr_lora_factor factor = a.factors[a.row_adapter[row]];
     if (first >= (factor.rank + LORA_RANKS - 1) / LORA_RANKS * LORA_RANKS) { return; }
-    const bool aligned = reinterpret_cast<uintptr_t>(factor.a) % sizeof(float4) == 0 && a.in % VEC4 == 0;
-    const lora_dots dots = {a.x, a.x_dtype, a.x_stride, a.in, factor.a, factor.rank, x_aligned, aligned};
+    const bool aligned = vec4_aligned(factor.a, a.in);
+    lora_dots dots = {};
+    dots.x = a.x, dots.x_dtype = a.x_dtype, dots.x_stride = a.x_stride, dots.k = a.in;
+    dots.factor = factor.a, dots.n = factor.rank;
+    dots.x_aligned = x_aligned, dots.factor_aligned = aligned;
     float sums[LORA_DOT_ROWS][n_ranks];
     lora_dots_of<n_ranks>(dots, row, n_rows, first, sums);
     lora_put_dots<n_ranks>(sums, 1.0F, factor.rank, row, n_rows, first, t, t_stride);
@@ -45,7 +48,7 @@ static __device__ void put_up(const qr_lora_args &a, const float *t, int64_t t_s
     if (a.row_adapter[row] < 0) { return; }
     const qr_lora_factor factor = a.factors[a.row_adapter[row]];
     if (factor.rank == 0) { return; }
-    const bool aligned = reinterpret_cast<uintptr_t>(factor.b) % sizeof(float4) == 0 && factor.rank % VEC4 == 0;
+    const bool aligned = vec4_aligned(factor.b, factor.rank);
     float sums[LORA_UP_ROWS];
     lora_up_of<false>(t + row * t_stride, t_stride, n, factor.b, factor.rank, a.out, o, aligned, sums);
 #pragma unroll
@@ -66,7 +69,7 @@ __global__ void lora_up_kernel(qr_lora_args a, const float *t, int64_t t_stride)
     for (int i = 0; i < n; i++) { put_up(a, t, t_stride, row + i, 1, o); }
 }
 
-/* The larger: which way it is depends on where the rows lie, too. */
+/* The larger of both: which kernels run depends on the rows' addresses too. */
 static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_args &args) {
     const size_t of_products = qr_cuda_cublaslt_workspace(cuda, args);
     const size_t of_rows = static_cast<size_t>(args.n_rows * lora_row_length(args.max_rank)) * sizeof(float);
@@ -86,9 +89,8 @@ static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, voi
     if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     float *t = static_cast<float *>(workspace);
     /* Few rows: fewer ranks a warp, so that there are more warps. */
-    const qrun_status status =
-        args.n_rows > FEW_ROWS ? launch_down<LORA_RANKS>(cuda, args, t, err) : launch_down<2>(cuda, args, t, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(args.n_rows > FEW_ROWS ? launch_down<LORA_RANKS>(cuda, args, t, err)
+                                              : launch_down<2>(cuda, args, t, err));
     const int64_t n_blocks = qr_ceil_div(args.out, UP_THREADS) * qr_ceil_div(args.n_rows, LORA_UP_ROWS);
     return QR_LAUNCH(cuda.device, err, lora_up_kernel, dim3(static_cast<unsigned>(n_blocks)), UP_THREADS, 0, args, t,
                      lora_row_length(args.max_rank));

@@ -1,14 +1,14 @@
-/* lora and lora_backward by the vendor's library (device/cublaslt.h), where the caller permits pairs: an F32 number as
- * the sum of two of BF16, x = high + low. x and dy are BF16 already.
+/* lora and lora_backward by cuBLASLt (device/cublaslt.h), where the caller permits bf16x2 splits: an F32 value as the
+ * sum of two of BF16, x = high + low. x and dy are BF16 already.
  *
- * A product of such operands is one of the library's, with the parts side by side along the dimension that has room for
- * them, since an adapter's rank is short: [high | low] as further columns of the result, whose halves are then added,
- * or [high | low | high] against [high | high | low] as further terms of the sum, which leaves low · low out. So a
- * factor lies thrice, high, high, low, of which the last two are its columns side by side; rows lie as high, low, high,
- * of which the first two are.
+ * A product of such operands is one product of the library, with the parts next to each other along the dimension that
+ * has room for them, since an adapter's rank is short. Either [high | low] are further columns of the result, whose
+ * halves are then added; or [high | low | high] against [high | high | low] are further terms of the sum, which leaves
+ * low · low out. So a factor is stored three times, as high, high, low, of which the last two are its columns; rows are
+ * stored as high, low, high, of which the first two are.
  *
- * `length` is the rank rounded up to 8, so that every part begins at 16 bytes; zeros lie behind the rank. The scale is
- * in B. */
+ * `length` is the rank rounded up to 8, so that every part begins at 16 bytes; zeros follow the rank. The scale is in
+ * B. */
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 #include "kernels/cuda/device/bf16x2_tiles.cuh"
@@ -17,8 +17,8 @@
 
 enum {
     THREADS = 256,
-    EIGHT = 8,  /* 16 bytes of 16-bit numbers */
-    COPIES = 3, /* of a factor, or of a row's numbers: two high, one low */
+    EIGHT = 8,  /* 16 bytes of 16-bit elements */
+    COPIES = 3, /* of a factor or of a row: two high parts, one low */
     PARTS = 2,  /* high and low */
 };
 
@@ -31,7 +31,7 @@ struct lora_adapter {
     qr_lora_factor known;
 };
 
-static __device__ __forceinline__ qr_lora_factor adapter_of(const lora_adapter &adapter) {
+static QR_DEVICE qr_lora_factor adapter_of(const lora_adapter &adapter) {
     if (adapter.factors == NULL) { return adapter.known; }
     const int32_t index = adapter.row_adapter[0];
     qr_lora_factor none = {};
@@ -44,43 +44,28 @@ struct lora_factors {
     uint16_t *b; /* [out, 3 · length]: high, high, low of scale · B */
 };
 
-/* Eight numbers as pairs, the high ones in two places. */
-static __device__ __forceinline__ void put_split(const float v[EIGHT], uint16_t *high, uint16_t *high_too,
-                                                 uint16_t *low) {
-    uint32_t highs[EIGHT / 2], lows[EIGHT / 2];
-#pragma unroll
-    for (int i = 0; i < EIGHT / 2; i++) { split_bf16x2(v[2 * i], v[2 * i + 1], highs[i], lows[i]); }
-    const uint4 eight = make_uint4(highs[0], highs[1], highs[2], highs[3]);
-    *reinterpret_cast<uint4 *>(high) = eight;
-    *reinterpret_cast<uint4 *>(high_too) = eight;
-    *reinterpret_cast<uint4 *>(low) = make_uint4(lows[0], lows[1], lows[2], lows[3]);
+/* Eight values as bf16x2 splits, the high parts twice. */
+static QR_DEVICE void put_split(const float v[EIGHT], uint16_t *high, uint16_t *high_too, uint16_t *low) {
+    uint4 highs, lows;
+    split_vec8(v, highs, lows);
+    *reinterpret_cast<uint4 *>(high) = *reinterpret_cast<uint4 *>(high_too) = highs;
+    *reinterpret_cast<uint4 *>(low) = lows;
 }
 
-static __device__ __forceinline__ bool begins_at_16(const float *row) {
-    return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
-}
-
-/* Elements [j, j + 8) of a row of n, zeros behind it. */
-static __device__ __forceinline__ void load_eight(float v[EIGHT], const float *row, int64_t j, int64_t n,
-                                                  bool aligned) {
-    load_vec4(v, row, j, n, aligned);
-    load_vec4(v + VEC4, row, j + VEC4, n, aligned);
-}
-
-/* A thread for eight numbers of A, along its rows, or of B, along the ranks. */
+/* A thread for eight elements of A, along its rows, or of B, along the ranks. */
 __global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
     const qr_lora_factor factor = adapter_of(adapter);
     const int64_t per_a = p.in / EIGHT, per_b = p.length / EIGHT, n_a = p.length * per_a, at = global_thread();
     float v[EIGHT] = {};
     if (at < n_a) {
         const int64_t r = at / per_a, c = at % per_a * EIGHT;
-        if (r < factor.rank) { load_eight(v, factor.a + r * p.in, c, p.in, begins_at_16(factor.a)); }
+        if (r < factor.rank) { load_vec8(v, factor.a + r * p.in, c, p.in, vec4_aligned(factor.a, 0)); }
         uint16_t *dst = p.a + r * p.in + c;
         put_split(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
     } else if (at - n_a < p.out * per_b) {
         const int64_t o = (at - n_a) / per_b, r = (at - n_a) % per_b * EIGHT;
         const float *row = factor.b + o * factor.rank;
-        if (r < factor.rank) { load_eight(v, row, r, factor.rank, begins_at_16(row)); }
+        if (r < factor.rank) { load_vec8(v, row, r, factor.rank, vec4_aligned(row, 0)); }
 #pragma unroll
         for (int i = 0; i < EIGHT; i++) { v[i] *= factor.scale; }
         uint16_t *dst = p.b + o * COPIES * p.length + r;
@@ -94,8 +79,8 @@ __global__ void lora_rows_kernel(const float *halves, int64_t n_rows, int64_t le
     if (row >= n_rows) { return; }
     const float *src = halves + row * PARTS * length + r;
     float v[EIGHT], second[EIGHT];
-    load_eight(v, src, 0, EIGHT, true);
-    load_eight(second, src + length, 0, EIGHT, true);
+    load_vec8(v, src, 0, EIGHT, true);
+    load_vec8(second, src + length, 0, EIGHT, true);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) { v[i] += second[i]; }
     uint16_t *dst = rows + row * COPIES * length + r;
@@ -122,7 +107,7 @@ __global__ void lora_gradients_kernel(lora_gradients g) {
     }
 }
 
-/* --- What both ways share --- */
+/* --- What both ops share --- */
 
 /* The workspace, taken piece by piece. Without a beginning, only counted. */
 struct lora_memory {
@@ -184,8 +169,10 @@ struct lora_result {
 /* c [m, n] = a [m, k] · b [k, n]. */
 static qrun_status multiply(qr_cuda_backend &cuda, int64_t m, int64_t n, int64_t k, const qr_cublaslt_operand &a,
                             const qr_cublaslt_operand &b, const lora_result &result, void *library, qr_error *err) {
-    const qr_cublaslt_product product = {QR_DTYPE_BF16,    m, n, k, a, b, result.c, result.stride, NULL,
-                                         result.accumulate};
+    qr_cublaslt_product product = {};
+    product.dtype = QR_DTYPE_BF16;
+    product.m = m, product.n = n, product.k = k, product.a = a, product.b = b;
+    product.c = result.c, product.c_stride = result.stride, product.accumulate = result.accumulate;
     return qr_cublaslt_multiply(cuda.device, &product, library, err);
 }
 
@@ -219,7 +206,7 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_lora_args &arg
 }
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
-    void *library = qr_cublaslt_workspace(workspace);
+    void *library = qr_cublaslt_aligned(workspace);
     lora_memory memory = memory_of(library);
     const lora_scratch scratch = lay_out(args, memory);
     const lora_factors &factors = scratch.factors;
@@ -239,9 +226,9 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_args &args, vo
 
 struct lora_backward_scratch {
     lora_factors factors;
-    float *halves;                /* of h and behind them of dh, [n_rows, 2 · length] each; then those below */
+    float *halves;                /* of h, then of dh, [n_rows, 2 · length] each; later reused for those below */
     float *da_halves, *db_halves; /* [2 · length, in], [out, 2 · length] */
-    uint16_t *h, *dh;             /* [n_rows, 3 · length] each, dh behind h */
+    uint16_t *h, *dh;             /* [n_rows, 3 · length] each, dh after h */
 };
 
 static lora_backward_scratch lay_out(const qr_lora_backward_args &args, lora_memory &memory) {
@@ -250,7 +237,7 @@ static lora_backward_scratch lay_out(const qr_lora_backward_args &args, lora_mem
     scratch.factors = take_factors(memory, args.in, args.out, args.rank);
     scratch.h = take<uint16_t>(memory, 2 * rows);
     scratch.dh = scratch.h != NULL ? scratch.h + rows : NULL;
-    lora_memory gradients = memory; /* in the same place: the halves of h and dh are done with by then */
+    lora_memory gradients = memory; /* in the same memory: the halves of h and dh are no longer needed by then */
     scratch.halves = take<float>(memory, 2 * args.n_rows * PARTS * length);
     scratch.da_halves = take<float>(gradients, PARTS * length * args.in);
     scratch.db_halves = take<float>(gradients, PARTS * length * args.out);
@@ -276,7 +263,10 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_lora_backward_
 static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
                             const lora_backward_scratch &scratch, void *library, qr_error *err) {
     const lora_factors &factors = scratch.factors;
-    const lora_adapter adapter = {NULL, NULL, {args.a, args.b, args.rank, args.scale, NULL}};
+    const lora_adapter adapter = {
+        .factors = NULL,
+        .row_adapter = NULL,
+        .known = {.a = args.a, .b = args.b, .rank = args.rank, .scale = args.scale, .ratio = NULL}};
     const int64_t n = args.n_rows, twice = PARTS * factors.length;
     const uint16_t *a_parts = factors.a + factors.length * args.in, *b_parts = factors.b + factors.length;
     QR_RETURN_IF_ERROR(put_factors(cuda, adapter, factors, err));
@@ -293,8 +283,11 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
 static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
                                  const lora_backward_scratch &scratch, void *library, qr_error *err) {
     const int64_t length = scratch.factors.length, twice = PARTS * length, thrice = COPIES * length;
-    const lora_gradients gradients = {scratch.da_halves, scratch.db_halves, args.da, args.db,   args.in,
-                                      args.out,          args.rank,         length,  args.scale};
+    lora_gradients gradients = {};
+    gradients.da_halves = scratch.da_halves, gradients.db_halves = scratch.db_halves;
+    gradients.da = args.da, gradients.db = args.db;
+    gradients.in = args.in, gradients.out = args.out, gradients.rank = args.rank, gradients.length = length;
+    gradients.scale = args.scale;
     const int64_t n = args.rank * (args.in + args.out);
     QR_RETURN_IF_ERROR(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
                                 as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
@@ -306,7 +299,7 @@ static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_a
 }
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace, qr_error *err) {
-    void *library = qr_cublaslt_workspace(workspace);
+    void *library = qr_cublaslt_aligned(workspace);
     lora_memory memory = memory_of(library);
     const lora_backward_scratch scratch = lay_out(args, memory);
     const int64_t thrice = COPIES * scratch.factors.length;

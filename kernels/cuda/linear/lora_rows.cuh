@@ -1,8 +1,8 @@
-/* What lora and lora_backward are made of where their contract is F32's: products with one side as short as an
- * adapter's rank, bound by memory, or by multiply-adds of the plain kind, when a thread holds enough of the result. No
- * tensor cores, whose operands of 16 bits would have to be three for each F32.
+/* What lora and lora_backward are made of where they must be exact in F32: products with one side as short as an
+ * adapter's rank. They are bound by memory, or by multiply-adds where a thread holds enough of the result. Tensor cores
+ * do not help: each F32 would need three operands of 16 bits.
  *
- * Intermediate rows (t, h, dh) have a length of whole tiles of LORA_RANKS, with zeros behind the rank. */
+ * Intermediate rows (t, h, dh) have a length of whole tiles of LORA_RANKS, with zeros after the rank. */
 #ifndef QR_KERNELS_CUDA_LORA_ROWS_CUH
 #define QR_KERNELS_CUDA_LORA_ROWS_CUH
 
@@ -16,9 +16,9 @@ enum {
 
 static inline int64_t lora_row_length(int64_t rank) { return qr_round_up(rank, LORA_RANKS); }
 
-/* Elements [j, j + 4) of a row of any act type that begins at element `at`; zeros behind n. */
-__device__ __forceinline__ void load_vec4_act(float x[VEC4], const void *src, qr_dtype dtype, int64_t at, int64_t j,
-                                              int64_t n, bool aligned) {
+/* Elements [j, j + 4) of a row of any act type that begins at element `at`; zeros from n on. */
+QR_DEVICE void load_vec4_act(float x[VEC4], const void *src, qr_dtype dtype, int64_t at, int64_t j, int64_t n,
+                             bool aligned) {
     if (dtype == QR_DTYPE_F32) {
         load_vec4(x, static_cast<const float *>(src) + at, j, n, aligned);
         return;
@@ -52,8 +52,8 @@ struct lora_dots {
  * of each 128, in order, then a butterfly: a sum's order follows from k alone. 64 sums a lane want 16 + 4 loads of 16
  * bytes for 256 multiply-adds. */
 template <int n_ranks>
-static __device__ __forceinline__ void lora_dots_of(const lora_dots &d, int64_t row, int n_rows, int64_t first,
-                                                    float sums[LORA_DOT_ROWS][n_ranks]) {
+static QR_DEVICE void lora_dots_of(const lora_dots &d, int64_t row, int n_rows, int64_t first,
+                                   float sums[LORA_DOT_ROWS][n_ranks]) {
 #pragma unroll
     for (int i = 0; i < LORA_DOT_ROWS * n_ranks; i++) { sums[i / n_ranks][i % n_ranks] = 0.0F; }
     for (int64_t base = 0; base < d.k; base += VEC4 * WARP_LANES) {
@@ -82,11 +82,10 @@ static __device__ __forceinline__ void lora_dots_of(const lora_dots &d, int64_t 
     }
 }
 
-/* Writes alpha · sums to rows [row, row + n_rows) of dst, zeros behind the factor's rows. All lanes hold the sums. */
+/* Writes alpha · sums to rows [row, row + n_rows) of dst, zeros after the factor's rows. All lanes hold the sums. */
 template <int n_ranks>
-static __device__ __forceinline__ void lora_put_dots(const float sums[LORA_DOT_ROWS][n_ranks], float alpha, int64_t n,
-                                                     int64_t row, int n_rows, int64_t first, float *dst,
-                                                     int64_t dst_stride) {
+static QR_DEVICE void lora_put_dots(const float sums[LORA_DOT_ROWS][n_ranks], float alpha, int64_t n, int64_t row,
+                                    int n_rows, int64_t first, float *dst, int64_t dst_stride) {
 #pragma unroll
     for (int i = 0; i < LORA_DOT_ROWS * n_ranks; i++) {
         if (i / n_ranks >= n_rows || lane_index() != static_cast<unsigned>(i) % WARP_LANES) { continue; }
@@ -98,9 +97,8 @@ static __device__ __forceinline__ void lora_put_dots(const float sums[LORA_DOT_R
 /* By a thread: sums[i] = sum over r of t[i, r] · factor(r, col), r in order. The factor lies as [columns, rank] or, of
  * `across`, as [rank, n_cols]. t is read by all threads of a block alike. */
 template <bool across>
-static __device__ __forceinline__ void lora_up_of(const float *t, int64_t t_stride, int n_rows, const float *factor,
-                                                  int64_t rank, int64_t n_cols, int64_t col, bool aligned,
-                                                  float sums[LORA_UP_ROWS]) {
+static QR_DEVICE void lora_up_of(const float *t, int64_t t_stride, int n_rows, const float *factor, int64_t rank,
+                                 int64_t n_cols, int64_t col, bool aligned, float sums[LORA_UP_ROWS]) {
 #pragma unroll
     for (int i = 0; i < LORA_UP_ROWS; i++) { sums[i] = 0.0F; }
     for (int64_t first = 0; first < rank; first += LORA_RANKS) {
@@ -118,11 +116,10 @@ static __device__ __forceinline__ void lora_up_of(const float *t, int64_t t_stri
             if (i >= n_rows) { break; }
 #pragma unroll
             for (int r = 0; r < LORA_RANKS; r += VEC4) {
-                const float4 four = *reinterpret_cast<const float4 *>(t + i * t_stride + first + r);
-                sums[i] = fmaf(f[r], four.x, sums[i]);
-                sums[i] = fmaf(f[r + 1], four.y, sums[i]);
-                sums[i] = fmaf(f[r + 2], four.z, sums[i]);
-                sums[i] = fmaf(f[r + 3], four.w, sums[i]);
+                float v[VEC4];
+                load_vec4(v, t + i * t_stride + first + r);
+#pragma unroll
+                for (int k = 0; k < VEC4; k++) { sums[i] = fmaf(f[r + k], v[k], sums[i]); }
             }
         }
     }

@@ -20,25 +20,28 @@ enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY };
 
 /* The type of x, and what weights are rounded to. */
 struct of_bf16 {
-    static __device__ __forceinline__ uint16_t round(float value) { return f32_to_bf16(value); }
-    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
-    static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-        mma_bf16(d, a, b);
-    }
+    static QR_DEVICE uint16_t round(float value) { return f32_to_bf16(value); }
+    static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
+    static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_bf16(d, a, b); }
 };
 
 struct of_f16 {
-    static __device__ __forceinline__ uint16_t round(float value) { return f32_to_f16(value); }
-    static __device__ __forceinline__ uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
-    static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-        mma_f16(d, a, b);
-    }
+    static QR_DEVICE uint16_t round(float value) { return f32_to_f16(value); }
+    static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
+    static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_f16(d, a, b); }
 };
+
+/* Calls function<type>(...) for x of 16 bits, and function<type, path>(...) for any path but PATH_ANY. */
+#define QR_BY_TYPE(dtype, function, ...) \
+    ((dtype) == QR_DTYPE_F16 ? function<of_f16>(__VA_ARGS__) : function<of_bf16>(__VA_ARGS__))
+#define QR_BY_PATH(path, function, type, ...)                       \
+    ((path) == PATH_NF4    ? function<type, PATH_NF4>(__VA_ARGS__)  \
+     : (path) == PATH_INT8 ? function<type, PATH_INT8>(__VA_ARGS__) \
+                           : function<type, PATH_16>(__VA_ARGS__))
 
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
 template <typename type>
-static __device__ __forceinline__ void load_any(const matrix &w, int64_t o, int64_t col,
-                                                uint32_t pairs[LANE_COLS / 2]) {
+static QR_DEVICE void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
     for (int i = 0; i < LANE_COLS / 2; i++) {
         uint16_t value[2] = {0, 0};
         for (int j = 0; j < 2; j++) {
@@ -83,8 +86,7 @@ struct nf4_products {
     uint32_t low[4], high[4];
 };
 
-template <typename type>
-static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &book, float absmax) {
+template <typename type> static QR_DEVICE nf4_products nf4_products_of(const nf4_book &book, float absmax) {
     nf4_products products;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -97,8 +99,8 @@ static __device__ __forceinline__ nf4_products nf4_products_of(const nf4_book &b
     return products;
 }
 
-/* How a table of products lies, for eight codes: the four words of low bytes, and of high ones, in their order or with
- * those of each half exchanged (index 0x44444444U), the halves exchanged (half 0x76547654U) or both. */
+/* The order of a table of products, for eight codes: the four words of low bytes, and of high ones, in their order or
+ * with those of each half exchanged (index 0x44444444U), the halves exchanged (half 0x76547654U) or both. */
 struct nf4_order {
     uint32_t index, half;
 };
@@ -106,8 +108,8 @@ struct nf4_order {
 /* Eight weights of the codes in a word: a permutation looks four codes up in eight bytes by three bits of each, another
  * one chooses between both halves of the table by the fourth. 21 instructions, 16 of them permutations, and no shared
  * memory. The first of two codes is a byte's high half. */
-static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[4],
-                                                  const nf4_order &order = {0, 0x32103210U}) {
+static QR_DEVICE void nf4_lookup(const nf4_products &products, uint32_t codes, uint32_t pairs[4],
+                                 const nf4_order &order = {0, 0x32103210U}) {
     const uint32_t indices = (codes & 0x77777777U) ^ order.index, halves = (codes >> 1 & 0x44444444U) ^ order.half;
 #pragma unroll
     for (int i = 0; i < 2; i++) { /* a permutation reads the low 16 bits of a selector */
@@ -121,8 +123,8 @@ static __device__ __forceinline__ void nf4_lookup(const nf4_products &products, 
     }
 }
 
-/* Four codes of INT8 as numbers: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
-template <typename type> static __device__ __forceinline__ void int8_convert(uint32_t codes, uint32_t pairs[2]) {
+/* Four codes of INT8, converted: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
+template <typename type> static QR_DEVICE void int8_convert(uint32_t codes, uint32_t pairs[2]) {
     const uint32_t flipped = codes ^ 0x80808080U;
     float value[4];
 #pragma unroll
@@ -140,9 +142,10 @@ template <weights_path path> struct run_codes {
     absmax_parts absmax;
 };
 
-/* Columns [col, col + 32) of row o, of any path but PATH_ANY. Behind the last row the last one: nobody wants it. */
+/* Columns [col, col + 32) of row o, of any path but PATH_ANY. Rows past the last one repeat it; their results are not
+ * used. */
 template <weights_path path>
-static __device__ __forceinline__ void load_run(const matrix &w, int64_t o, int64_t col, run_codes<path> &run) {
+static QR_DEVICE void load_run(const matrix &w, int64_t o, int64_t col, run_codes<path> &run) {
     const int64_t index = (o < w.rows ? o : w.rows - 1) * w.cols + col;
     const unsigned char *src = w.codes + (path == PATH_NF4 ? index / 2 : path == PATH_INT8 ? index : index * 2);
 #pragma unroll
@@ -152,7 +155,7 @@ static __device__ __forceinline__ void load_run(const matrix &w, int64_t o, int6
 
 /* Weights [8 · piece, 8 · piece + 8) of a run. */
 template <typename type, weights_path path>
-static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, const nf4_products &products, int piece) {
+static QR_DEVICE uint4 run_piece(const run_codes<path> &run, const nf4_products &products, int piece) {
     uint32_t pairs[4];
     if (path == PATH_16) { return run.vectors[piece % run_codes<path>::VECTORS]; }
     if (path == PATH_NF4) {
@@ -164,7 +167,7 @@ static __device__ __forceinline__ uint4 run_piece(const run_codes<path> &run, co
         int8_convert<type>(piece % 2 == 0 ? four.x : four.z, pairs);
         int8_convert<type>(piece % 2 == 0 ? four.y : four.w, pairs + 2);
     }
-    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    return pack_words(pairs);
 }
 
 /* --- A lane's 16 columns of a chunk, for kernels that dequantise into the registers of a product --- */
@@ -177,8 +180,7 @@ template <weights_path path> struct lane_codes {
     uint4 vectors[VECTORS];
 };
 
-template <weights_path path>
-static __device__ __forceinline__ void load_codes(const unsigned char *src, lane_codes<path> &codes) {
+template <weights_path path> static QR_DEVICE void load_codes(const unsigned char *src, lane_codes<path> &codes) {
     if (path == PATH_NF4) {
         const uint2 bytes = load_once_8(src);
         codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
@@ -192,7 +194,7 @@ static __device__ __forceinline__ void load_codes(const unsigned char *src, lane
 
 /* The four weights of product number `step`, of INT8 and 16-bit weights. */
 template <typename type, weights_path path>
-static __device__ __forceinline__ void lane_step(const lane_codes<path> &codes, unsigned step, uint32_t pairs[2]) {
+static QR_DEVICE void lane_step(const lane_codes<path> &codes, unsigned step, uint32_t pairs[2]) {
     const uint4 &four = codes.vectors[path == PATH_16 ? step / 2 % lane_codes<path>::VECTORS : 0];
     if (path == PATH_16) {
         pairs[0] = step % 2 == 0 ? four.x : four.z, pairs[1] = step % 2 == 0 ? four.y : four.w;

@@ -1,15 +1,15 @@
-/* Hopper's matrix product of a warpgroup (wgmma, sm_90a), for kernels that are variants beside one that runs anywhere:
- * d [64, 128] += a [64, 16] · b [16, 128] in F32, a from registers and b from shared memory.
+/* Hopper's matrix product of a warpgroup (wgmma, sm_90a), for kernels that have a variant that runs on every GPU: d
+ * [64, 128] += a [64, 16] · b [16, 128] in F32, a from registers and b from shared memory.
  *
  * A warpgroup is four warps of which the first has a number that four divides. Warp w of it has rows [16w, 16w + 16) of
  * a and of d, in the layout of m16n8k16 (device.cuh): d[n] are columns [8n, 8n + 8). b is a tile of 128 rows of 64
- * 16-bit elements, a row for each column of d, at a multiple of 1,024 bytes; 16-byte piece p of row r lies at place
- * p ^ (r mod 8), and product number `step` of four takes pieces 2 · step and 2 · step + 1.
+ * 16-bit elements, a row for each column of d, at a multiple of 1,024 bytes; 16-byte piece p of row r is stored at
+ * position p ^ (r mod 8), and product number `step` of four takes pieces 2 · step and 2 · step + 1.
  *
- * Products run beside the warp: those behind one another add to the same d in their order; d, a and the tile belong to
- * them until the wait. wgmma_begin stands before the products of a group that read registers written since the last
- * wait, wgmma_end behind them, and wgmma_wait<n> waits for all groups but the newest n. A thread that wrote the tile
- * calls wgmma_show before the barrier behind which products read it.
+ * Products are asynchronous. Consecutive ones add to the same d in their order; d, a and the tile belong to them until
+ * the wait. wgmma_begin comes before the products of a group that read registers written since the last wait, wgmma_end
+ * after them, and wgmma_wait<n> waits for all groups but the newest n. A thread that wrote the tile calls wgmma_show
+ * before the barrier after which products read it.
  *
  * tests/simt executes all of it but the instructions and the tile's descriptor. */
 #ifndef QR_KERNELS_CUDA_WGMMA_CUH
@@ -34,7 +34,7 @@ enum {
 #endif
 
 /* The launch's shared memory from the first multiple of WGMMA_ALIGNMENT on. */
-template <typename T> __device__ __forceinline__ T *wgmma_shared_memory() {
+template <typename T> QR_DEVICE T *wgmma_shared_memory() {
     unsigned char *memory = shared_memory<unsigned char>();
 #ifdef QR_SIMT
     const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
@@ -44,7 +44,7 @@ template <typename T> __device__ __forceinline__ T *wgmma_shared_memory() {
     return reinterpret_cast<T *>(memory + (WGMMA_ALIGNMENT - address % WGMMA_ALIGNMENT) % WGMMA_ALIGNMENT);
 }
 
-/* Tiles behind one another in shared memory, as products take them. */
+/* Consecutive tiles in shared memory, as products take them. */
 struct wgmma_tiles {
 #ifdef QR_SIMT
     const unsigned char *first;
@@ -54,39 +54,25 @@ struct wgmma_tiles {
 };
 
 #ifdef QR_SIMT
-
-inline wgmma_tiles wgmma_tiles_at(const void *first) { return {static_cast<const unsigned char *>(first)}; }
-inline void wgmma_begin() { simt::wgmma_begin(); }
-inline void wgmma_end() { simt::wgmma_end(); }
-template <unsigned n_pending> void wgmma_wait() { simt::wgmma_wait(n_pending); }
-inline void wgmma_show() {}
-inline void wgmma_bf16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b, unsigned tile,
-                       unsigned step) {
-    simt::wgmma_64x128x16(&d[0][0], a, b.first + tile * WGMMA_TILE_BYTES, step, true);
-}
-inline void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b, unsigned tile,
-                      unsigned step) {
-    simt::wgmma_64x128x16(&d[0][0], a, b.first + tile * WGMMA_TILE_BYTES, step, false);
-}
-
+#include "wgmma_simt.h"
 #elif QR_HAS_WGMMA
 
 /* QR_GPU_ONLY: wgmma's instructions, descriptor and fences: wgmma_bf16, wgmma_f16, wgmma_descriptor, wgmma_show
  */
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
-__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-template <unsigned n_pending> __device__ __forceinline__ void wgmma_wait() {
+QR_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+QR_DEVICE void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+template <unsigned n_pending> QR_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(n_pending) : "memory");
 }
-__device__ __forceinline__ void wgmma_show() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+QR_DEVICE void wgmma_show() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /* A descriptor, in units of 16 bytes: where the pieces of a product begin (bits 0 to 13), and from eight rows to the
  * next eight (bits 32 to 45). Bits 16 to 29 say nothing in this layout, which is bits 62 and 63: 1, swizzled, 128 bytes
  * a row. */
-__device__ __forceinline__ wgmma_tiles wgmma_tiles_at(const void *first) {
+QR_DEVICE wgmma_tiles wgmma_tiles_at(const void *first) {
     return {(static_cast<uint32_t>(__cvta_generic_to_shared(first)) & 0x3FFFFU) >> 4 | 1U << 16};
 }
-__device__ __forceinline__ uint64_t wgmma_descriptor(const wgmma_tiles &b, unsigned tile, unsigned step) {
+QR_DEVICE uint64_t wgmma_descriptor(const wgmma_tiles &b, unsigned tile, unsigned step) {
     return uint64_t{1U << 30 | WGMMA_ALIGNMENT >> 4} << 32 | (b.first + tile * (WGMMA_TILE_BYTES >> 4) + step * 2);
 }
 
@@ -106,12 +92,12 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const wgmma_tiles &b, unsig
                    QR_WGMMA_4(6), QR_WGMMA_4(7), QR_WGMMA_4(8), QR_WGMMA_4(9), QR_WGMMA_4(10), QR_WGMMA_4(11), \
                    QR_WGMMA_4(12), QR_WGMMA_4(13), QR_WGMMA_4(14), QR_WGMMA_4(15)                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wgmma_descriptor(b, tile, step)))
-__device__ __forceinline__ void wgmma_bf16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b,
-                                           unsigned tile, unsigned step) {
+QR_DEVICE void wgmma_bf16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b, unsigned tile,
+                          unsigned step) {
     QR_WGMMA("bf16");
 }
-__device__ __forceinline__ void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b,
-                                          unsigned tile, unsigned step) {
+QR_DEVICE void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const wgmma_tiles &b, unsigned tile,
+                         unsigned step) {
     QR_WGMMA("f16");
 }
 #undef QR_WGMMA

@@ -1,7 +1,7 @@
-/* A row's bits must not depend on the number of rows, and so not on the kernel that computes it. linear_wgmma.cu keeps
- * the others' order of sums between its products; what a product does inside is the tensor core's, and that wgmma
- * adds its 16 terms as mma.sync does is nowhere promised. So each device is asked, with terms whose sizes differ so
- * much that another order, another rounding or other terms would show. */
+/* A row's bits must not depend on the number of rows, nor on the kernel that computes it. linear_wgmma.cu keeps the
+ * others' order of sums between its products; what a product does inside is the tensor core's, and that wgmma adds its
+ * 16 terms as mma.sync does is nowhere promised. So each device is asked, with terms whose sizes differ so much that
+ * another order, another rounding or other terms would show. */
 #include "kernels/cuda/linear/wgmma_check.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ struct device_numbers {
     alignas(256) float y[N_Y];
 };
 
-/* 32 bits of a number's, mixed (the finaliser of MurmurHash3). */
+/* 32 mixed bits of an index (the finaliser of MurmurHash3). */
 static uint32_t mix(uint32_t stream, int64_t i) {
     uint32_t bits = static_cast<uint32_t>(i) + stream * 0x9E3779B9U;
     bits = (bits ^ bits >> 16) * 0x85EBCA6BU;
@@ -129,13 +129,12 @@ qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err) {
     const char *name = qr_device_isa(cuda->device), *why = "";
     bool variants = false, same = false;
     cuda->has_wgmma = false;
-    qrun_status status = read_forced(cuda->device, &variants, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(read_forced(cuda->device, &variants, err));
     if (!variants) {
         why = " as sm_80";
     } else if (qr_device_capability(cuda->device) == HOPPER) {
         qr_error reason = {};
-        status = compare_all(*cuda, &same, &reason);
+        const qrun_status status = compare_all(*cuda, &same, &reason);
         if (status == QRUN_ERROR_MEMORY) {
             why = " without wgmma, for lack of memory";
         } else if (status != QRUN_OK) {

@@ -5,8 +5,8 @@
 #include "kernels/cuda/cuda.h"
 
 /* Sets has_wgmma and isa: on Hopper, where its products of a warpgroup give the bits of those of a warp, found out by
- * both kernels on the same numbers. QRUN_FORCE_ISA=sm_80 does without them; another name that begins with "sm_" and is
- * not this GPU's is refused, and other names are the processor's. What fails is the device's fault. */
+ * both kernels on the same values. QRUN_FORCE_ISA=sm_80 does without them; another name that begins with "sm_" and is
+ * not this GPU's is refused, and other names are the CPU's. What fails is the device's fault. */
 qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err);
 
 #endif

@@ -33,11 +33,11 @@ static size_t adafactor_workspace(const qr_adafactor_args &args) {
 }
 
 /* A moment after a mean of squares; every square has eps1 added. */
-static __device__ __forceinline__ float moved(const qr_adafactor_args &a, double keep, float old, double mean) {
+static QR_DEVICE float moved(const qr_adafactor_args &a, double keep, float old, double mean) {
     return static_cast<float>(keep * static_cast<double>(old) + (1.0 - keep) * (mean + static_cast<double>(a.eps1)));
 }
 
-static __device__ __forceinline__ double squared(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+static QR_DEVICE double squared(float x) { return static_cast<double>(x) * static_cast<double>(x); }
 
 __global__ void row_moment_kernel(qr_adafactor_args a, double keep) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
@@ -71,13 +71,13 @@ __global__ void col_moment_kernel(qr_adafactor_args a, double keep, const double
     col_scale[c] = static_cast<float>(1.0 / sqrt(static_cast<double>(*moment)));
 }
 
-/* One block. */
-__global__ void row_mean_kernel(qr_adafactor_args a, totals *total) {
+/* *dst = the sum of n values, divided. One block. */
+template <typename T> __global__ void mean_kernel(const T *values, int64_t n, double divisor, double *dst) {
     double *scratch = shared_memory<double>();
     double sum = 0.0;
-    for (int64_t row = threadIdx.x; row < a.rows; row += THREADS) { sum += static_cast<double>(a.row_moment[row]); }
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) { sum += static_cast<double>(values[i]); }
     sum = block_sum(sum, scratch);
-    if (threadIdx.x == 0) { total->row_mean = sum / static_cast<double>(a.rows); }
+    if (threadIdx.x == 0) { *dst = sum / divisor; }
 }
 
 __global__ void update_kernel(qr_adafactor_args a, adafactor_work work) {
@@ -97,32 +97,12 @@ __global__ void update_kernel(qr_adafactor_args a, adafactor_work work) {
     if (lane_index() == 0) { work.squares[row] = sum; }
 }
 
-/* One block. */
-__global__ void update_squares_kernel(qr_adafactor_args a, adafactor_work work) {
-    double *scratch = shared_memory<double>();
-    double sum = 0.0;
-    for (int64_t row = threadIdx.x; row < a.rows; row += THREADS) { sum += work.squares[row]; }
-    sum = block_sum(sum, scratch);
-    if (threadIdx.x == 0) { work.total->squares = sum; }
-}
-
 __global__ void move_parameters_kernel(qr_adafactor_args a, const totals *total, float decay) {
     const int64_t i = global_thread(), n = a.rows * a.cols;
     if (i >= n) { return; }
     const double rms = sqrt(total->squares / static_cast<double>(n));
     const double clip = fmax(1.0, rms / static_cast<double>(a.clip_threshold));
     a.p[i] = fmaf(a.update[i], static_cast<float>(-static_cast<double>(a.lr) / clip), a.p[i] * decay);
-}
-
-static qrun_status launch_col_moments(qr_cuda_backend &cuda, const qr_adafactor_args &args, double keep,
-                                      const adafactor_work &work, qr_error *err) {
-    const int64_t n_chunks = n_chunks_of(args.rows);
-    dim3 grid = blocks_for(args.cols, THREADS);
-    grid.y = static_cast<unsigned>(n_chunks);
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, col_squares_kernel, grid, THREADS, 0, args, chunk_rows_of(args.rows),
-                                 work.chunk_squares));
-    return QR_LAUNCH(cuda.device, err, col_moment_kernel, blocks_for(args.cols, THREADS), THREADS, 0, args, keep,
-                     work.chunk_squares, n_chunks, work.col_scale);
 }
 
 static qrun_status run_adafactor(qr_cuda_backend &cuda, const qr_adafactor_args &args, void *workspace, qr_error *err) {
@@ -133,13 +113,20 @@ static qrun_status run_adafactor(qr_cuda_backend &cuda, const qr_adafactor_args 
     if (args.rows > 1) {
         QR_RETURN_IF_ERROR(
             QR_LAUNCH(cuda.device, err, row_moment_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, keep));
-        QR_RETURN_IF_ERROR(
-            QR_LAUNCH(cuda.device, err, row_mean_kernel, dim3(1), THREADS, scratch_bytes, args, work.total));
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, mean_kernel<float>, dim3(1), THREADS, scratch_bytes,
+                                     args.row_moment, args.rows, static_cast<double>(args.rows),
+                                     &work.total->row_mean));
     }
-    QR_RETURN_IF_ERROR(launch_col_moments(cuda, args, keep, work, err));
+    const int64_t n_chunks = n_chunks_of(args.rows);
+    const dim3 columns = blocks_for(args.cols, THREADS), chunks(columns.x, static_cast<unsigned>(n_chunks));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, col_squares_kernel, chunks, THREADS, 0, args,
+                                 chunk_rows_of(args.rows), work.chunk_squares));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, col_moment_kernel, columns, THREADS, 0, args, keep,
+                                 work.chunk_squares, n_chunks, work.col_scale));
     QR_RETURN_IF_ERROR(
         QR_LAUNCH(cuda.device, err, update_kernel, blocks_for(args.rows, WARPS), THREADS, 0, args, work));
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, update_squares_kernel, dim3(1), THREADS, scratch_bytes, args, work));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, mean_kernel<double>, dim3(1), THREADS, scratch_bytes, work.squares,
+                                 args.rows, 1.0, &work.total->squares));
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, move_parameters_kernel, blocks_for(args.rows * args.cols, THREADS),
                                  THREADS, 0, args, work.total, static_cast<float>(decay)));
     return QRUN_OK;

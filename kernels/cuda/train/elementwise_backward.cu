@@ -1,7 +1,6 @@
 /* activation_backward, gate_backward, dropout, round_act and store_weight: a thread for four elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/philox.cuh"
 #include "kernels/cuda/device/vec4.cuh"
 
 __global__ void activation_backward_kernel(qr_activation_backward_args a, bool aligned) {
@@ -29,13 +28,34 @@ __global__ void gate_backward_kernel(qr_gate_backward_args a, bool aligned) {
     });
 }
 
-/* threshold = ⌈p · 2³²⌉: a number below it drops the element. */
+/* Philox 4x32-10, as base/random.h has it. */
+struct philox_words {
+    uint32_t x, y, z, w;
+};
+
+static QR_DEVICE philox_words philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint64_t first = static_cast<uint64_t>(0xD2511F53U) * c0;
+        const uint64_t second = static_cast<uint64_t>(0xCD9E8D57U) * c2;
+        c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
+        c1 = static_cast<uint32_t>(second);
+        c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;
+        c3 = static_cast<uint32_t>(first);
+        k0 += 0x9E3779B9U;
+        k1 += 0xBB67AE85U;
+    }
+    return {c0, c1, c2, c3};
+}
+
+/* threshold = ⌈p · 2³²⌉: a random word below it drops the element. */
 __global__ void dropout_kernel(qr_dropout_args a, uint32_t threshold, float kept) {
     for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
         const uint64_t row_key = static_cast<uint64_t>(a.row_key[row]);
-        const philox_numbers draw = philox(a.key, static_cast<uint32_t>(j / VEC4), static_cast<uint32_t>(row_key),
+        const philox_words random = philox(a.key, static_cast<uint32_t>(j / VEC4), static_cast<uint32_t>(row_key),
                                            static_cast<uint32_t>(row_key >> 32), 0);
-        const uint32_t words[VEC4] = {draw.x, draw.y, draw.z, draw.w};
+        const uint32_t words[VEC4] = {random.x, random.y, random.z, random.w};
 #pragma unroll
         for (int k = 0; k < VEC4; k++) {
             if (j + k >= a.dim) { return; }
@@ -65,29 +85,26 @@ static qrun_status run_activation_backward(qr_cuda_backend &cuda, const qr_activ
                                            qr_error *err) {
     const bool aligned = vec4_aligned(args.x, args.x_stride) && vec4_aligned(args.dy, args.dy_stride) &&
                          vec4_aligned(args.dx, args.dx_stride);
-    return QR_LAUNCH(cuda.device, err, activation_backward_kernel, vec4_grid(args.n_rows, args.dim),
-                     vec4_threads(args.dim), 0, args, aligned);
+    return QR_LAUNCH_VEC4(cuda.device, err, activation_backward_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static qrun_status run_gate_backward(qr_cuda_backend &cuda, const qr_gate_backward_args &args, void *, qr_error *err) {
     const bool aligned = vec4_aligned(args.g, args.gu_stride) && vec4_aligned(args.u, args.gu_stride) &&
                          vec4_aligned(args.dy, args.dim) && vec4_aligned(args.dg, args.dgu_stride) &&
                          vec4_aligned(args.du, args.dgu_stride);
-    return QR_LAUNCH(cuda.device, err, gate_backward_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim),
-                     0, args, aligned);
+    return QR_LAUNCH_VEC4(cuda.device, err, gate_backward_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static qrun_status run_dropout(qr_cuda_backend &cuda, const qr_dropout_args &args, void *, qr_error *err) {
     const double p = static_cast<double>(args.p);
-    return QR_LAUNCH(cuda.device, err, dropout_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0,
-                     args, static_cast<uint32_t>(ceil(p * 0x1p32)), static_cast<float>(1.0 - p));
+    return QR_LAUNCH_VEC4(cuda.device, err, dropout_kernel, args.n_rows, args.dim, args,
+                          static_cast<uint32_t>(ceil(p * 0x1p32)), static_cast<float>(1.0 - p));
 }
 
 static qrun_status run_round_act(qr_cuda_backend &cuda, const qr_round_act_args &args, void *, qr_error *err) {
     const bool aligned =
         vec4_aligned(args.src, args.src_stride) && vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
-    return QR_LAUNCH(cuda.device, err, round_act_kernel, vec4_grid(args.n_rows, args.dim), vec4_threads(args.dim), 0,
-                     args, aligned);
+    return QR_LAUNCH_VEC4(cuda.device, err, round_act_kernel, args.n_rows, args.dim, args, aligned);
 }
 
 static qrun_status run_store_weight(qr_cuda_backend &cuda, const qr_store_weight_args &args, void *, qr_error *err) {
@@ -96,9 +113,8 @@ static qrun_status run_store_weight(qr_cuda_backend &cuda, const qr_store_weight
                            : desc->format == QR_WEIGHT_F16 ? QR_DTYPE_F16
                                                            : QR_DTYPE_BF16;
     const int64_t n = qr_weight_elements(desc);
-    return QR_LAUNCH(cuda.device, err, store_weight_kernel, vec4_grid(1, n), vec4_threads(n), 0, args.src,
-                     args.weight->data, dtype, n,
-                     vec4_aligned(args.src, 0) && vec4_aligned(args.weight->data, 0, qr_dtype_bytes(dtype)));
+    return QR_LAUNCH_VEC4(cuda.device, err, store_weight_kernel, 1, n, args.src, args.weight->data, dtype, n,
+                          vec4_aligned(args.src, 0) && vec4_aligned(args.weight->data, 0, qr_dtype_bytes(dtype)));
 }
 
 QR_CUDA_OP(activation_backward, no_workspace<qr_activation_backward_args>, run_activation_backward)

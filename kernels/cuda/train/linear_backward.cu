@@ -1,7 +1,7 @@
 /* linear_backward: dx = dy · W. With dy in 16 bits on the tensor cores: columns of dx are the 16-row operand, rows the
  * 8 columns, and the sum over the outputs runs 16 at a time, in order, whatever the number of rows. With dy in F32, and
- * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. Where the order of sums is left open,
- * linear_cublaslt.cu has what is faster. */
+ * of INT8 weights with dy in F16 (whose scaled dy is F32), by a thread a column. Where the caller leaves the order of
+ * sums open, linear_cublaslt.cu is faster. */
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 #include "kernels/cuda/linear/weights16.cuh"
 
@@ -50,15 +50,15 @@ template <int tiles> struct backward_tiles { uint16_t w[DEPTH][PITCH], dy[tiles 
 /* The weights of outputs [o, o + DEPTH) and the block's columns; two threads for an output. Of PATH_ANY everything
  * happens in put_w. */
 template <weights_path path>
-static __device__ __forceinline__ void load_w(const matrix &w, int64_t o, int64_t first_col, run_codes<path> &run) {
+static QR_DEVICE void load_w(const matrix &w, int64_t o, int64_t first_col, run_codes<path> &run) {
     if (path == PATH_ANY || o >= w.rows) { return; }
     load_run<path>(w, o + threadIdx.x / 2, first_col + threadIdx.x % 2 * RUN_COLS, run);
 }
 
-/* dy behind the last output is zero, and so must weights there be: what is not a number would stay so. */
+/* dy is zero after the last output, and weights there must be zero too: a NaN would stay NaN. */
 template <typename type, weights_path path>
-static __device__ __forceinline__ void put_w(uint16_t dst[DEPTH][PITCH], const matrix &w, const nf4_book &book,
-                                             const run_codes<path> &run, int64_t o, int64_t first_col) {
+static QR_DEVICE void put_w(uint16_t dst[DEPTH][PITCH], const matrix &w, const nf4_book &book,
+                            const run_codes<path> &run, int64_t o, int64_t first_col) {
     uint4 *to = reinterpret_cast<uint4 *>(&dst[threadIdx.x / 2][threadIdx.x % 2 * RUN_COLS]);
     const int64_t row = o + threadIdx.x / 2, col = first_col + threadIdx.x % 2 * RUN_COLS;
     if constexpr (path == PATH_ANY) {
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void put_w(uint16_t dst[DEPTH][PITCH], const m
         for (int half = 0; half < 2; half++) {
             uint32_t pairs[LANE_COLS / 2];
             load_any<type>(w, row, col + half * LANE_COLS, pairs);
-            to[2 * half] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            to[2 * half] = pack_words(pairs);
             to[2 * half + 1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
         }
     } else {
@@ -84,8 +84,8 @@ static __device__ __forceinline__ void put_w(uint16_t dst[DEPTH][PITCH], const m
 /* dy of the block's rows and outputs [o, o + DEPTH), zeros outside. `aligned`: rows begin at 16 bytes. INT8: times the
  * output's factor, rounded. */
 template <int tiles>
-static __device__ __forceinline__ void put_dy(uint16_t dst[][PITCH], const qr_linear_backward_args &a, const matrix &w,
-                                              int64_t row, int64_t o, bool aligned) {
+static QR_DEVICE void put_dy(uint16_t dst[][PITCH], const qr_linear_backward_args &a, const matrix &w, int64_t row,
+                             int64_t o, bool aligned) {
     const uint16_t *dy = static_cast<const uint16_t *>(a.dy);
     for (unsigned i = threadIdx.x; i < tiles * TILE_ROWS * DEPTH / PIECE_COLS; i += THREADS) {
         const unsigned r = i / (DEPTH / PIECE_COLS), d = i % (DEPTH / PIECE_COLS) * PIECE_COLS;
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void put_dy(uint16_t dst[][PITCH], const qr_li
 
 /* d += the products of a stage: a warp's 16 columns, all rows. */
 template <typename type, int tiles>
-static __device__ __forceinline__ void multiply(const backward_tiles<tiles> &shared, float d[tiles][4]) {
+static QR_DEVICE void multiply(const backward_tiles<tiles> &shared, float d[tiles][4]) {
     const unsigned lane = lane_index(), col = warp_index() * 16 + lane / 8 % 2 * 8;
 #pragma unroll
     for (unsigned step = 0; step < DEPTH; step += 2 * STEP) {
@@ -184,19 +184,15 @@ static qrun_status launch_rows(qr_cuda_backend &cuda, const qr_linear_backward_a
 template <typename type>
 static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_linear_backward_args &args, const matrix &w,
                               qr_error *err) {
-    switch (path_of(w, args.dy_dtype)) {
-        case PATH_NF4: return launch_rows<type, PATH_NF4>(cuda, args, w, err);
-        case PATH_INT8: return launch_rows<type, PATH_INT8>(cuda, args, w, err);
-        case PATH_16: return launch_rows<type, PATH_16>(cuda, args, w, err);
-        default: return launch_rows<type, PATH_ANY>(cuda, args, w, err);
-    }
+    const weights_path path = path_of(w, args.dy_dtype);
+    return path == PATH_ANY ? launch_rows<type, PATH_ANY>(cuda, args, w, err)
+                            : QR_BY_PATH(path, launch_rows, type, cuda, args, w, err);
 }
 
 static qrun_status launch_part(qr_cuda_backend &cuda, const qr_linear_backward_args &args, const matrix &w,
                                qr_error *err) {
-    if (args.dy_dtype == QR_DTYPE_BF16) { return launch_mma<of_bf16>(cuda, args, w, err); }
-    if (args.dy_dtype == QR_DTYPE_F16 && w.format != QR_WEIGHT_INT8) { return launch_mma<of_f16>(cuda, args, w, err); }
-    return launch_f32(cuda, args, w, err);
+    const bool f32 = args.dy_dtype == QR_DTYPE_F32 || (args.dy_dtype == QR_DTYPE_F16 && w.format == QR_WEIGHT_INT8);
+    return f32 ? launch_f32(cuda, args, w, err) : QR_BY_TYPE(args.dy_dtype, launch_mma, cuda, args, w, err);
 }
 
 static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,

@@ -1,6 +1,6 @@
 /* lora_backward: h = A x and dh = scale · dy B as lora's t, dx += dh A as lora's y, and the sums over tokens db and da
  * by column: the tokens are cut into SPLITS · WARPS runs by their number alone, each summed in order by a warp, and the
- * runs' sums are added in order. Where pairs are permitted lora_cublaslt.cu has what is faster. */
+ * runs' sums are added in order. Where the caller permits bf16x2 splits, lora_cublaslt.cu is faster. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/linear/lora_rows.cuh"
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(THREADS, 2) lora_token_sums_kernel(token_sums 
         load_vec4_act(x, s.rows, s.dtype, i * s.stride, c, s.n_cols, s.aligned);
 #pragma unroll
         for (int r = 0; r < LORA_RANKS; r += VEC4) {
-            const float4 four = *reinterpret_cast<const float4 *>(s.t + i * s.t_stride + first + r);
-            const float t[VEC4] = {four.x, four.y, four.z, four.w};
+            float t[VEC4];
+            load_vec4(t, s.t + i * s.t_stride + first + r);
 #pragma unroll
             for (int j = 0; j < VEC4 * VEC4; j++) {
                 sums[r + j / VEC4][j % VEC4] = fmaf(t[j / VEC4], x[j % VEC4], sums[r + j / VEC4][j % VEC4]);
@@ -140,7 +140,7 @@ static lora_scratch lay_out(const qr_lora_backward_args &args, float *memory) {
     return {memory, memory + rows, memory + 2 * rows, memory + 2 * rows + n_b, 2 * rows + n_b + partial};
 }
 
-/* The larger: which way it is depends on where the rows lie, too. */
+/* The larger of both: which kernels run depends on the rows' addresses too. */
 static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_backward_args &args) {
     const size_t of_products = qr_cuda_cublaslt_workspace(cuda, args);
     const size_t of_rows = static_cast<size_t>(lay_out(args, NULL).n) * sizeof(float);
@@ -151,16 +151,14 @@ static size_t lora_workspace(const qr_cuda_backend &cuda, const qr_lora_backward
 static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &args, const lora_scratch &scratch,
                             qr_error *err) {
     const bool x_aligned = vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype));
-    const lora_dots h = {args.x, args.x_dtype, args.x_stride, args.in,
-                         args.a, args.rank,    x_aligned,     vec4_aligned(args.a, args.in)};
-    const lora_dots dh = {args.dy,
-                          QR_DTYPE_F32,
-                          args.dy_stride,
-                          args.out,
-                          scratch.b,
-                          args.rank,
-                          vec4_aligned(args.dy, args.dy_stride),
-                          vec4_aligned(scratch.b, args.out)};
+    lora_dots h = {};
+    h.x = args.x, h.x_dtype = args.x_dtype, h.x_stride = args.x_stride, h.k = args.in;
+    h.factor = args.a, h.n = args.rank;
+    h.x_aligned = x_aligned, h.factor_aligned = vec4_aligned(args.a, args.in);
+    lora_dots dh = {};
+    dh.x = args.dy, dh.x_dtype = QR_DTYPE_F32, dh.x_stride = args.dy_stride, dh.k = args.out;
+    dh.factor = scratch.b, dh.n = args.rank;
+    dh.x_aligned = vec4_aligned(args.dy, args.dy_stride), dh.factor_aligned = vec4_aligned(scratch.b, args.out);
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_transpose_kernel, blocks_for(args.rank * args.out, THREADS),
                                  THREADS, 0, args.b, args.out, int64_t{args.rank}, scratch.b));
     QR_RETURN_IF_ERROR(put_dots(cuda, h, args.n_rows, 1.0F, scratch.h, err));
@@ -172,24 +170,26 @@ static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backwa
                                      qr_error *err) {
     if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
     const lora_scratch scratch = lay_out(args, static_cast<float *>(workspace));
-    const int64_t length = lora_row_length(args.rank);
-    const token_sums db = {
-        args.dy,   QR_DTYPE_F32, args.dy_stride, args.n_rows,     args.out, vec4_aligned(args.dy, args.dy_stride),
-        scratch.h, length,       args.rank,      scratch.partial, args.db,  args.rank,
-        1,         args.scale};
-    const token_sums da = {
-        args.x,          args.x_dtype, args.x_stride,
-        args.n_rows,     args.in,      vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype)),
-        scratch.dh,      length,       args.rank,
-        scratch.partial, args.da,      1,
-        args.in,         1.0F};
+    token_sums db = {}, da = {};
+    db.n_tokens = da.n_tokens = args.n_rows;
+    db.t_stride = da.t_stride = lora_row_length(args.rank);
+    db.rank = da.rank = args.rank;
+    db.partial = da.partial = scratch.partial;
+    db.rows = args.dy, db.dtype = QR_DTYPE_F32, db.stride = args.dy_stride, db.n_cols = args.out;
+    db.aligned = vec4_aligned(args.dy, args.dy_stride);
+    db.t = scratch.h, db.alpha = args.scale;
+    db.dst = args.db, db.col_stride = args.rank, db.rank_stride = 1;
+    da.rows = args.x, da.dtype = args.x_dtype, da.stride = args.x_stride, da.n_cols = args.in;
+    da.aligned = vec4_aligned(args.x, args.x_stride, qr_dtype_bytes(args.x_dtype));
+    da.t = scratch.dh, da.alpha = 1.0F;
+    da.dst = args.da, da.col_stride = 1, da.rank_stride = args.in;
     QR_RETURN_IF_ERROR(run_down(cuda, args, scratch, err));
     QR_RETURN_IF_ERROR(add_token_sums(cuda, db, err));
     QR_RETURN_IF_ERROR(add_token_sums(cuda, da, err));
     if (args.dx != NULL) {
         const int64_t n_blocks = qr_ceil_div(args.in, THREADS) * qr_ceil_div(args.n_rows, LORA_UP_ROWS);
         QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, lora_dx_kernel, dim3(static_cast<unsigned>(n_blocks)), THREADS,
-                                     0, args, scratch.dh, length));
+                                     0, args, scratch.dh, da.t_stride));
     }
     return QRUN_OK;
 }

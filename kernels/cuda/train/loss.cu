@@ -1,6 +1,6 @@
 /* nll, cross_entropy and sum_squares. The first two take a block a row: exponentials of differences from the largest
- * logit in F32, their sums in F64. The row is read once for each of its largest logit, the sum and the gradient: a
- * vocabulary's logits are too many for shared memory, but stay in the L2 cache meanwhile. */
+ * logit in F32, their sums in F64. The row is read three times: for its largest logit, for the sum and for the
+ * gradient. A vocabulary's logits do not fit shared memory, but stay in the L2 cache. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
@@ -12,12 +12,11 @@ struct row_scratch {
     float largest[ROW_WARPS];
 };
 
-static __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0F ? softcap_value(x, cap) : x; }
+static QR_DEVICE float capped(float x, float cap) { return cap > 0.0F ? softcap_value(x, cap) : x; }
 
-/* body(v, x) for the logits x [v, v + 4) of a row that are this thread's; −∞ behind the row. */
+/* body(v, x) for the logits x [v, v + 4) of a row that are this thread's; −∞ after its end. */
 template <typename F>
-static __device__ __forceinline__ void for_logits(const float *logits, int64_t vocab, bool aligned, float cap,
-                                                  const F &body) {
+static QR_DEVICE void for_logits(const float *logits, int64_t vocab, bool aligned, float cap, const F &body) {
     for (int64_t v = threadIdx.x * VEC4; v < vocab; v += ROW_THREADS * VEC4) {
         float x[VEC4];
         load_vec4(x, logits, v, vocab, aligned);
@@ -27,14 +26,13 @@ static __device__ __forceinline__ void for_logits(const float *logits, int64_t v
     }
 }
 
-/* The largest logit of a row, and the sum of the exponentials of what the others are less. */
+/* The largest logit of a row, and the sum of exp(logit − largest). */
 struct row_softmax {
     float largest;
     double sum;
 };
 
-static __device__ __forceinline__ row_softmax row_softmax_of(const float *logits, int64_t vocab, bool aligned,
-                                                             float cap) {
+static QR_DEVICE row_softmax row_softmax_of(const float *logits, int64_t vocab, bool aligned, float cap) {
     row_scratch *scratch = shared_memory<row_scratch>();
     row_softmax row = {-INFINITY, 0.0};
     for_logits(logits, vocab, aligned, cap, [&](int64_t, const float *x) {
@@ -48,7 +46,7 @@ static __device__ __forceinline__ row_softmax row_softmax_of(const float *logits
     return row;
 }
 
-static __device__ __forceinline__ float loss_of(const row_softmax &row, float target) {
+static QR_DEVICE float loss_of(const row_softmax &row, float target) {
     return static_cast<float>(log(row.sum) + (static_cast<double>(row.largest) - static_cast<double>(target)));
 }
 
@@ -96,34 +94,31 @@ struct squares_scratch {
     int64_t counts[WARPS];
 };
 
-__global__ void sum_squares_kernel(const float *x, int64_t n, squares *parts) {
+/* Writes the block's sums by its first thread. */
+static QR_DEVICE void store_squares(const squares &mine, double *sum, int64_t *n_nonfinite) {
     squares_scratch *scratch = shared_memory<squares_scratch>();
+    const squares all = {block_sum(mine.sum, scratch->sums), block_sum(mine.n_nonfinite, scratch->counts)};
+    if (threadIdx.x == 0) { *sum = all.sum, *n_nonfinite = all.n_nonfinite; }
+}
+
+__global__ void sum_squares_kernel(const float *x, int64_t n, squares *parts) {
     const int64_t first = blockIdx.x * static_cast<int64_t>(SQUARES);
     const int64_t end = n - first < SQUARES ? n : first + SQUARES;
-    double sum = 0.0;
-    int64_t n_nonfinite = 0;
+    squares mine = {0.0, 0};
     for (int64_t i = first + threadIdx.x; i < end; i += THREADS) {
-        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        n_nonfinite += isfinite(x[i]) ? 0 : 1;
+        mine.sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        mine.n_nonfinite += isfinite(x[i]) ? 0 : 1;
     }
-    sum = block_sum(sum, scratch->sums);
-    n_nonfinite = block_sum(n_nonfinite, scratch->counts);
-    if (threadIdx.x == 0) { parts[blockIdx.x] = {sum, n_nonfinite}; }
+    store_squares(mine, &parts[blockIdx.x].sum, &parts[blockIdx.x].n_nonfinite);
 }
 
 __global__ void sum_parts_kernel(const squares *parts, int64_t n, double *dst, int64_t *n_nonfinite) {
-    squares_scratch *scratch = shared_memory<squares_scratch>();
     squares mine = {0.0, 0};
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         mine.sum += parts[i].sum;
         mine.n_nonfinite += parts[i].n_nonfinite;
     }
-    mine.sum = block_sum(mine.sum, scratch->sums);
-    mine.n_nonfinite = block_sum(mine.n_nonfinite, scratch->counts);
-    if (threadIdx.x == 0) {
-        *dst = mine.sum;
-        *n_nonfinite = mine.n_nonfinite;
-    }
+    store_squares(mine, dst, n_nonfinite);
 }
 
 static size_t sum_squares_workspace(const qr_sum_squares_args &args) {

@@ -4,7 +4,8 @@
 
 enum { THREADS = 256, STATES = 256, WARPS = STATES / WARP_LANES };
 
-/* p += step_size · m / (sqrt(v · inverse_v) + eps), with the step's corrections inside; computed by the host in F64. */
+/* p = p · decay − step_size · m / (sqrt(v / v_correction) + eps). The factors hold the step's bias corrections; the
+ * host computes them in F64. */
 struct adamw_factors {
     float decay, step_size, v_correction;
 };
@@ -20,7 +21,7 @@ __global__ void adamw_kernel(qr_adamw_args a, adamw_factors f) {
     a.p[i] = a.p[i] * f.decay - f.step_size * m / (sqrtf(v / f.v_correction) + a.eps);
 }
 
-/* bitsandbytes' factors of an update (ref/ref_optimizer.c): p += step_size · m / (sqrt(v) + eps), all of it F32. */
+/* bitsandbytes' factors of an update (kernels/ref/optimizer.c): p += step_size · m / (sqrt(v) + eps), all of it F32. */
 struct bnb_factors {
     float step_size, eps;
 };
@@ -32,8 +33,7 @@ static bnb_factors bnb_factors_of(float lr, float beta1, float beta2, float eps,
     return {-lr * correction2 / correction1, correction2 * eps};
 }
 
-static __device__ __forceinline__ float bnb_parameter(float p, float m, float v, bnb_factors f, float lr,
-                                                      float weight_decay) {
+static QR_DEVICE float bnb_parameter(float p, float m, float v, bnb_factors f, float lr, float weight_decay) {
     p += f.step_size * (m / (sqrtf(v) + f.eps));
     return weight_decay > 0.0F ? p * (1.0F - lr * weight_decay) : p;
 }
@@ -57,14 +57,14 @@ static __device__ uint8_t dynamic8_encode(const float *bounds, float x) {
     return static_cast<uint8_t>(code);
 }
 
-/* The nearest code, or the one beside it where that has the other sign than m. */
+/* The nearest code, or its neighbour where the nearest one has the other sign than m. */
 static __device__ uint8_t encode_signed(const qr_cuda_tables *tables, float m, float absmax) {
     const uint8_t code = dynamic8_encode(tables->dynamic_bounds[1], m / absmax);
     const bool same_sign = signbit(tables->dynamic_map[1][code]) == signbit(m);
     return same_sign ? code : static_cast<uint8_t>(m > 0.0F ? code + 1 : code - 1);
 }
 
-/* Every product and sum rounded in the order of ref/ref_optimizer.c, because codes are equal everywhere. */
+/* Every product and sum is rounded in the order of kernels/ref/optimizer.c, because codes are equal everywhere. */
 __global__ void adamw8bit_kernel(qr_adamw8bit_args a, bnb_factors f, const qr_cuda_tables *tables) {
     float *scratch = shared_memory<float>();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * STATES + threadIdx.x;

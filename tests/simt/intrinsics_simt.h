@@ -1,0 +1,98 @@
+/* kernels/cuda/device/intrinsics.cuh for the CPU, by simt.h. Included by device.cuh where QR_SIMT is defined. */
+#ifndef QR_TESTS_INTRINSICS_SIMT_H
+#define QR_TESTS_INTRINSICS_SIMT_H
+
+extern "C" {
+#include "base/half.h"
+}
+
+qrun_status qr_device_use(qr_device *device, qr_error *err); /* fails once the device is lost */
+bool qr_device_is_recording(const qr_device *device);
+void qr_device_keep(qr_device *device, std::function<qrun_status(qr_error *err)> call); /* of a recording */
+
+template <typename... P, typename... A>
+qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...), const qr_launch_shape &shape,
+                      qr_error *err, const A &...args) {
+    if (qr_device_is_recording(device)) {
+        qr_device_keep(device, [=](qr_error *why) { return qr_launch(device, name, kernel, shape, why, args...); });
+        return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(qr_device_use(device, err));
+    simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, [&] { kernel(args...); });
+    return QRUN_OK;
+}
+
+inline void await_previous() { simt::await_previous(); }
+inline void admit_next() {}
+
+template <typename T> T *shared_memory() { return reinterpret_cast<T *>(simt::now.shared); }
+
+inline void warp_sync() { simt::exchange("warp_sync", nullptr, 0); }
+template <typename T> T warp_shuffle(T value, unsigned lane) { return simt::exchange("shuffle", value)[lane]; }
+template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
+    return simt::exchange("shuffle_xor", value)[lane_index() ^ mask];
+}
+template <typename T> T warp_sum(T value) {
+    return simt::reduce("sum", value, [](T a, T b) { return a + b; });
+}
+inline bool warp_all(bool value) {
+    return simt::reduce("all", value, [](bool a, bool b) { return a && b; });
+}
+inline float warp_max(float value) {
+    return simt::reduce("max", value, [](float a, float b) { return fmaxf(a, b); });
+}
+
+inline unsigned count_up(unsigned *counter) { return (*counter)++; }
+
+inline uint16_t f32_to_bf16(float value) { return qr_f32_to_bf16(value); }
+inline float f16_to_f32(uint16_t value) { return qr_f16_to_f32(value); }
+inline uint16_t f32_to_f16(float value) { return qr_f32_to_f16(value); }
+
+inline uint32_t f32_to_bf16x2(float low, float high) { return pack16(f32_to_bf16(low), f32_to_bf16(high)); }
+
+inline uint32_t f32_to_f16x2(float low, float high) { return pack16(f32_to_f16(low), f32_to_f16(high)); }
+
+inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    uint32_t result = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        result |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7U) * 8 & 0xFFU) << 8 * i;
+    }
+    return result;
+}
+
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    const auto one = [&](unsigned shift) {
+        const auto number = [&](uint32_t two) { return bf16_to_f32(static_cast<uint16_t>(two >> shift)); };
+        return f32_to_bf16(fmaf(number(a), number(b), number(c)));
+    };
+    return pack16(one(0), one(16));
+}
+
+inline uint2 load_once_8(const void *src) { return *static_cast<const uint2 *>(src); }
+
+inline uint4 load_once_16(const void *src) { return *static_cast<const uint4 *>(src); }
+
+inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) { simt::mma_bf16_16x8x16(d, a, b); }
+inline void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) { simt::mma_f16_16x8x16(d, a, b); }
+
+inline void load_matrices(uint32_t r[4], const void *row) { simt::load_matrices(r, row, false); }
+inline void load_matrices_transposed(uint32_t r[4], const void *row) { simt::load_matrices(r, row, true); }
+
+inline float exp2_flushed(float x) { return x < -126.0F ? 0.0F : exp2f(x); }
+
+inline float reciprocal_flushed(float x) { return fabsf(x) > 0x1p126F ? 0.0F : 1.0F / x; }
+
+inline void copy_async_16(void *shared, const void *global, unsigned n_bytes) {
+    simt::copy_async(shared, global, 16, n_bytes);
+}
+
+inline void copy_async_8(void *shared, const void *global, unsigned n_bytes) {
+    simt::copy_async(shared, global, 8, n_bytes);
+}
+
+inline void copy_async_commit() { simt::copy_async_commit(); }
+
+template <unsigned n_pending> void copy_async_wait() { simt::copy_async_wait(n_pending); }
+
+#endif
