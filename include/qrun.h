@@ -471,7 +471,7 @@ typedef enum qrun_schedule {
 } qrun_schedule;
 
 typedef enum qrun_batching {
-    QRUN_BATCHING_PACK = 0, /* rows of seq_tokens with several examples in each; batch_size rows at a time */
+    QRUN_BATCHING_PACK = 0, /* rows of seq_len tokens with several examples in each; batch_size rows at a time */
     QRUN_BATCHING_GROUP = 1 /* examples of like length together, as many as batch_tokens has room for */
 } qrun_batching;
 
@@ -479,66 +479,106 @@ typedef struct qrun_train_metrics qrun_train_metrics;
 /* After every step and every evaluation, from the thread that made the call; metrics are lent. */
 typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
 
-typedef struct qrun_train_params {
-    size_t struct_size;
-    const char *data;         /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
-                                 answer, ShareGPT conversations, or text */
-    const char *eval_data;    /* NULL: none, or a part of data by eval_fraction */
-    double eval_fraction;     /* of data, set aside for evaluation; 0: none */
-    bool skip_bad;            /* pass over lines that are no example instead of refusing the file */
+/* What a run is made of, in groups. 0, NULL and false are the defaults everywhere; where 0 stands for another value, it
+ * is named. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
+
+typedef struct qrun_train_data {
+    const char *train_data;   /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and answer,
+                                 ShareGPT conversations, or text. Required */
+    const char *eval_data;    /* examples to evaluate on, in the same formats; NULL: none, or eval_split */
+    double eval_split;        /* without eval_data: the share of train_data set aside for evaluation; 0 to 0.9 */
+    bool skip_bad;            /* skip and count lines that are not valid examples, instead of refusing the file */
     const char *cache_folder; /* for tokenised data; NULL: inside out */
-    const char *out;          /* the adapter's folder, or the trained model's; checkpoints go inside */
-    const char *targets;      /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
-    int32_t rank;             /* 0: 16 */
-    float alpha;              /* 0: twice the rank */
-    bool rslora;
-    bool dora;           /* DoRA: a trained magnitude for every output of an adapted layer */
-    const char *adapter; /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
-                            targets that are not given here are the adapter's. NULL: none */
+    bool random_tokens;       /* for measuring: full rows of random tokens in place of train_data, an epoch of one step.
+                                 train_data and out are not read, and nothing can be saved */
+} qrun_train_data;
+
+typedef struct qrun_train_lora {
+    const char *target_modules; /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
+    int32_t rank;               /* 1 to 512; 0: 16 */
+    float alpha;                /* the update is scaled by alpha / rank; up to 1e6; 0: twice the rank */
+    bool rslora;                /* scale by alpha / sqrt(rank) instead */
+    bool dora;                  /* DoRA: a trained magnitude for every output of an adapted layer */
+    double lora_dropout;        /* of what enters the adapters, while training; 0 (none) to 0.99 */
+    const char *adapter;        /* a PEFT LoRA folder to start from instead of a new adapter; rank, alpha, rslora, dora
+                                   and target_modules that are not given here are the adapter's. NULL: none */
     /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of
-     * the tokenizer's tokens where the data has one that the model has no row for; qrun_model_info's vocab_size is then
+     * the tokenizer's tokens where the data has one that the model has no row for. qrun_model_info's vocab_size is then
      * theirs while the trainer lives, and stays so after full training. Without it such data is refused. */
     const char *modules_to_save;
-    bool full;                 /* every weight is trained instead, of a model opened as trainable */
-    bool init_random;          /* full: from random weights, as its family begins with */
-    double init_embedding_std; /* init_random: deviation of the embeddings; 0: as of every matrix */
-    double lora_dropout;       /* of what enters the adapters, while training; 0: none, up to 0.99 */
+} qrun_train_lora;
+
+typedef struct qrun_train_weights {
+    bool full;                 /* train every weight instead of an adapter, of a model opened as trainable */
+    bool init_random;          /* full: start from random weights, as the model family initialises them */
+    double init_embedding_std; /* init_random: standard deviation of the embeddings, up to 100; 0: as of every matrix */
+} qrun_train_weights;
+
+typedef struct qrun_train_optimization {
     qrun_optimizer optimizer;
-    qrun_schedule schedule;
-    double learning_rate;     /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
-    double warmup;            /* below 1: share of all steps; else steps */
-    double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer has it */
+    qrun_schedule schedule;   /* of the learning rate, after warmup */
+    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3 */
+    double warmup;            /* below 1: share of all steps; else steps; up to 1e9 */
+    double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer does it; 0 to 1 */
     bool decay_all;           /* of norms and biases too */
-    double loraplus_lr_ratio; /* LoRA+: B's learning rate over A's; 0: 1 */
-    bool offload_optimizer;   /* its states in host memory, brought to the device piece by piece in the update */
-    bool offload_activations; /* the inputs of layers that are computed again (checkpointing full, every:N, auto) in
-                                 host memory: sent behind the forward pass, fetched ahead of the backward pass */
-    double max_grad_norm;     /* 0: 1.0; negative: no clipping */
-    int32_t seq_tokens;       /* longest example; 0: 1,024, or the model's context where that is less */
-    qrun_batching batching;   /* how examples share a micro-batch; none ever sees another */
-    int32_t batch_size;       /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
-    int64_t batch_tokens;     /* GROUP: the most tokens of a micro-batch; 0: batch_size × seq_tokens */
-    int32_t grad_accum;       /* micro-batches of a step; 0: 1 */
-    double epochs;            /* 0: 1; max_steps wins */
-    int64_t max_steps;        /* 0: by epochs */
-    uint64_t seed;
-    const char *checkpointing;       /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
-    int64_t memory_bytes;            /* budget of device memory for everything, the context included; 0: what is free */
-    int64_t eval_every;              /* steps; 0: only at the end. Needs examples to evaluate on */
-    int32_t early_stopping_patience; /* stop after so many evaluations in a row that were not better than the best by
+    double loraplus_lr_ratio; /* LoRA+: learning rate of B over that of A; up to 1e6; 0: 1 */
+    double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
+} qrun_train_optimization;
+
+typedef struct qrun_train_batches {
+    int32_t seq_len;        /* tokens of the longest example, and of a packed row; 2 to the model's context;
+                               0: 1,024, or the model's context where that is smaller */
+    qrun_batching batching; /* how examples share a micro-batch; none ever sees another */
+    int32_t batch_size;     /* rows of seq_len in a micro-batch, examples packed into them; 1 to 4,096; 0: 1 */
+    int64_t batch_tokens;   /* GROUP: the most tokens of a micro-batch; 0: batch_size times seq_len */
+    int32_t grad_accum;     /* micro-batches of a step; 1 to 2^20; 0: 1 */
+    double epochs;          /* up to 1e6; 0: 1; max_steps wins */
+    int64_t max_steps;      /* up to 1e12; 0: by epochs */
+    uint64_t seed;          /* of the order of the data, the new weights and dropout */
+} qrun_train_batches;
+
+typedef struct qrun_train_memory {
+    int64_t memory_bytes;      /* budget of device memory for everything, the context included; 0: what is free */
+    const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
+    bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
+    bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
+                                  copied there after the forward pass, fetched ahead of the backward pass */
+} qrun_train_memory;
+
+typedef struct qrun_train_evaluation {
+    int64_t eval_every;              /* steps, up to 1e12; 0: only at the end. Needs examples to evaluate on */
+    int32_t early_stopping_patience; /* stop after this many evaluations in a row that did not improve on the best by
                                         more than the threshold; 0: never. Needs eval_every */
-    double early_stopping_threshold;
-    bool load_best;            /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones;
-                                  early stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
-    int64_t save_every;        /* steps; 0: only at the end */
-    int32_t keep;              /* the last so many checkpoints; 0: 2. That of the best evaluation stays beside them */
-    bool restart;              /* ignore a checkpoint in out; else training goes on from the last one */
-    bool random_tokens;        /* for measuring: full rows of random tokens in place of data, an epoch of one step.
-                                  data and out are not looked at, and nothing can be saved */
+    double early_stopping_threshold; /* 0 to 1e9, in units of the loss */
+    bool load_best; /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones; early
+                       stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
+} qrun_train_evaluation;
+
+typedef struct qrun_train_saving {
+    const char *out;    /* the adapter's folder, or the trained model's; checkpoints go inside. Required */
+    int64_t save_every; /* steps between checkpoints, up to 1e12; 0: only at the end */
+    int32_t keep; /* how many of the last checkpoints stay, up to 1e6; 0: 2. That of the best evaluation stays too */
+    bool restart; /* ignore the checkpoints in out; otherwise training resumes from the last one */
+} qrun_train_saving;
+
+typedef struct qrun_train_callbacks {
     qrun_progress_fn progress; /* bytes of the data while they are read and tokenised; examples during an evaluation */
     void *progress_user;
     qrun_train_metrics_fn on_metrics;
     void *metrics_user;
+} qrun_train_callbacks;
+
+typedef struct qrun_train_params {
+    size_t struct_size;
+    qrun_train_data data;
+    qrun_train_lora lora;
+    qrun_train_weights weights; /* in place of lora: full fine-tuning */
+    qrun_train_optimization optimization;
+    qrun_train_batches batches;
+    qrun_train_memory memory;
+    qrun_train_evaluation evaluation;
+    qrun_train_saving saving;
+    qrun_train_callbacks callbacks;
 } qrun_train_params;
 #define QRUN_TRAIN_PARAMS_INIT \
     { .struct_size = sizeof(qrun_train_params) }

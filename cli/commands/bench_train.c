@@ -96,18 +96,18 @@ const char *bench_train_stray_option(const bench_train_options *o) {
 /* A constant learning rate, so that no step is one that changes nothing. */
 static qrun_train_params train_params(const bench_train_options *o, int64_t memory_bytes, int32_t n_repeat) {
     qrun_train_params p = QRUN_TRAIN_PARAMS_INIT;
-    p.random_tokens = true;
-    p.schedule = QRUN_SCHEDULE_CONSTANT;
-    p.max_steps = n_repeat + 1;
-    p.seq_tokens = (int32_t)o->seq_len.value;
-    p.batch_size = (int32_t)o->batch_size.value;
-    p.grad_accum = (int32_t)o->grad_accum.value;
-    p.targets = o->targets;
-    p.rank = (int32_t)o->rank.value;
-    p.optimizer = (qrun_optimizer)o->optimizer.value;
-    p.checkpointing = o->checkpointing != NULL ? o->checkpointing : "full";
+    p.data.random_tokens = true;
+    p.optimization.schedule = QRUN_SCHEDULE_CONSTANT;
+    p.batches.max_steps = n_repeat + 1;
+    p.batches.seq_len = (int32_t)o->seq_len.value;
+    p.batches.batch_size = (int32_t)o->batch_size.value;
+    p.batches.grad_accum = (int32_t)o->grad_accum.value;
+    p.lora.target_modules = o->targets;
+    p.lora.rank = (int32_t)o->rank.value;
+    p.optimization.optimizer = (qrun_optimizer)o->optimizer.value;
+    p.memory.checkpointing = o->checkpointing != NULL ? o->checkpointing : "full";
     train_set_offload(&p, o->offload.value);
-    p.memory_bytes = memory_bytes;
+    p.memory.memory_bytes = memory_bytes;
     return p;
 }
 

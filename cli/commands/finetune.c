@@ -276,51 +276,51 @@ static int check_combination(const finetune_options *o) {
 /* modules: room for --modules-to-save and --train-head together. */
 static qrun_train_params train_params(const finetune_options *o, text_buffer *modules) {
     qrun_train_params p = QRUN_TRAIN_PARAMS_INIT;
-    p.data = o->data;
-    p.eval_data = o->eval_data;
-    p.eval_fraction = o->eval_split.value;
-    p.skip_bad = o->skip_bad;
-    p.out = o->out;
-    p.targets = o->targets;
-    p.rank = (int32_t)o->rank.value;
-    p.alpha = (float)o->alpha.value;
-    p.rslora = o->rslora;
-    p.dora = o->dora;
-    p.adapter = o->adapter;
+    p.data.train_data = o->data;
+    p.data.eval_data = o->eval_data;
+    p.data.eval_split = o->eval_split.value;
+    p.data.skip_bad = o->skip_bad;
+    p.saving.out = o->out;
+    p.lora.target_modules = o->targets;
+    p.lora.rank = (int32_t)o->rank.value;
+    p.lora.alpha = (float)o->alpha.value;
+    p.lora.rslora = o->rslora;
+    p.lora.dora = o->dora;
+    p.lora.adapter = o->adapter;
     if (o->train_head || o->modules != NULL) {
         text_format(modules, "%s%s%s", o->train_head ? "lm_head" : "", o->train_head && o->modules != NULL ? "," : "",
                     o->modules != NULL ? o->modules : "");
-        p.modules_to_save = modules->data;
+        p.lora.modules_to_save = modules->data;
     }
-    p.full = o->full;
-    p.init_random = o->init.value == 1;
-    p.init_embedding_std = o->init_embedding_std.value;
-    p.lora_dropout = o->lora_dropout.value;
-    p.optimizer = (qrun_optimizer)o->optimizer.value;
-    p.schedule = (qrun_schedule)o->schedule.value;
-    p.learning_rate = o->lr.value;
-    p.warmup = o->warmup.value;
-    p.weight_decay = o->weight_decay.value;
-    p.decay_all = o->decay_all;
-    p.loraplus_lr_ratio = o->loraplus_lr_ratio.value;
+    p.weights.full = o->full;
+    p.weights.init_random = o->init.value == 1;
+    p.weights.init_embedding_std = o->init_embedding_std.value;
+    p.lora.lora_dropout = o->lora_dropout.value;
+    p.optimization.optimizer = (qrun_optimizer)o->optimizer.value;
+    p.optimization.schedule = (qrun_schedule)o->schedule.value;
+    p.optimization.learning_rate = o->lr.value;
+    p.optimization.warmup = o->warmup.value;
+    p.optimization.weight_decay = o->weight_decay.value;
+    p.optimization.decay_all = o->decay_all;
+    p.optimization.loraplus_lr_ratio = o->loraplus_lr_ratio.value;
     train_set_offload(&p, o->offload.value);
-    p.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
-    p.seq_tokens = (int32_t)o->seq_len.value;
-    p.batching = (qrun_batching)o->batching.value;
-    p.batch_size = (int32_t)o->batch_size.value;
-    p.batch_tokens = o->batch_tokens.value;
-    p.grad_accum = (int32_t)o->grad_accum.value;
-    p.epochs = o->epochs.value;
-    p.max_steps = o->max_steps.value;
-    p.seed = o->seed.value;
-    p.checkpointing = o->checkpointing;
-    p.memory_bytes = o->engine.memory.value;
-    p.eval_every = o->eval_every.value;
-    p.early_stopping_patience = (int32_t)o->early_stopping.value;
-    p.early_stopping_threshold = o->early_stopping_threshold.value;
-    p.load_best = o->load_best;
-    p.keep = (int32_t)o->keep.value;
-    p.restart = o->restart;
+    p.optimization.max_grad_norm = o->max_grad_norm.given && o->max_grad_norm.value <= 0 ? -1 : o->max_grad_norm.value;
+    p.batches.seq_len = (int32_t)o->seq_len.value;
+    p.batches.batching = (qrun_batching)o->batching.value;
+    p.batches.batch_size = (int32_t)o->batch_size.value;
+    p.batches.batch_tokens = o->batch_tokens.value;
+    p.batches.grad_accum = (int32_t)o->grad_accum.value;
+    p.batches.epochs = o->epochs.value;
+    p.batches.max_steps = o->max_steps.value;
+    p.batches.seed = o->seed.value;
+    p.memory.checkpointing = o->checkpointing;
+    p.memory.memory_bytes = o->engine.memory.value;
+    p.evaluation.eval_every = o->eval_every.value;
+    p.evaluation.early_stopping_patience = (int32_t)o->early_stopping.value;
+    p.evaluation.early_stopping_threshold = o->early_stopping_threshold.value;
+    p.evaluation.load_best = o->load_best;
+    p.saving.keep = (int32_t)o->keep.value;
+    p.saving.restart = o->restart;
     return p; /* save_every stays 0: training.c saves, once the metrics of the step are on file */
 }
 
@@ -366,9 +366,9 @@ static int open_trainer(const finetune_options *o, const engine *e, const char *
     qrun_error error = QRUN_ERROR_INIT;
     text_buffer modules = {0};
     qrun_train_params params = train_params(o, &modules);
-    params.out = out;
-    params.progress = training_show_progress;
-    params.progress_user = t;
+    params.saving.out = out;
+    params.callbacks.progress = training_show_progress;
+    params.callbacks.progress_user = t;
     progress_draw(0, 0, "reading the data");
     const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
     progress_clear();

@@ -8,6 +8,6 @@ const char *const train_optimizer_names[] = {"adamw", "adamw8bit", "adafactor", 
 const char *const train_offload_names[] = {"none", "optimizer", "activations", "optimizer,activations", NULL};
 
 void train_set_offload(qrun_train_params *params, int64_t choice) {
-    params->offload_optimizer = (choice & 1) != 0;
-    params->offload_activations = (choice & 2) != 0;
+    params->memory.offload_optimizer = (choice & 1) != 0;
+    params->memory.offload_activations = (choice & 2) != 0;
 }

@@ -8,7 +8,7 @@
 
 #include "cli/terminal/messages.h"
 
-/* Zero-initialise; `data` is NUL-terminated once anything was appended. */
+/* Zero-initialise; `train_data` is NUL-terminated once anything was appended. */
 typedef struct text_buffer {
     char *data;
     size_t size, capacity;
