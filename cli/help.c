@@ -55,7 +55,9 @@ static void write_synopsis(const option *o, text_buffer *out) {
         text_format(out, "      --%s", o->name);
     }
     if (o->kind == OPTION_CHOICE) {
-        for (int i = 0; o->choices[i] != NULL; i++) { text_format(out, "%s%s", i == 0 ? " " : "|", o->choices[i]); }
+        for (const option_choice *c = o->choices; c->name != NULL; c++) {
+            text_format(out, "%s%s", c == o->choices ? " " : "|", c->name);
+        }
     } else if (o->kind != OPTION_FLAG) {
         text_format(out, " %s", o->value_name);
     }

@@ -23,7 +23,7 @@ typedef struct chat_options {
 
 /* clang-format off */
 static const option chat_table[] = {
-    {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", .offset = offsetof(chat_options, system),
+    {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", INTO(chat_options, system),
      .help = "The system message that the conversation begins with; /system changes it."},
 };
 /* clang-format on */
@@ -185,11 +185,8 @@ static void converse(chat *c) {
     if (terminated() || (interrupted() && !c->at_terminal)) { c->code = EXIT_INTERRUPTED; }
 }
 
-static int prepare(chat *c, const chat_options *o) {
+static int prepare(chat *c, const chat_options *o, const command_line *line) {
     int code = template_read(&o->template, &c->tools, &c->template_arguments);
-    if (code == EXIT_OK && (o->sampling.n.given || o->sampling.logprobs.given)) {
-        return complain(EXIT_USAGE, "chat has one answer per message");
-    }
     if (code == EXIT_OK) { code = engine_require_one_adapter(&o->engine); }
     if (code == EXIT_OK) { code = engine_open(&c->engine, &o->engine); }
     if (code == EXIT_OK && !c->engine.info.has_tokenizer) {
@@ -202,10 +199,8 @@ static int prepare(chat *c, const chat_options *o) {
                         "made for conversation; 'qrun generate' continues a text",
                         c->engine.info.folder);
     }
-    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, c->engine.model, &c->request); }
+    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, line, c->engine.model, &c->request); }
     if (code != EXIT_OK) { return code; }
-    if (!o->sampling.max_tokens.given) { c->request.max_tokens = 0; }
-    c->request.n = 1;
     c->request.adapter = engine_default_adapter(&c->engine);
     c->request.tools_json = c->tools.data;
     c->request.template_json = c->template_arguments.data;
@@ -214,10 +209,9 @@ static int prepare(chat *c, const chat_options *o) {
     return EXIT_OK;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     chat c = {.request = QRUN_REQUEST_PARAMS_INIT, .at_terminal = terminal_is(stdin) && terminal_is(stdout)};
-    (void)arguments;
-    c.code = prepare(&c, options);
+    c.code = prepare(&c, options, line);
     if (c.code == EXIT_OK) { converse(&c); }
     engine_close(&c.engine);
     conversation_free(&c.history);
@@ -227,6 +221,8 @@ static int run(const void *options, const option_texts *arguments) {
     free(c.line);
     return c.code;
 }
+
+static const chat_options defaults = {.engine = ENGINE_OPTIONS_INIT, .sampling = SAMPLING_OPTIONS_INIT(0)};
 
 const command command_chat = {
     .name = "chat",
@@ -242,6 +238,7 @@ const command command_chat = {
                 "  qrun chat --model path/to/model --system \"Answer in one sentence.\" --temperature 0.7",
     .groups = groups,
     .n_groups = N_GROUPS(groups),
+    .defaults = &defaults,
     .options_bytes = sizeof(chat_options),
     .run = run,
 };

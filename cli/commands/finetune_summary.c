@@ -11,7 +11,8 @@
 
 static void print_data(const training *t) {
     const qrun_train_info *info = &t->info;
-    printf("data        %s: %s, %lld examples\n", t->facts.data, info->data_format, (long long)info->n_examples);
+    printf("data        %s: %s, %lld examples\n", t->facts.options->train.data.train_data, info->data_format,
+           (long long)info->n_examples);
     printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
            (long long)info->n_target_tokens);
     if (info->n_dropped > 0) {
@@ -30,9 +31,8 @@ void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
     printf("trainable   %.4g million parameters", (double)info->n_trainable / 1e6);
-    if (!t->full) {
-        printf(" beside %.4g million in %s", (double)t->facts.model_info->n_parameters / 1e6,
-               t->facts.model_info->quant);
+    if (!t->facts.options->train.weights.full) {
+        printf(" beside %.4g million in %s", (double)t->facts.model->n_parameters / 1e6, t->facts.model->quant);
     }
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
@@ -50,7 +50,7 @@ void finetune_print_start_json(const training *t) {
     const qrun_train_info *info = &t->info;
     text_buffer out = {0};
     text_puts(&out, "{\"start\":{\"data\":{\"file\":");
-    text_json_string(&out, t->facts.data, strlen(t->facts.data));
+    text_json_string(&out, t->facts.options->train.data.train_data, strlen(t->facts.options->train.data.train_data));
     text_format(&out,
                 ",\"format\":\"%s\",\"examples\":%lld,\"eval_examples\":%lld,\"tokens\":%lld,"
                 "\"target_tokens\":%lld,\"dropped\":%lld,\"truncated\":%lld,\"bad_lines\":%lld},",
@@ -105,11 +105,11 @@ static void put_shell_word(text_buffer *out, const char *word) {
 
 static void put_how_to_use(const training *t, text_buffer *out) {
     text_puts(out, "qrun generate --model ");
-    if (!t->full) {
-        put_shell_word(out, t->facts.model);
+    if (!t->facts.options->train.weights.full) {
+        put_shell_word(out, t->facts.options->engine.model.path);
         text_puts(out, " --adapter ");
     }
-    put_shell_word(out, t->out);
+    put_shell_word(out, t->facts.options->train.saving.out);
     text_puts(out, t->chat ? " --chat --prompt \"…\"" : " --prompt \"…\"");
 }
 
@@ -133,7 +133,9 @@ void finetune_print_result(const training *t) {
         printf("stopped     early, after step %lld of %lld: %d evaluations in a row were not better\n",
                (long long)t->step, (long long)t->info.total_steps, (int)t->info.n_not_better);
     }
-    if (t->load_best) { printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step); }
+    if (train_exports_best(&t->facts)) {
+        printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step);
+    }
     if (sums.n_steps > 0) {
         printf("speed       %lld steps with %lld tokens in %.1f s: %.0f tokens/s\n", (long long)sums.n_steps,
                (long long)sums.n_tokens, sums.seconds, sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
@@ -144,10 +146,11 @@ void finetune_print_result(const training *t) {
         printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes, planned),
                size_text(t->info.peak_host_bytes, used));
     }
-    printf("report      %s/report.html\n", t->out);
+    printf("report      %s/report.html\n", t->facts.options->train.saving.out);
     text_buffer use = {0};
     put_how_to_use(t, &use);
-    printf("The %s is in '%s'. To use it: %s\n", t->full ? "model" : "adapter", t->out, use.data);
+    printf("The %s is in '%s'. To use it: %s\n", t->facts.options->train.weights.full ? "model" : "adapter",
+           t->facts.options->train.saving.out, use.data);
     text_free(&use);
 }
 
@@ -161,8 +164,8 @@ void finetune_print_result_json(const training *t) {
     const run_sums sums = sum_run(log);
     const train_step_record *last = train_log_last(log);
     text_buffer out = {0};
-    text_puts(&out, t->full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
-    text_json_string(&out, t->out, strlen(t->out));
+    text_puts(&out, t->facts.options->train.weights.full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
+    text_json_string(&out, t->facts.options->train.saving.out, strlen(t->facts.options->train.saving.out));
     text_format(&out, ",\"steps\":%lld", last != NULL ? (long long)last->step : 0);
     put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);
     put_loss(&out, "last_loss", last != NULL ? last->loss : NAN);

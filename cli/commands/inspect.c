@@ -12,7 +12,7 @@ typedef struct inspect_options {
     bool json, tensors;
 } inspect_options;
 
-#define AT(field) .offset = offsetof(inspect_options, field)
+#define AT(field) INTO(inspect_options, field)
 
 /* clang-format off */
 static const option inspect_table[] = {
@@ -64,16 +64,16 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
     return code;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const inspect_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
-    if ((o->model != NULL) == (arguments->count > 0)) {
+    if ((o->model != NULL) == (line->arguments.count > 0)) {
         return complain(EXIT_USAGE, o->model != NULL ? "give one folder: DIR or --model DIR"
                                                      : "no model: give a folder, as in 'qrun inspect DIR'");
     }
     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) { return complain_error(&error); }
-    const int code = inspect(o, context, o->model != NULL ? o->model : arguments->values[0]);
+    const int code = inspect(o, context, o->model != NULL ? o->model : line->arguments.values[0]);
     qrun_context_destroy(context);
     return code;
 }

@@ -11,39 +11,43 @@
 #include "cli/terminal/text.h"
 
 typedef struct merge_options {
-    const char *model, *adapter, *out, *text;
-    option_int onto, quant, dtype, shard_size, max_tokens, threads;
+    qrun_context_params context;
+    qrun_merge_params merge;
+    const char *text;
+    int32_t max_tokens;
     bool no_compare, json, quiet;
 } merge_options;
 
-#define AT(field) .offset = offsetof(merge_options, field)
-
-static const char *const onto_names[] = {"auto", "original", "quantized", NULL}; /* by qrun_merge_onto */
-static const char *const held_names[] = {"auto", "nf4-dq", "nf4", "int8", NULL};
-static const qrun_quant held_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8};
-static const char *const dtype_names[] = {"auto", "bf16", "f16", "f32", NULL};
-static const qrun_quant dtype_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_BF16, QRUN_QUANT_F16, QRUN_QUANT_F32};
+#define AT(field) INTO(merge_options, field)
 
 /* clang-format off */
+static const option_choice ontos[] = {
+    {"auto", QRUN_MERGE_AUTO}, {"original", QRUN_MERGE_ORIGINAL}, {"quantized", QRUN_MERGE_QUANTIZED}, {NULL, 0}};
+static const option_choice quants[] = {
+    {"auto", QRUN_QUANT_AUTO}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8},
+    {NULL, 0}};
+static const option_choice dtypes[] = {
+    {"auto", QRUN_QUANT_AUTO}, {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
+
 static const option merge_table[] = {
-    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model), .completion = COMPLETE_FOLDER,
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.path), .completion = COMPLETE_FOLDER,
      .help = "The model that the adapter was made for: a Hugging Face folder, or the id of one in the Hugging Face "
              "cache."},
-    {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter),
+    {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.adapter),
      .completion = COMPLETE_FOLDER,
      .help = "The adapter: a folder that 'qrun finetune' or PEFT wrote. LoRA (rsLoRA, ranks and alphas by module), "
              "DoRA, and modules that it brings whole."},
-    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.out), .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
-    {.name = "onto", .kind = OPTION_CHOICE, AT(onto), .choices = onto_names,
+    {.name = "onto", .kind = OPTION_CHOICE, AT(merge.onto), .choices = ontos,
      .help = "What is added to: the original weights, or the quantized ones as they were trained on, that is, linear "
              "layers quantised and back. Default: auto, the original ones; quantized for a folder that is stored so."},
-    {.name = "quant", .kind = OPTION_CHOICE, AT(quant), .choices = held_names,
+    {.name = "quant", .kind = OPTION_CHOICE, AT(merge.quant), .choices = quants,
      .help = "With --onto quantized: the format to take linear layers through. Default: nf4-dq. With --onto original: "
              "how the model is held that the result is compared with. Default: in its own type."},
-    {.name = "dtype", .kind = OPTION_CHOICE, AT(dtype), .choices = dtype_names,
+    {.name = "dtype", .kind = OPTION_CHOICE, AT(merge.dtype), .choices = dtypes,
      .help = "Type of the tensors to write. Default: bf16, or f16 where the model is f16."},
-    {.name = "shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(shard_size),
+    {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(merge.max_shard_bytes),
      .help = "Largest file to write. Default: that of the model; 5GB where all is in one file."},
 };
 /* clang-format on */
@@ -57,8 +61,8 @@ static const option compare_table[] = {
     {.name = "no-compare", .kind = OPTION_FLAG, AT(no_compare), .help = "Only write the folder."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet), .help = "No progress, no result."},
-    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1, .high = 1024,
-     .help = "Threads. Default: all processors this process may use."},
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1, .high = 1024,
+     .help = "Threads. Default: one for each CPU this process may use."},
 };
 /* clang-format on */
 
@@ -104,7 +108,7 @@ static void print_difference(const merge_report *r) {
 static void print_result(const merge_options *o, const merge_report *r) {
     char size[SIZE_TEXT_BYTES];
     const qrun_merge_result *m = &r->merged;
-    printf("%s: %lld matrices merged onto %s weights", o->out, (long long)m->n_merged,
+    printf("%s: %lld matrices merged onto %s weights", o->merge.out, (long long)m->n_merged,
            m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
     if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
     printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes, size), quant_name(m->dtype), r->seconds);
@@ -137,11 +141,11 @@ static void print_json(const merge_options *o, const merge_report *r) {
     const qrun_merge_result *m = &r->merged;
     text_buffer out = {0};
     text_puts(&out, "{\"out\":");
-    text_json_string(&out, o->out, strlen(o->out));
+    text_json_string(&out, o->merge.out, strlen(o->merge.out));
     text_format(&out,
                 ",\"onto\":\"%s\",\"base\":\"%s\",\"dtype\":\"%s\",\"merged\":%lld,\"replaced\":%lld,"
                 "\"head_untied\":%s,\"tensors\":%lld,\"bytes\":%lld,\"seconds\":%.6f,\"difference\":",
-                onto_names[m->onto], quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
+                ontos[m->onto].name, quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
                 (long long)m->n_replaced, m->head_untied ? "true" : "false", (long long)m->n_tensors,
                 (long long)m->n_bytes, r->seconds);
     if (r->compared) {
@@ -166,14 +170,7 @@ static bool show_tokens(void *user, int64_t done, int64_t total) {
 }
 
 static qrun_status merge(const merge_options *o, qrun_context *context, merge_report *r, qrun_error *error) {
-    qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
-    params.path = o->model;
-    params.adapter = o->adapter;
-    params.out = o->out;
-    params.onto = (qrun_merge_onto)o->onto.value;
-    params.quant = held_values[o->quant.value];
-    params.dtype = dtype_values[o->dtype.value];
-    params.max_shard_bytes = o->shard_size.value;
+    qrun_merge_params params = o->merge;
     params.progress = engine_show_bytes;
     params.progress_user = "merging";
     const double begin = clock_seconds();
@@ -188,17 +185,17 @@ static qrun_status merge(const merge_options *o, qrun_context *context, merge_re
 static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r) {
     qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
     qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
-    unmerged.path = o->model;
-    unmerged.quant = o->quant.given && o->quant.value > 0 ? held_values[o->quant.value] : r->merged.base_quant;
-    merged.path = o->out;
+    unmerged.path = o->merge.path;
+    unmerged.quant = o->merge.quant != QRUN_QUANT_AUTO ? o->merge.quant : r->merged.base_quant;
+    merged.path = o->merge.out;
     merged.quant = r->merged.dtype;
     unmerged.dtype = merged.dtype = QRUN_DTYPE_F32;
     params.model = &unmerged;
     params.other = &merged;
-    params.adapter = o->adapter;
+    params.adapter = o->merge.adapter;
     params.text = o->text != NULL ? text->data : NULL;
     params.text_bytes = text->size;
-    params.max_tokens = (int32_t)o->max_tokens.value;
+    params.max_tokens = o->max_tokens;
     params.progress = show_tokens;
     r->held = quant_name(unmerged.quant);
     const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, &r->why_not);
@@ -226,29 +223,31 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     return status == QRUN_OK ? EXIT_OK : complain_error(&r.why_not);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const merge_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
     text_buffer text = {0};
-    (void)arguments;
-    if (o->model == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
-    if (o->adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
-    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    (void)line;
+    if (o->merge.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
+    if (o->merge.adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
+    if (o->merge.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
     if (o->no_compare && o->text != NULL) { return complain(EXIT_USAGE, "--no-compare and --text exclude each other"); }
     if (o->quiet) { progress_silence(); }
     int code = o->text == NULL || text_read_plain(&text, o->text) ? EXIT_OK : EXIT_FILE;
     if (code == EXIT_OK && o->text != NULL && text.size == 0) {
         code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
     }
-    params.n_threads = (int32_t)o->threads.value;
-    if (code == EXIT_OK && qrun_context_create(&params, &context, &error) != QRUN_OK) { code = complain_error(&error); }
+    if (code == EXIT_OK && qrun_context_create(&o->context, &context, &error) != QRUN_OK) {
+        code = complain_error(&error);
+    }
     if (code == EXIT_OK) { code = merge_and_compare(o, &text, context); }
     qrun_context_destroy(context);
     text_free(&text);
     return code;
 }
+
+static const merge_options defaults = {.context = QRUN_CONTEXT_PARAMS_INIT, .merge = QRUN_MERGE_PARAMS_INIT};
 
 const command command_merge = {
     .name = "merge",
@@ -266,6 +265,7 @@ const command command_merge = {
                 "  qrun merge --model path/to/model-nf4 --adapter my-adapter --out merged --dtype f16 --json",
     .groups = groups,
     .n_groups = N_GROUPS(groups),
+    .defaults = &defaults,
     .options_bytes = sizeof(merge_options),
     .run = run,
 };

@@ -18,7 +18,7 @@ typedef struct tokenize_options {
     const char *system;
 } tokenize_options;
 
-#define AT(field) .offset = offsetof(tokenize_options, field)
+#define AT(field) INTO(tokenize_options, field)
 
 /* clang-format off */
 static const option tokenize_table[] = {
@@ -186,7 +186,7 @@ static int check_combination(const tokenize_options *o) {
     return o->chat ? EXIT_OK : template_require_chat(&o->template, o->system);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const tokenize_options *o = options;
     const qrun_context_params context_params = {sizeof context_params, 1, NULL};
     qrun_error error = QRUN_ERROR_INIT;
@@ -194,7 +194,7 @@ static int run(const void *options, const option_texts *arguments) {
     qrun_tokenizer *tokenizer = NULL;
     text_buffer input = {0};
     int code = check_combination(o);
-    if (code == EXIT_OK) { code = read_input(arguments, &input); }
+    if (code == EXIT_OK) { code = read_input(&line->arguments, &input); }
     if (code == EXIT_OK && (qrun_context_create(&context_params, &context, &error) != QRUN_OK ||
                             qrun_tokenizer_open(context, o->model, &tokenizer, &error) != QRUN_OK)) {
         code = complain_error(&error);

@@ -13,10 +13,11 @@ typedef struct command {
     const char *examples;    /* lines as they are typed, comments begin with '#' */
     const option_group *groups;
     size_t n_groups;
-    size_t options_bytes; /* size of the struct that run gets */
+    const void *defaults; /* of the struct that run gets; NULL: there is none */
+    size_t options_bytes;
     int min_arguments, max_arguments;
     const char *const *argument_choices; /* NULL-terminated, for completion; NULL: files */
-    int (*run)(const void *options, const option_texts *arguments);
+    int (*run)(const void *options, const command_line *line);
 } command;
 
 extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,

@@ -8,20 +8,19 @@ static const struct {
     const char *field, *option;
 } others[] = {
     {"context_tokens", "context"},
-    {"early_stopping_patience", "early-stopping"},
-    {"eval_fraction", "eval-split"},
     {"init_random", "init random"},
-    {"learning_rate", "lr"},
-    {"max_sequences", "max-batch"},
-    {"max_step_tokens", "step-tokens"},
+    {"max_shard_bytes", "max-shard-size"},
     {"memory_bytes", "memory"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_optimizer", "offload optimizer"},
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},
+    {"path", "model"},
     {"quant_head_int8", "quant-head int8"},
-    {"seq_tokens", "seq-len"},
-    {"targets", "lora-targets"},
+    {"template_json", "template-arg"},
+    {"tools_json", "tools"},
+    {"train_data", "data"},
+    {"trainable", "full"},
     {"window_tokens", "window"},
 };
 

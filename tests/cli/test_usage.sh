@@ -62,7 +62,7 @@ wrong "the path of a folder, and this one is empty" finetune --model x --data y 
 wrong "exclude each other" plan --model x --shape y
 wrong "2^64" generate --seed 18446744073709551616
 wrong "such as 6GiB" generate --memory 0
-wrong "such as 6GiB" quantize --model x --out y --shard-size 0
+wrong "such as 6GiB" quantize --model x --out y --max-shard-size 0
 wrong "such as 6GiB" generate --memory 6Gb
 wrong "such as 6GiB" generate --memory -1
 wrong "such as 6GiB" generate --memory 99999999999T
