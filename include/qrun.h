@@ -1,30 +1,46 @@
 /* qrun: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits, and generates for many prompts at once.
  * This is the only header; everything the `qrun` program does goes through it.
  *
- * A program in one screen:
+ * A whole program:
  *
- *     qrun_error error = QRUN_ERROR_INIT;
- *     qrun_context *context;
- *     qrun_model *model;
- *     qrun_session *session;
- *     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
- *     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
- *     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
- *     model_params.path = "path/to/model";
- *     request.prompt = "Once upon a time";
- *     request.on_event = print_text;                       // void print_text(void *user, const qrun_event *event)
- *     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) …
- *     if (qrun_model_open(context, &model_params, &model, &error) != QRUN_OK) …
- *     if (qrun_session_create(model, &session_params, &session, &error) != QRUN_OK) …
- *     if (qrun_session_submit(session, &request, NULL, &error) != QRUN_OK) …
- *     if (qrun_session_run(session, &error) != QRUN_OK) …
- *     qrun_session_destroy(session), qrun_model_destroy(model), qrun_context_destroy(context);
+ *     #include <qrun.h>
+ *     #include <stdio.h>
+ *
+ *     static void print_text(void *user, const qrun_event *event) {
+ *         (void)user;
+ *         if (event->text_bytes > 0) { fwrite(event->text, 1, event->text_bytes, stdout); }
+ *     }
+ *
+ *     int main(void) {
+ *         qrun_error error = QRUN_ERROR_INIT;
+ *         qrun_context *context = NULL;
+ *         qrun_model *model = NULL;
+ *         qrun_session *session = NULL;
+ *         qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+ *         qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+ *         qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+ *         model_params.path = "path/to/model";
+ *         request.prompt = "Once upon a time";
+ *         request.max_tokens = 20;
+ *         request.on_event = print_text;
+ *         if (qrun_context_create(NULL, &context, &error) != QRUN_OK ||
+ *             qrun_model_open(context, &model_params, &model, &error) != QRUN_OK ||
+ *             qrun_session_create(model, &session_params, &session, &error) != QRUN_OK ||
+ *             qrun_session_submit(session, &request, NULL, &error) != QRUN_OK ||
+ *             qrun_session_run(session, &error) != QRUN_OK) {
+ *             fprintf(stderr, "%s\n", error.message);
+ *         }
+ *         qrun_session_destroy(session);
+ *         qrun_model_destroy(model);
+ *         qrun_context_destroy(context);
+ *         return error.status == QRUN_OK ? 0 : 1;
+ *     }
  *
  * Conventions
  *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there:
  *              what, where, and what would help. The library never exits, aborts or prints.
- *   Ownership  X_create/X_open gives an object that X_destroy takes back (NULL is fine). Getters lend: what they
- *              return lives as long as the object. Text that a call allocates for the caller is given back with
+ *   Ownership  X_create/X_open makes an object that X_destroy releases (NULL is fine). Getters lend: what they
+ *              return lives as long as the object. Text that a call allocates for the caller is released with
  *              qrun_free.
  *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every
  *              request that names it.
@@ -94,7 +110,7 @@ typedef struct qrun_error {
         QRUN_OK, { 0 }  \
     }
 
-/* Gives back text that a call allocated for the caller. NULL is fine. */
+/* Releases text that a call allocated for the caller. NULL is fine. */
 QRUN_API void qrun_free(void *memory);
 
 /* ---- Context: device and threads --------------------------------------------------------------------------------- */
@@ -103,8 +119,8 @@ typedef struct qrun_context qrun_context;
 
 typedef struct qrun_context_params {
     size_t struct_size;
-    int32_t n_threads;  /* 0: all processors this process may use */
-    const char *device; /* "auto" (a GPU that can be used, else the processor), "cpu", "cuda"; NULL is "auto" */
+    int32_t n_threads;  /* 0: one for each CPU this process may use */
+    const char *device; /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto" */
 } qrun_context_params;
 #define QRUN_CONTEXT_PARAMS_INIT \
     { sizeof(qrun_context_params), 0, NULL }
@@ -117,9 +133,9 @@ typedef struct qrun_device_info {
     const char *backend; /* "cpu", "cuda" */
     const char *isa;     /* "avx512-bf16", "sm_90" … */
     int32_t n_threads;
-    int64_t memory_bytes;           /* the GPU's, or the machine's (the container's, where that is less) */
+    int64_t memory_bytes;           /* the GPU's, or the machine's (the container's, where that is smaller) */
     int64_t memory_available_bytes; /* now */
-    int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the processor, −1: not
+    int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the CPU, −1: not
                                        known (it is measured with libnvidia-ml.so, which comes with the driver) */
     const char
         *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
@@ -134,7 +150,7 @@ typedef struct qrun_limits {
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
-    double f16_flops; /* of what F16 is computed by: the F32 kernels on processors, tensor cores on GPUs */
+    double f16_flops; /* of what F16 is computed by: the F32 kernels on CPUs, tensor cores on GPUs */
 } qrun_limits;
 #define QRUN_LIMITS_INIT \
     { sizeof(qrun_limits), 0, 0, 0, 0 }
@@ -150,15 +166,15 @@ typedef enum qrun_quant {
     QRUN_QUANT_F32 = 1,
     QRUN_QUANT_BF16 = 2,
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
-    QRUN_QUANT_NF4 = 4,    /* 4.5 bits a weight */
-    QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits a weight */
+    QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
+    QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
     QRUN_QUANT_F16 = 6
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
 typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F16 = 2 } qrun_dtype;
 
-/* Called now and then during a long call, always from the thread that made the call. done and total in bytes.
+/* Called repeatedly during a long call, always from the thread that made the call. done and total in bytes.
  * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
 typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
@@ -373,7 +389,7 @@ typedef struct qrun_request_params {
         .n = 1, .logprobs = -1                                                                                      \
     }
 
-/* Takes over the model's generation_config.json (temperature, top_k, top_p, …) into params. */
+/* Copies the model's generation_config.json (temperature, top_k, top_p, …) into params. */
 QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
                                                     qrun_error *error);
 
@@ -426,9 +442,9 @@ QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, i
 
 typedef struct qrun_eval_params {
     size_t struct_size;
-    int32_t window_tokens; /* the text is cut into windows of this many tokens, each begun anew (with BOS where the
-                              tokenizer adds one); 0: the smaller of 2,048 and the model's context */
-    int64_t max_tokens;    /* stop after so many scored tokens; 0: the whole text */
+    int32_t window_tokens; /* the text is cut into windows of this many tokens, each read from its start (with BOS where
+                              the tokenizer adds one); 0: the smaller of 2,048 and the model's context */
+    int64_t max_tokens;    /* stop after this many scored tokens; 0: the whole text */
     const qrun_adapter *adapter;
     qrun_progress_fn progress; /* in tokens here */
     void *progress_user;
@@ -583,11 +599,15 @@ typedef struct qrun_train_params {
 #define QRUN_TRAIN_PARAMS_INIT \
     { .struct_size = sizeof(qrun_train_params) }
 
+/* What qrun_trainer_create refuses in params whatever the model and the data are: a value outside its range, fields
+ * that do not go together. Tells it before a model is loaded. QRUN_ERROR_ARGUMENT. */
+QRUN_API qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error);
+
 typedef struct qrun_train_info {
     size_t struct_size;
     const char *data_format; /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
-    const char *first_bad; /* why the first of n_bad_lines was passed over, its place included; "": none was */
+    const char *first_bad;             /* why the first of n_bad_lines was skipped, with its position; "": none was */
     int64_t n_tokens, n_target_tokens; /* of an epoch */
     int64_t n_trainable;               /* parameters */
     int64_t total_steps, first_step;   /* first_step > 1 after a resume */
@@ -613,9 +633,9 @@ struct qrun_train_metrics {
     double learning_rate;
     double grad_norm;      /* before clipping */
     double loss_scale;     /* F16: what the loss was multiplied by for this step's gradients; else 0 */
-    bool skipped;          /* loss or gradient was no number: parameters unchanged */
-    const char *nonfinite; /* then the first tensor whose gradient was none; NULL: none, or overflowed. Lent until the
-                              next step */
+    bool skipped;          /* loss or gradient was not finite: parameters unchanged */
+    const char *nonfinite; /* then the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until
+                              the next step */
     bool overflowed;       /* skipped because the loss scale was too large, which was halved: no error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
@@ -623,7 +643,7 @@ struct qrun_train_metrics {
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }
 
-/* Reads and tokenises the data, plans the memory and refuses what does not fit, and goes on from the last checkpoint in
+/* Reads and tokenises the data, plans the memory and refuses what does not fit, and resumes from the last checkpoint in
  * `out` where there is one (QRUN_ERROR_INPUT when it belongs to other options). The model must not have sessions. */
 QRUN_API qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
                                          qrun_error *error);
@@ -633,7 +653,7 @@ QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, i
 
 /* What a run would take, without loading weights, reading data or making anything: data and out of params are not
  * looked at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL
- * *checkpointing, what "auto" came to, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
+ * *checkpointing, what "auto" chose, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
  * params' memory_bytes, or what is free, is too little. */
 QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                         const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
@@ -643,7 +663,7 @@ QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_
 QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
                                                qrun_error *error);
 
-/* The whole run from where it stands: steps, evaluations, checkpoints (every save_every steps, after the best
+/* Runs everything that is left: steps, evaluations, checkpoints (every save_every steps, after the best
  * evaluation so far, and at the end), and the adapter in `out`. After qrun_trainer_cancel it saves a checkpoint and
  * returns QRUN_ERROR_CANCELLED. The calls below are what it is made of, for programs that have a loop of their own:
  *
@@ -653,8 +673,8 @@ QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int6
 QRUN_API qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error);
 
 /* Ends the step or evaluation that runs now, or else the next one, with QRUN_ERROR_CANCELLED: as if it had not begun,
- * so that the trainer can save, and go on. From any thread, and from a signal handler. While the data is read there is
- * no trainer yet: there `progress` cancels. */
+ * so that the trainer can save and continue. From any thread, and from a signal handler. While the data is read there
+ * is no trainer yet: there `progress` cancels. */
 QRUN_API void qrun_trainer_cancel(qrun_trainer *trainer);
 
 typedef enum qrun_train_action {
@@ -673,10 +693,10 @@ QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics
  * so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from there. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
 
-/* Writes a checkpoint (out/checkpoint-<step>) that training can go on from to the bit; whole or not at all. */
+/* Writes a checkpoint (out/checkpoint-<step>) from which training resumes to the bit; whole or not at all. */
 QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
 
-/* Puts the parameters of the best evaluation in the place of the current ones, for qrun_trainer_export. The run is over
+/* Replaces the current parameters with those of the best evaluation, for qrun_trainer_export. The run is over
  * then: further steps, evaluations and checkpoints are refused. Save before. */
 QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
 
@@ -717,11 +737,11 @@ typedef struct qrun_compare_params {
 
 typedef struct qrun_difference {
     size_t struct_size;
-    int64_t n_tokens;     /* places compared: what follows each token of the text */
-    double max_abs_logit; /* of the first model: what the differences are to be held against */
+    int64_t n_tokens;                                   /* positions compared: what follows each token of the text */
+    double max_abs_logit;                               /* of the first model: to compare the differences with */
     double mean_logit_difference, max_logit_difference; /* absolute */
     double mean_kl, max_kl; /* Kullback-Leibler divergence of the other model from the first, in nats a token */
-    int64_t n_same_greedy;  /* places where both have the same best token */
+    int64_t n_same_greedy;  /* positions where both have the same best token */
 } qrun_difference;
 #define QRUN_DIFFERENCE_INIT \
     { .struct_size = sizeof(qrun_difference) }

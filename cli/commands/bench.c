@@ -11,6 +11,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/replace_file.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
@@ -80,7 +81,7 @@ static double matrix_peak(const bench *b) {
                                        : b->limits.f32_flops;
 }
 
-/* On a processor F16 is widened to F32 and computed there. */
+/* On a CPU F16 is widened to F32 and computed there. */
 static bool computes_f16_as_f32(const bench *b) {
     return strcmp(b->engine.info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
 }
@@ -99,15 +100,16 @@ static double read_share(const bench *b, double steps_per_second) {
 
 static void print_start(const bench *b) {
     const qrun_model_info *m = &b->engine.info;
-    char size[SIZE_TEXT_BYTES];
-    printf("model      %s, %d layers, hidden %d, %.4g million parameters\n", m->family, (int)m->n_layers,
-           (int)m->hidden_size, (double)m->n_parameters / 1e6);
+    char size[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
+    printf("model      %s, %d layers, hidden %d, %s parameters\n", m->family, (int)m->n_layers, (int)m->hidden_size,
+           large_text(m->n_parameters, count));
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
            size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
-    if (b->device.note != NULL) { printf("no GPU     %s\n", b->device.note); }
+    char note[API_NAMES_TEXT_BYTES];
+    if (b->device.note != NULL) { printf("no GPU     %s\n", api_names_to_options(b->device.note, note)); }
 }
 
 static void print_table(const bench *b) {
@@ -340,12 +342,11 @@ static const bench_options defaults = {
 
 const command command_bench = {
     .name = "bench",
-    .summary = "measure prefill, decode and training speed beside the machine's limits",
+    .summary = "measure prefill, decode and training speed, and the machine's limits",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
-    .description =
-        "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
-        "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
-        "decoding, and the peak of matrix products, which bounds prefill and training.",
+    .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
+                   "machine's limits, measured in the same run: the bandwidth of reading memory, which bounds "
+                   "decoding, and the peak of matrix products, which bounds prefill and training.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
                 "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"

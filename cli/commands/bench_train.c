@@ -123,10 +123,10 @@ static double computed_flops(const bench_train_result *r) {
 static double share(double flops, double peak) { return peak > 0 ? flops / peak : 0; }
 
 void bench_train_print(const engine *e, const bench_train_result *r, double peak) {
-    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
+    char count[COUNT_TEXT_BYTES], planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
     const qrun_train_info *info = &r->info;
-    printf("training   %lld tokens a step in rows of %d; %.4g million trainable parameters; checkpointing %s\n",
-           (long long)r->step_tokens, (int)r->seq_len, (double)info->n_trainable / 1e6, r->checkpointing);
+    printf("training   %lld tokens a step in rows of %d; %s trainable parameters; checkpointing %s\n",
+           (long long)r->step_tokens, (int)r->seq_len, large_text(info->n_trainable, count), r->checkpointing);
     printf("memory     %s planned, %s used at most; the whole process %s\n\n", size_text(info->planned_bytes, planned),
            size_text(info->peak_bytes, used), size_text(r->peak_rss_bytes, process));
     printf("step       %.2f s (the first %.2f s)\n", r->step_seconds, r->first_step_seconds);

@@ -50,7 +50,7 @@ typedef struct chat {
     int code;
 } chat;
 
-static void begin_anew(chat *c) {
+static void start_conversation(chat *c) {
     conversation_drop(&c->history, 0);
     if (c->system.size > 0) { conversation_add(&c->history, "system", c->system.data, c->system.size); }
 }
@@ -61,14 +61,14 @@ static void command_help(chat *c, const char *argument);
 
 static void command_clear(chat *c, const char *argument) {
     (void)argument;
-    begin_anew(c);
+    start_conversation(c);
     if (c->at_terminal) { printf("(a new conversation)\n"); }
 }
 
 static void command_system(chat *c, const char *argument) {
     text_clear(&c->system);
     text_puts(&c->system, argument);
-    begin_anew(c);
+    start_conversation(c);
     if (c->at_terminal) {
         printf(c->system.size > 0 ? "(a new conversation with this system message)\n"
                                   : "(a new conversation without a system message)\n");
@@ -85,8 +85,8 @@ static const struct {
     void (*run)(chat *c, const char *argument);
 } chat_commands[] = {
     {"/help", "this list", command_help},
-    {"/clear", "forget the conversation and begin anew", command_clear},
-    {"/system", "TEXT: begin anew with this system message (without TEXT: with none)", command_system},
+    {"/clear", "forget the conversation and start a new one", command_clear},
+    {"/system", "TEXT: start a new conversation with this system message (without TEXT: with none)", command_system},
     {"/exit", "leave (also: Ctrl-D)", command_exit},
 };
 
@@ -205,7 +205,7 @@ static int prepare(chat *c, const chat_options *o, const command_line *line) {
     c->request.tools_json = c->tools.data;
     c->request.template_json = c->template_arguments.data;
     if (o->system != NULL) { text_puts(&c->system, o->system); }
-    begin_anew(c);
+    start_conversation(c);
     return EXIT_OK;
 }
 
@@ -230,8 +230,9 @@ const command command_chat = {
     .usage = "--model DIR [OPTIONS]",
     .description =
         "Type a message and a line break; the answer is written as it comes. The model sees the whole conversation. "
-        "/help lists the commands: /clear begins anew, /system TEXT sets the system message, /exit or Ctrl-D leaves. "
-        "Ctrl-C stops an answer, and the conversation goes on.\n\n"
+        "/help lists the commands: /clear starts a new conversation, /system TEXT sets the system message, /exit or "
+        "Ctrl-D leaves. "
+        "Ctrl-C stops an answer; the conversation continues.\n\n"
         "Where stdin is no terminal, every line of it is a message, and stdout has the answers alone. Answers are as "
         "long as the context allows unless --max-tokens says less.",
     .examples = "  qrun chat --model path/to/model\n"

@@ -11,42 +11,24 @@
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 
-/* The first broken rule is the message. */
-static int check_combination(const finetune_options *o) {
-    const qrun_train_params *p = &o->train;
-    const bool evaluates = p->data.eval_data != NULL || p->data.eval_split > 0;
-    const bool of_adapters = p->lora.target_modules != NULL || p->lora.rank != 0 || p->lora.alpha != 0 ||
-                             p->lora.rslora || o->train_head || p->lora.modules_to_save != NULL ||
-                             p->lora.lora_dropout != 0 || p->lora.dora;
-    const struct {
-        bool broken;
-        const char *message;
-    } rules[] = {
-        {o->engine.shape != NULL && !o->plan, "--shape has no weights to train: it goes with --plan; give --model DIR"},
-        {p->data.train_data == NULL && !o->plan, "no data: give --data FILE.jsonl"},
-        {p->saving.out == NULL && !o->plan && o->show_mask == 0, "no folder for the result: give --out DIR"},
-        {p->data.eval_data != NULL && p->data.eval_split > 0, "--eval-data and --eval-split exclude each other"},
-        {p->evaluation.eval_every > 0 && !evaluates, "--eval-every needs --eval-data FILE.jsonl or --eval-split SHARE"},
-        {p->evaluation.early_stopping_patience > 0 && p->evaluation.eval_every == 0,
-         "--early-stopping-patience needs --eval-every N: how often to evaluate"},
-        {p->evaluation.early_stopping_threshold > 0 && p->evaluation.early_stopping_patience == 0,
-         "--early-stopping-threshold needs --early-stopping-patience N"},
-        {p->evaluation.load_best && !evaluates, "--load-best needs --eval-data FILE.jsonl or --eval-split SHARE"},
-        {p->batches.batch_tokens > 0 && p->batches.batching != QRUN_BATCHING_GROUP,
-         "--batch-tokens needs --batching group"},
-        {p->batches.batch_tokens > 0 && p->batches.batch_size > 0,
-         "--batch-size and --batch-tokens exclude each other: the budget in tokens decides"},
-        {p->weights.full && of_adapters, "--full trains every weight, so options of adapters do not go with it"},
-        {p->weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8),
-         "--full changes every weight, so the model is held in the type of --dtype: leave --quant and --quant-head "
-         "away"},
-        {!p->weights.full && p->weights.init_random, "--init random needs --full"},
-        {!p->weights.init_random && p->weights.init_embedding_std != 0, "--init-embedding-std needs --init random"},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        if (rules[i].broken) { return complain(EXIT_USAGE, "%s", rules[i].message); }
+/* What is wrong with the options as such, told before a model is loaded. */
+static int check_options(const finetune_options *o) {
+    qrun_error error = QRUN_ERROR_INIT;
+    text_buffer modules = {0};
+    if (o->engine.shape != NULL && !o->plan) {
+        return complain(EXIT_USAGE, "--shape has no weights to train: it goes with --plan; give --model DIR");
     }
-    return engine_require_model(&o->engine);
+    if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
+        return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
+                                    "--quant and --quant-head away");
+    }
+    int code = engine_require_model(&o->engine);
+    qrun_train_params params = finetune_train_params(o, &modules);
+    params.data.random_tokens = o->plan;               /* it reads no data and writes nothing */
+    if (o->show_mask > 0) { params.saving.out = "/"; } /* nor does this to --out */
+    if (code == EXIT_OK && qrun_train_params_check(&params, &error) != QRUN_OK) { code = complain_error(&error); }
+    text_free(&modules);
+    return code;
 }
 
 static int show_masks(const finetune_options *o, const training *t) {
@@ -151,7 +133,7 @@ static int run(const void *options, const command_line *line) {
     training t = {0};
     wanted.model = finetune_model_params(o);
     if (o->quiet) { progress_silence(); }
-    int code = check_combination(o);
+    int code = check_options(o);
     if (code == EXIT_OK) { code = engine_open_context(&e, &wanted); }
     if (code == EXIT_OK && !o->plan) { code = engine_open_model(&e, &wanted); }
     if (code == EXIT_OK && o->plan) {

@@ -130,7 +130,8 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (!text_read_file(&texts->prompt, "-")) { return EXIT_FILE; }
         text_buffer *p = &texts->prompt;
         if (p->size == 0) {
-            return complain(EXIT_USAGE, "no prompt: stdin is empty; give --prompt TEXT (\"\" begins from nothing)");
+            return complain(EXIT_USAGE,
+                            "no prompt: stdin is empty; give --prompt TEXT (\"\" starts from an empty text)");
         }
         if (p->size > 0 && p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
@@ -196,11 +197,12 @@ static void identify_job(const generate_options *o, const command_line *line, co
 static void tell_interrupted(const generate_options *o, const job *j) {
     const long long done = (long long)(j->n_answered + j->n_resumed);
     if (o->output == NULL || !j->output->aside) {
-        notify("interrupted after %lld answers", done);
+        char count[COUNT_TEXT_BYTES];
+        notify("interrupted after %s", count_text(done, "answer", count));
     } else if (done == 0) {
         notify("interrupted before the first answer; nothing is kept");
     } else {
-        notify("interrupted; %lld answers are in '%s'. To go on, repeat the command with --resume", done,
+        notify("interrupted; %lld answers are in '%s'. To resume, repeat the command with --resume", done,
                j->output->partial_path.data);
     }
 }
@@ -228,7 +230,7 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 
-/* Before the model is loaded, which can take long: a file that cannot be written, or is whole, is told at once. */
+/* Before the model is loaded, which can take long: says at once that a file cannot be written, or is whole. */
 static int open_output(const generate_options *o, const command_line *line, const request_texts *texts,
                        const request_file *requests, answer_file *output, bool *already_whole) {
     text_buffer identity = {0};

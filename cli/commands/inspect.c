@@ -4,6 +4,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/plan_table.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/json_view.h"
 #include "cli/terminal/messages.h"
 
@@ -28,7 +29,7 @@ static const option_group groups[] = {OPTION_GROUP("Options", inspect_table, 0)}
 static const json_view_title titles[] = {{"holds", "weights in memory, by --quant"},
                                          {"kv_per_token", "K/V cache per token, by --kv"},
                                          {"tensor_types", "tensors in the files"},
-                                         {"generation", "defaults of sampling"},
+                                         {"generation", "sampling defaults"},
                                          {NULL, NULL}};
 
 /* The memory of a run with default options; a folder that cannot run was described all the same. */
@@ -43,7 +44,8 @@ static void print_default_plan(qrun_context *context, const char *path) {
         printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
         plan_table_print(entries, n_entries);
     } else {
-        printf("\nit cannot run here: %s\n", error.message);
+        char text[API_NAMES_TEXT_BYTES];
+        printf("\nit cannot run here: %s\n", api_names_to_options(error.message, text));
     }
     qrun_free(entries);
 }
@@ -58,7 +60,7 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
     } else if (json_view_print(json, titles)) {
         print_default_plan(context, path);
     } else {
-        code = complain(EXIT_ENGINE, "the description of '%s' is no JSON", path);
+        code = complain(EXIT_ENGINE, "the description of '%s' is not JSON", path);
     }
     qrun_free(json);
     return code;

@@ -5,6 +5,7 @@
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -76,8 +77,8 @@ typedef struct merge_report {
     qrun_merge_result merged;
     qrun_difference difference;
     bool compared;
-    qrun_error why_not; /* of a comparison that could not be made */
-    const char *held;   /* what the unmerged model was held in */
+    char why_not[API_NAMES_TEXT_BYTES]; /* the comparison could not be made; "" */
+    const char *held;                   /* what the unmerged model was held in */
     double seconds;
 } merge_report;
 
@@ -101,15 +102,16 @@ static void print_difference(const merge_report *r) {
            (long long)d->n_tokens);
     printf("  logits     mean |Δ| %.3g, largest %.3g; the logits themselves reach %.3g\n", d->mean_logit_difference,
            d->max_logit_difference, d->max_abs_logit);
-    printf("  KL         mean %.3g, largest %.3g nats a token\n", d->mean_kl, d->max_kl);
-    printf("  greedy     the same token at %lld of %lld places\n", (long long)d->n_same_greedy, (long long)d->n_tokens);
+    printf("  KL         mean %.3g, largest %.3g nats per token\n", d->mean_kl, d->max_kl);
+    printf("  greedy     the same token at %lld of %lld positions\n", (long long)d->n_same_greedy,
+           (long long)d->n_tokens);
 }
 
 static void print_result(const merge_options *o, const merge_report *r) {
     char size[SIZE_TEXT_BYTES];
     const qrun_merge_result *m = &r->merged;
-    printf("%s: %lld matrices merged onto %s weights", o->merge.out, (long long)m->n_merged,
-           m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
+    printf("%s: %lld %s merged onto %s weights", o->merge.out, (long long)m->n_merged,
+           m->n_merged == 1 ? "matrix" : "matrices", m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
     if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
     printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes, size), quant_name(m->dtype), r->seconds);
     if (m->head_untied) { printf("embedding and output head were one matrix and are two now\n"); }
@@ -153,9 +155,9 @@ static void print_json(const merge_options *o, const merge_report *r) {
     } else {
         text_puts(&out, "null");
     }
-    if (r->why_not.message[0] != '\0') {
+    if (r->why_not[0] != '\0') {
         text_puts(&out, ",\"why_not\":");
-        text_json_string(&out, r->why_not.message, strlen(r->why_not.message));
+        text_json_string(&out, r->why_not, strlen(r->why_not));
     }
     printf("%s}\n", out.data);
     text_free(&out);
@@ -182,7 +184,8 @@ static qrun_status merge(const merge_options *o, qrun_context *context, merge_re
 
 /* The merged folder against the model with the adapter beside it, in F32, so that no rounding but that of the merge
  * shows. */
-static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r) {
+static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r,
+                           qrun_error *error) {
     qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
     qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
     unmerged.path = o->merge.path;
@@ -198,9 +201,10 @@ static qrun_status compare(const merge_options *o, const text_buffer *text, qrun
     params.max_tokens = o->max_tokens;
     params.progress = show_tokens;
     r->held = quant_name(unmerged.quant);
-    const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, &r->why_not);
+    const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, error);
     progress_clear();
     r->compared = status == QRUN_OK;
+    (void)api_names_to_options(error->message, r->why_not);
     return status;
 }
 
@@ -208,7 +212,7 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     qrun_error error = QRUN_ERROR_INIT;
     merge_report r = {.merged = QRUN_MERGE_RESULT_INIT, .difference = QRUN_DIFFERENCE_INIT};
     if (merge(o, context, &r, &error) != QRUN_OK) { return complain_error(&error); }
-    const qrun_status status = o->no_compare ? QRUN_OK : compare(o, text, context, &r);
+    const qrun_status status = o->no_compare ? QRUN_OK : compare(o, text, context, &r, &error);
     if (o->json) {
         print_json(o, &r);
     } else if (!o->quiet) {
@@ -217,10 +221,10 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
      * not served is refused as INPUT too. */
     if (status == QRUN_ERROR_UNSUPPORTED || status == QRUN_ERROR_MEMORY || status == QRUN_ERROR_INPUT) {
-        notify("the difference from the unmerged adapter could not be measured: %s", r.why_not.message);
+        notify("the difference from the unmerged adapter could not be measured: %s", r.why_not);
         return EXIT_OK;
     }
-    return status == QRUN_OK ? EXIT_OK : complain_error(&r.why_not);
+    return status == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 
 static int run(const void *options, const command_line *line) {

@@ -40,7 +40,7 @@ static int publish(training *t, const char *state) {
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
-    const int code = train_log_sync(&t->log); /* going on from the checkpoint needs the lines of every step before it */
+    const int code = train_log_sync(&t->log); /* resuming needs the lines of every step before it */
     if (code != EXIT_OK) { return code; }
     if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
     t->saved_step = t->step;
@@ -103,8 +103,8 @@ static int take_skipped(training *t, const train_step_record *r, const char *non
         return EXIT_OK;
     }
     t->n_skipped_in_a_row++;
-    notify("step %lld skipped: its %s is no finite number%s%s; the parameters stay as they were", (long long)r->step,
-           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? ", nor the gradient of " : "",
+    notify("step %lld skipped: its %s is not finite%s%s; the parameters are unchanged", (long long)r->step,
+           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? "; first in the gradient of " : "",
            nonfinite != NULL ? nonfinite : "");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
     return complain(EXIT_SOME_FAILED,
@@ -146,7 +146,7 @@ static int evaluate(training *t) {
     train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
     const double begin = clock_seconds();
     const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
-    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run goes on */
+    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run resumes */
     if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
     }
@@ -160,7 +160,7 @@ static int evaluate(training *t) {
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* What comes after a step and its evaluation. Its metrics are on file by now: going on from the checkpoint finds those
+/* What comes after a step and its evaluation. Its metrics are on file by now: resuming from the checkpoint finds those
  * of every step before it. */
 static int after_step(training *t) {
     int code = EXIT_OK;
@@ -181,7 +181,7 @@ static int stop_early(training *t) {
     if (code != EXIT_OK) { return code; }
     (void)publish(t, "interrupted");
     return complain(EXIT_INTERRUPTED,
-                    "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To go on, repeat the command "
+                    "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To resume, repeat the command "
                     "(without --restart)",
                     (long long)t->step, (long long)t->info.total_steps, out_of(t), (long long)t->step);
 }

@@ -354,6 +354,21 @@ void options_copy_given(const command_line *line, const option *table, size_t n_
 
 /* ---- Describing -------------------------------------------------------------------------------------------------- */
 
+/* With the fewest digits that read back as the same value of the field's type. */
+static void describe_number(const option *o, const void *field, text_buffer *out) {
+    if (o->bytes == sizeof(double)) {
+        text_json_double(out, *(const double *)field);
+        return;
+    }
+    char digits[NUMBER_TEXT_BYTES];
+    const double value = (double)*(const float *)field;
+    int n = 6;
+    do {
+        snprintf(digits, sizeof digits, "%.*g", n, value);
+    } while ((float)strtod(digits, NULL) != (float)value && ++n < 9);
+    text_puts(out, digits);
+}
+
 /* Appends the value as text. */
 static void describe_value(const option *o, const void *field, text_buffer *out) {
     const option_texts *texts = field;
@@ -368,9 +383,7 @@ static void describe_value(const option *o, const void *field, text_buffer *out)
         case OPTION_BYTES: text_format(out, "%lld", (long long)get_whole(o, field)); return;
         case OPTION_CHOICE: text_puts(out, option_chosen(o, field)); return;
         case OPTION_SEED: text_format(out, "%llu", *(const unsigned long long *)field); return;
-        case OPTION_NUMBER:
-            text_json_double(out, o->bytes == sizeof(float) ? (double)*(const float *)field : *(const double *)field);
-            return;
+        case OPTION_NUMBER: describe_number(o, field, out); return;
         case OPTION_INTS:
             for (int i = 0; i < ints->count; i++) {
                 text_format(out, "%s%lld", i > 0 ? "," : "", (long long)ints->values[i]);

@@ -85,7 +85,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
          .n_series = 1,
          .from_zero = true,
          .series = {{c.step, c.speed, n, "main", NULL, false}}},
-        {.title = "Memory used at most, MiB",
+        {.title = "Peak memory, MiB",
          .n_series = 1,
          .from_zero = true,
          .series = {{c.step, c.peak, n, "main", NULL, false}}},
@@ -103,6 +103,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 static void put_run(const train_log *log, const train_facts *facts, text_buffer *out) {
+    char count[COUNT_TEXT_BYTES];
     double seconds = 0;
     int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
     for (int64_t i = 0; i < log->n_steps; i++) {
@@ -127,15 +128,15 @@ static void put_run(const train_log *log, const train_facts *facts, text_buffer 
         html_row(out, "best checkpoint", "checkpoint-%lld", (long long)facts->info->best_step);
     }
     if (facts->info->stopped_early) {
-        html_row(out, "stopped early", "after %d evaluations in a row that were not better",
-                 (int)facts->info->n_not_better);
+        html_row(out, "stopped early", "after %s in a row without improvement",
+                 count_text(facts->info->n_not_better, "evaluation", count));
     }
     html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
              seconds > 0 ? (double)n_tokens / seconds : 0);
     if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
     if (last != NULL && last->loss_scale > 0) {
-        html_row(out, "loss scale", "%.0f in the last step; too large in %lld steps, which were skipped",
-                 last->loss_scale, (long long)n_overflowed);
+        html_row(out, "loss scale", "%.0f in the last step; too large in %s, skipped", last->loss_scale,
+                 count_text(n_overflowed, "step", count));
     }
     text_puts(out, "</table></div>\n");
 }
@@ -147,7 +148,7 @@ static void put_data(const train_facts *facts, text_buffer *out) {
     html_row(out, "format", "%s", info->data_format);
     html_row(out, "examples", "%lld", (long long)info->n_examples);
     html_row(out, "for evaluation", "%lld", (long long)info->n_eval_examples);
-    html_row(out, "tokens an epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
+    html_row(out, "tokens per epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
              (long long)info->n_target_tokens);
     html_row(out, "dropped", "%lld", (long long)info->n_dropped);
     html_row(out, "truncated", "%lld", (long long)info->n_truncated);
@@ -159,7 +160,8 @@ static void put_model(const train_facts *facts, text_buffer *out) {
     const qrun_model_info *model = facts->model;
     text_puts(out, "<div><h2>Model</h2><table>\n");
     html_row(out, "folder", "%s", facts->options->engine.model.path);
-    html_row(out, "family", "%s, %.4g million parameters", model->family, (double)model->n_parameters / 1e6);
+    char count[COUNT_TEXT_BYTES];
+    html_row(out, "family", "%s, %s parameters", model->family, large_text(model->n_parameters, count));
     html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
     html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
     html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
@@ -173,8 +175,8 @@ static void put_memory(const train_facts *facts, text_buffer *out) {
         if (facts->plan[i].bytes == 0) { continue; }
         html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes, size));
     }
-    html_row(out, "planned in all", "%s", size_text(facts->info->planned_bytes, size));
-    html_row(out, "used at most", "%s", size_text(facts->info->peak_bytes, size));
+    html_row(out, "planned", "%s", size_text(facts->info->planned_bytes, size));
+    html_row(out, "peak", "%s", size_text(facts->info->peak_bytes, size));
     text_puts(out, "</table></div>\n");
 }
 

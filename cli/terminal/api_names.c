@@ -3,6 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "cli/terminal/messages.h"
+
 /* Fields whose option is not their own name with dashes. */
 static const struct {
     const char *field, *option;
@@ -49,8 +51,8 @@ static void put_option(writer *w, const char *field, size_t n_bytes) {
     for (size_t i = n_name + 1; i < n_bytes; i++) { put(w, field[i]); }
 }
 
-char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
-    writer w = {out, 0, n_bytes - 1};
+char *api_names_to_options(const char *message, char out[API_NAMES_TEXT_BYTES]) {
+    writer w = {out, 0, API_NAMES_TEXT_BYTES - 1};
     for (const char *at = message; *at != '\0';) {
         const char *end = *at == '`' ? strchr(at + 1, '`') : NULL;
         if (end == NULL) {
@@ -63,3 +65,5 @@ char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
     out[w.size] = '\0';
     return out;
 }
+
+char *api_names_copy(const char *message) { return api_names_to_options(message, allocate(API_NAMES_TEXT_BYTES)); }

@@ -93,12 +93,16 @@ static bool copy_text(const char *text, char **copy) {
     return (*copy != NULL) == (text != NULL);
 }
 
+qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error) {
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
+    QR_RETURN_IF_ERROR(check_ranges(params, error));
+    return check_combinations(params, error);
+}
+
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
                                    qr_error *err) {
     *s = (qr_train_settings){0};
-    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, err));
-    QR_RETURN_IF_ERROR(check_ranges(params, err));
-    QR_RETURN_IF_ERROR(check_combinations(params, err));
+    QR_RETURN_IF_ERROR(qrun_train_params_check(params, err));
     const int32_t rank = (int32_t)or_default(params->lora.rank, DEFAULT_RANK);
     const int64_t seq_tokens =
         (int64_t)or_default(params->batches.seq_len, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));

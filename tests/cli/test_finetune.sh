@@ -17,7 +17,7 @@ less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && a + 0 < b
 run finetune --data x --out y
 expect_code 2
 expect_err "no model"
-for wrong in "no data|--out y" "--out DIR|--data x" \
+for wrong in "no data|--out y" "--out|--data x" \
     "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
     "needs --eval-data|--data x --out y --eval-every 5" "did you mean 'cosine'|--schedule cosin" \
     "one of: adamw|--optimizer lion" "number from|--learning-rate 0" "number from|--rank 0" "number from|--eval-split 1" \
@@ -192,7 +192,7 @@ cp "$work/a b/adapter_model.safetensors" "$work/adapter"
 finetune --data "$work/train.jsonl" --eval-data "$work/eval.jsonl" --eval-every 10 --save-every 10 --keep 1 \
     --max-steps $steps --warmup 2 --schedule cosine --out "$work/a b"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 expect_true "the adapter is the same" cmp -s "$work/adapter" "$work/a b/adapter_model.safetensors"
 expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
 
@@ -219,7 +219,7 @@ expect_code 0
 expect_jsonl "$work/a b/metrics.jsonl" 3
 finetune --data "$work/train.jsonl" --max-steps 3 --schedule constant --out "$work/a b"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 
 # A disk that takes no more: a clear line, no half checkpoint, and no adapter.
 last="qrun finetune, files limited to 200 KB"
@@ -274,7 +274,7 @@ for signal in TERM INT; do
 done
 finetune --data "$work/train.jsonl" --max-steps $many --out "$parts"
 expect_code 0
-expect_out "Going on from step"
+expect_out "Resuming after step"
 expect_true "the adapter is that of the whole run" cmp -s "$whole/adapter_model.safetensors" \
     "$parts/adapter_model.safetensors"
 expect_jsonl "$parts/metrics.jsonl" $many

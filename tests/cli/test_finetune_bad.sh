@@ -120,7 +120,7 @@ stop_at_4
 # shellcheck disable=SC2086
 finetune $good "$work/c"
 expect_code 0
-expect_out "Going on from step 4"
+expect_out "Resuming after step 4"
 expect_true "it ends as the whole run" cmp -s "$work/whole/adapter_model.safetensors" "$work/c/adapter_model.safetensors"
 
 # damaged NAME COMMAND…: after the command on checkpoint-4 the run refuses, and loses nothing; without it, it goes on.
@@ -140,7 +140,7 @@ damaged() {
     # shellcheck disable=SC2086
     finetune $good "$work/c"
     expect_code 0
-    expect_out "Going on from step 2"
+    expect_out "Resuming after step 2"
     expect_true "it ends as the whole run" cmp -s "$work/whole/adapter_model.safetensors" \
         "$work/c/adapter_model.safetensors"
 }

@@ -58,7 +58,7 @@ expect_true "the adapter is the best one's" cmp -s "$work/early/adapter_model.sa
 expect_true "the report says so" grep -q "stopped early" "$work/early/report.html"
 early --out "$work/early"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 
 # Stopped again and again, it takes the same course.
 code=130
@@ -128,7 +128,7 @@ wait "$process"
 code=$?
 expect_code 130
 expect_one_error_line
-expect_err "interrupted while the data were read"
+expect_err "interrupted while reading the data"
 expect_true "nothing half is left" test -z "$(find "$work/reading" -type f)"
 
 # ---- Data ----
@@ -148,7 +148,7 @@ expect_out "«Hello!"
 data "{'text': 'a b c'}\n{'text': 'd\n{'text': 'e f g'}\n"
 finetune --data "$work/data.jsonl" --max-steps 1 --out "$work/one-bad" --skip-bad
 expect_code 0
-expect_out "bad lines   1 passed over; the first: $work/data.jsonl:2:10: this string has no closing quote"
+expect_out "bad lines   1 skipped; the first: $work/data.jsonl:2:10: this string has no closing quote"
 
 # refused WHY: of data.jsonl.
 refused() {
