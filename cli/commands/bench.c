@@ -351,9 +351,6 @@ const command command_bench = {
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
                 "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"
                 "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(bench_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -237,9 +237,6 @@ const command command_chat = {
         "long as the context allows unless --max-tokens says less.",
     .examples = "  qrun chat --model path/to/model\n"
                 "  qrun chat --model path/to/model --system \"Answer in one sentence.\" --temperature 0.7",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(chat_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

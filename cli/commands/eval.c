@@ -105,9 +105,6 @@ const command command_eval = {
                    "tokenizer and window compare.",
     .examples = "  qrun eval --model path/to/model --text wiki.test.raw\n"
                 "  qrun eval --model path/to/model --text wiki.test.raw --quant int8 --max-tokens 20000 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(eval_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

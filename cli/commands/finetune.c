@@ -178,9 +178,6 @@ const command command_finetune = {
                 "  # two lines of a train.jsonl:\n"
                 "  {\"prompt\": \"Hello!\", \"completion\": \" Ahoy!\"}\n"
                 "  {\"prompt\": \"Who are you?\", \"completion\": \" A sailor, matey.\"}",
-    .groups = finetune_groups,
-    .n_groups = N_FINETUNE_GROUPS,
-    .defaults = &finetune_defaults,
-    .options_bytes = sizeof(finetune_options),
+    COMMAND_OPTIONS(finetune_groups, finetune_defaults),
     .run = run,
 };

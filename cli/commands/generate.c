@@ -305,9 +305,6 @@ const command command_generate = {
                 "  # two lines of a requests.jsonl:\n"
                 "  {\"prompt\": \"The sea is\", \"max_tokens\": 20, \"temperature\": 0.8, \"seed\": 1}\n"
                 "  {\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"adapter\": \"french\"}",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(generate_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -80,6 +80,8 @@ static int run(const void *options, const command_line *line) {
     return code;
 }
 
+static const inspect_options defaults;
+
 const command command_inspect = {
     .name = "inspect",
     .summary = "show what a model folder holds and what it would take",
@@ -89,9 +91,7 @@ const command command_inspect = {
     .examples = "  qrun inspect path/to/model\n"
                 "  qrun inspect Qwen/Qwen3-0.6B\n"
                 "  qrun inspect path/to/model --tensors --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(inspect_options),
+    COMMAND_OPTIONS(groups, defaults),
     .max_arguments = 1,
     .run = run,
 };

@@ -267,9 +267,6 @@ const command command_merge = {
     .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
                 "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"
                 "  qrun merge --model path/to/model-nf4 --adapter my-adapter --out merged --dtype f16 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(merge_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

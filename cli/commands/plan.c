@@ -82,9 +82,6 @@ const command command_plan = {
     .examples = "  qrun plan --model path/to/model\n"
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(plan_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -77,9 +77,6 @@ const command command_quantize = {
         "quantises while it loads.)",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"
                 "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .defaults = &defaults,
-    .options_bytes = sizeof(quantize_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -206,6 +206,8 @@ static int run(const void *options, const command_line *line) {
     return code;
 }
 
+static const tokenize_options defaults;
+
 const command command_tokenize = {
     .name = "tokenize",
     .summary = "show the tokens of a text, or the text of tokens",
@@ -216,9 +218,7 @@ const command command_tokenize = {
                 "  qrun tokenize --model path/to/model --ids \"Once upon a time\"\n"
                 "  qrun tokenize --model path/to/model --decode 1 403 407 261 378\n"
                 "  qrun tokenize --model path/to/model --chat --system \"Be brief.\" \"Hello!\"",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(tokenize_options),
+    COMMAND_OPTIONS(groups, defaults),
     .max_arguments = OPTION_LIST_MAX,
     .run = run,
 };

@@ -1,8 +1,8 @@
 # What library messages call fields of qrun.h, people get as the options that set them.
-. "$(dirname "$0")/lib.sh"
+. "$QRUN_SOURCE/tests/cli/lib.sh"
 
 command -v python3 >/dev/null 2>&1 || exit 77
-python3 "$tests/check_api_names.py" "$QRUN_SOURCE/include/qrun.h" "$API_NAMES" "$QRUN" >"$work/log" 2>&1 || {
+python3 "$QRUN_SOURCE/tests/cli/check_api_names.py" "$QRUN_SOURCE/include/qrun.h" "$API_NAMES" "$QRUN" >"$work/log" 2>&1 || {
     cat "$work/log"
     fail "fields and options differ"
 }
