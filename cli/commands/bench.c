@@ -1,4 +1,4 @@
-/* qrun bench: speed of a model, or of a model's shape, beside what the machine can do at most. */
+/* qrun bench: speed of a model, or of a model's shape, compared with the machine's limits. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

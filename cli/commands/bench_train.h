@@ -1,4 +1,4 @@
-/* qrun bench --train: steps of fine-tuning on full rows of random tokens, beside what the machine can do at most. */
+/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's limits. */
 #ifndef QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 #define QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 

@@ -5,7 +5,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/options/sampling.h"
-#include "cli/report/report.h"
+#include "cli/report/generate_summary.h"
 #include "cli/requests/conversation.h"
 #include "cli/requests/job.h"
 #include "cli/requests/stream.h"
@@ -56,7 +56,7 @@ static const option output_table[] = {
      .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
              "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
              "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
-             "replaces one that is there); until then it is FILE.jsonl.partial, beside a small "
+             "replaces one that is there); until then it is FILE.jsonl.partial, with a small "
              "FILE.jsonl.partial.job."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "

@@ -182,7 +182,7 @@ static qrun_status merge(const merge_options *o, qrun_context *context, merge_re
     return status;
 }
 
-/* The merged folder against the model with the adapter beside it, in F32, so that no rounding but that of the merge
+/* The merged folder against the model with the unmerged adapter, in F32, so that no rounding but that of the merge
  * shows. */
 static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r,
                            qrun_error *error) {

@@ -107,10 +107,11 @@ static int take_skipped(training *t, const train_step_record *r, const char *non
            isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? "; first in the gradient of " : "",
            nonfinite != NULL ? nonfinite : "");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
-    return complain(EXIT_SOME_FAILED,
-                    "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup "
-                    "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
-                    SKIPPED_IN_A_ROW_MAX, out_of(t));
+    return complain(
+        EXIT_SOME_FAILED,
+        "stopped after %d skipped steps in a row: training has diverged. A lower --learning-rate, a longer --warmup "
+        "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
+        SKIPPED_IN_A_ROW_MAX, out_of(t));
 }
 
 static int run_step(training *t) {

@@ -32,11 +32,11 @@ typedef struct engine {
     qrun_session *session;
 } engine;
 
-/* What the library gets: --shape stands for a model with random weights, --memory counts for both. */
+/* What the library gets: --shape means a model with random weights, --memory counts for both. */
 qrun_model_params engine_model_params(const engine_options *options);
 qrun_session_params engine_session_params(const engine_options *options);
 
-/* Each returns 0 or an exit code, after telling the user; engine_close takes back whatever was made. Loading shows its
+/* Each returns 0 or an exit code, after telling the user; engine_close releases whatever was made. Loading shows its
  * progress, and Ctrl-C ends it. */
 int engine_require_model(const engine_options *options);       /* that one is given */
 int engine_require_one_adapter(const engine_options *options); /* one at most */

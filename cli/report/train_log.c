@@ -102,7 +102,7 @@ static bool take_line(train_log *log, const char *line, int64_t last_step, int64
     return taken;
 }
 
-/* Reads whole lines as far as they count and cuts the file behind them. */
+/* Reads whole lines as far as they count and cuts the file after them. */
 static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
     FILE *stream = fopen(log->path.data, "rb");
     char *line = NULL;

@@ -3,8 +3,8 @@
  *
  * Lines of metrics.jsonl, of a step and of an evaluation after a step:
  *     {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens", "target_tokens", "tokens_per_second",
- * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; what is no number is null. In
- * F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
+ * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; a value that is not finite is
+ * null. In F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
  *     {"step", "epoch", "eval_loss", "seconds"} */
 #ifndef QRUN_CLI_REPORT_TRAIN_LOG_H
 #define QRUN_CLI_REPORT_TRAIN_LOG_H
@@ -17,7 +17,7 @@
 
 typedef struct train_step_record {
     int64_t step, n_tokens, n_target_tokens, peak_bytes;
-    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was no number */
+    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was not finite */
     double loss_scale;                                     /* 0: the loss is not scaled */
     bool skipped, overflowed;                              /* as in qrun_train_metrics */
 } train_step_record;
@@ -39,7 +39,7 @@ typedef struct train_log {
     int64_t n_earlier_steps; /* of these, done by an earlier run */
 } train_log;
 
-/* Opens `folder`/metrics.jsonl to go on behind last_step, and last_eval, after which the last evaluation was: lines up
+/* Opens `folder`/metrics.jsonl to continue after last_step, and last_eval, the step of the last evaluation: lines up
  * to these are read, later ones and what was torn at the end are cut away. Returns 0 or an exit code, after telling the
  * user; so do the others. */
 int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval);

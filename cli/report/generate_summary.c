@@ -1,4 +1,4 @@
-#include "cli/report/report.h"
+#include "cli/report/generate_summary.h"
 
 #include <stdio.h>
 
