@@ -38,6 +38,6 @@ ask() {
 printf '\nBefore fine-tuning:\n'
 ask
 step $qrun finetune --model $demo/model-nf4 --data examples/finetune/pirate.jsonl --out $demo/pirate \
-    --epochs 12 --lr 2e-3 --seq-len 256
+    --epochs 12 --learning-rate 2e-3 --seq-len 256
 printf '\nAfter fine-tuning:\n'
 ask --adapter $demo/pirate

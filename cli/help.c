@@ -55,7 +55,9 @@ static void write_synopsis(const option *o, text_buffer *out) {
         text_format(out, "      --%s", o->name);
     }
     if (o->kind == OPTION_CHOICE) {
-        for (int i = 0; o->choices[i] != NULL; i++) { text_format(out, "%s%s", i == 0 ? " " : "|", o->choices[i]); }
+        for (const option_choice *c = o->choices; c->name != NULL; c++) {
+            text_format(out, "%s%s", c == o->choices ? " " : "|", c->name);
+        }
     } else if (o->kind != OPTION_FLAG) {
         text_format(out, " %s", o->value_name);
     }
@@ -133,8 +135,8 @@ void help_print_program(void) {
     printf("  NO_COLOR           when set, no colours\n"
            "  HF_HOME            where the Hugging Face cache is, for models given by id (or\n"
            "                     HF_HUB_CACHE, its folder itself)\n"
-           "  QRUN_FORCE_ISA     instruction set of the processor to compute with, of those it has:\n"
+           "  QRUN_FORCE_ISA     instruction set of the CPU to compute with, of those it has:\n"
            "                     c, avx2, avx512, avx512-bf16, amx-bf16; or sm_80: of a GPU\n"
            "                     what every one has, without Hopper's own instructions\n"
-           "  QRUN_CUDA_LIBRARY  the file libqrun_cuda.so, where it lies elsewhere\n");
+           "  QRUN_CUDA_LIBRARY  path of libqrun_cuda.so, where it is not beside libqrun.so\n");
 }

@@ -43,13 +43,14 @@ static int run_help(int argc, char **argv) {
 
 static int run_command(const command *cmd, int argc, char **argv) {
     void *options = allocate(cmd->options_bytes);
-    option_texts arguments;
+    command_line line;
     bool help;
-    int code = options_parse(cmd, argc, argv, options, &arguments, &help);
+    if (cmd->defaults != NULL) { memcpy(options, cmd->defaults, cmd->options_bytes); }
+    int code = options_parse(cmd, argc, argv, options, &line, &help);
     if (code == EXIT_OK && help) {
         help_print_command(cmd);
     } else if (code == EXIT_OK) {
-        code = cmd->run(options, &arguments);
+        code = cmd->run(options, &line);
     }
     free(options);
     return code;

@@ -1,30 +1,46 @@
 /* qrun: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits, and generates for many prompts at once.
  * This is the only header; everything the `qrun` program does goes through it.
  *
- * A program in one screen:
+ * A whole program:
  *
- *     qrun_error error = QRUN_ERROR_INIT;
- *     qrun_context *context;
- *     qrun_model *model;
- *     qrun_session *session;
- *     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
- *     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
- *     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
- *     model_params.path = "path/to/model";
- *     request.prompt = "Once upon a time";
- *     request.on_event = print_text;                       // void print_text(void *user, const qrun_event *event)
- *     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) …
- *     if (qrun_model_open(context, &model_params, &model, &error) != QRUN_OK) …
- *     if (qrun_session_create(model, &session_params, &session, &error) != QRUN_OK) …
- *     if (qrun_session_submit(session, &request, NULL, &error) != QRUN_OK) …
- *     if (qrun_session_run(session, &error) != QRUN_OK) …
- *     qrun_session_destroy(session), qrun_model_destroy(model), qrun_context_destroy(context);
+ *     #include <qrun.h>
+ *     #include <stdio.h>
+ *
+ *     static void print_text(void *user, const qrun_event *event) {
+ *         (void)user;
+ *         if (event->text_bytes > 0) { fwrite(event->text, 1, event->text_bytes, stdout); }
+ *     }
+ *
+ *     int main(void) {
+ *         qrun_error error = QRUN_ERROR_INIT;
+ *         qrun_context *context = NULL;
+ *         qrun_model *model = NULL;
+ *         qrun_session *session = NULL;
+ *         qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+ *         qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+ *         qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+ *         model_params.path = "path/to/model";
+ *         request.prompt = "Once upon a time";
+ *         request.max_tokens = 20;
+ *         request.on_event = print_text;
+ *         if (qrun_context_create(NULL, &context, &error) != QRUN_OK ||
+ *             qrun_model_open(context, &model_params, &model, &error) != QRUN_OK ||
+ *             qrun_session_create(model, &session_params, &session, &error) != QRUN_OK ||
+ *             qrun_session_submit(session, &request, NULL, &error) != QRUN_OK ||
+ *             qrun_session_run(session, &error) != QRUN_OK) {
+ *             fprintf(stderr, "%s\n", error.message);
+ *         }
+ *         qrun_session_destroy(session);
+ *         qrun_model_destroy(model);
+ *         qrun_context_destroy(context);
+ *         return error.status == QRUN_OK ? 0 : 1;
+ *     }
  *
  * Conventions
  *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there:
  *              what, where, and what would help. The library never exits, aborts or prints.
- *   Ownership  X_create/X_open gives an object that X_destroy takes back (NULL is fine). Getters lend: what they
- *              return lives as long as the object. Text that a call allocates for the caller is given back with
+ *   Ownership  X_create/X_open makes an object that X_destroy releases (NULL is fine). Getters lend: what they
+ *              return lives as long as the object. Text that a call allocates for the caller is released with
  *              qrun_free.
  *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every
  *              request that names it.
@@ -94,7 +110,7 @@ typedef struct qrun_error {
         QRUN_OK, { 0 }  \
     }
 
-/* Gives back text that a call allocated for the caller. NULL is fine. */
+/* Releases text that a call allocated for the caller. NULL is fine. */
 QRUN_API void qrun_free(void *memory);
 
 /* ---- Context: device and threads --------------------------------------------------------------------------------- */
@@ -103,8 +119,8 @@ typedef struct qrun_context qrun_context;
 
 typedef struct qrun_context_params {
     size_t struct_size;
-    int32_t n_threads;  /* 0: all processors this process may use */
-    const char *device; /* "auto" (a GPU that can be used, else the processor), "cpu", "cuda"; NULL is "auto" */
+    int32_t n_threads;  /* 0: one for each CPU this process may use */
+    const char *device; /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto" */
 } qrun_context_params;
 #define QRUN_CONTEXT_PARAMS_INIT \
     { sizeof(qrun_context_params), 0, NULL }
@@ -117,9 +133,9 @@ typedef struct qrun_device_info {
     const char *backend; /* "cpu", "cuda" */
     const char *isa;     /* "avx512-bf16", "sm_90" … */
     int32_t n_threads;
-    int64_t memory_bytes;           /* the GPU's, or the machine's (the container's, where that is less) */
+    int64_t memory_bytes;           /* the GPU's, or the machine's (the container's, where that is smaller) */
     int64_t memory_available_bytes; /* now */
-    int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the processor, −1: not
+    int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the CPU, −1: not
                                        known (it is measured with libnvidia-ml.so, which comes with the driver) */
     const char
         *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
@@ -134,7 +150,7 @@ typedef struct qrun_limits {
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
-    double f16_flops; /* of what F16 is computed by: the F32 kernels on processors, tensor cores on GPUs */
+    double f16_flops; /* of what F16 is computed by: the F32 kernels on CPUs, tensor cores on GPUs */
 } qrun_limits;
 #define QRUN_LIMITS_INIT \
     { sizeof(qrun_limits), 0, 0, 0, 0 }
@@ -150,15 +166,15 @@ typedef enum qrun_quant {
     QRUN_QUANT_F32 = 1,
     QRUN_QUANT_BF16 = 2,
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
-    QRUN_QUANT_NF4 = 4,    /* 4.5 bits a weight */
-    QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits a weight */
+    QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
+    QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
     QRUN_QUANT_F16 = 6
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
 typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F16 = 2 } qrun_dtype;
 
-/* Called now and then during a long call, always from the thread that made the call. done and total in bytes.
+/* Called repeatedly during a long call, always from the thread that made the call. done and total in bytes.
  * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
 typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
@@ -373,7 +389,7 @@ typedef struct qrun_request_params {
         .n = 1, .logprobs = -1                                                                                      \
     }
 
-/* Takes over the model's generation_config.json (temperature, top_k, top_p, …) into params. */
+/* Copies the model's generation_config.json (temperature, top_k, top_p, …) into params. */
 QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
                                                     qrun_error *error);
 
@@ -426,9 +442,9 @@ QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, i
 
 typedef struct qrun_eval_params {
     size_t struct_size;
-    int32_t window_tokens; /* the text is cut into windows of this many tokens, each begun anew (with BOS where the
-                              tokenizer adds one); 0: the smaller of 2,048 and the model's context */
-    int64_t max_tokens;    /* stop after so many scored tokens; 0: the whole text */
+    int32_t window_tokens; /* the text is cut into windows of this many tokens, each read from its start (with BOS where
+                              the tokenizer adds one); 0: the smaller of 2,048 and the model's context */
+    int64_t max_tokens;    /* stop after this many scored tokens; 0: the whole text */
     const qrun_adapter *adapter;
     qrun_progress_fn progress; /* in tokens here */
     void *progress_user;
@@ -471,7 +487,7 @@ typedef enum qrun_schedule {
 } qrun_schedule;
 
 typedef enum qrun_batching {
-    QRUN_BATCHING_PACK = 0, /* rows of seq_tokens with several examples in each; batch_size rows at a time */
+    QRUN_BATCHING_PACK = 0, /* rows of seq_len tokens with several examples in each; batch_size rows at a time */
     QRUN_BATCHING_GROUP = 1 /* examples of like length together, as many as batch_tokens has room for */
 } qrun_batching;
 
@@ -479,75 +495,119 @@ typedef struct qrun_train_metrics qrun_train_metrics;
 /* After every step and every evaluation, from the thread that made the call; metrics are lent. */
 typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
 
-typedef struct qrun_train_params {
-    size_t struct_size;
-    const char *data;         /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and
-                                 answer, ShareGPT conversations, or text */
-    const char *eval_data;    /* NULL: none, or a part of data by eval_fraction */
-    double eval_fraction;     /* of data, set aside for evaluation; 0: none */
-    bool skip_bad;            /* pass over lines that are no example instead of refusing the file */
+/* What a run is made of, in groups. 0, NULL and false are the defaults everywhere; where 0 stands for another value, it
+ * is named. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
+
+typedef struct qrun_train_data {
+    const char *train_data;   /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and answer,
+                                 ShareGPT conversations, or text. Required */
+    const char *eval_data;    /* examples to evaluate on, in the same formats; NULL: none, or eval_split */
+    double eval_split;        /* without eval_data: the share of train_data set aside for evaluation; 0 to 0.9 */
+    bool skip_bad;            /* skip and count lines that are not valid examples, instead of refusing the file */
     const char *cache_folder; /* for tokenised data; NULL: inside out */
-    const char *out;          /* the adapter's folder, or the trained model's; checkpoints go inside */
-    const char *targets;      /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
-    int32_t rank;             /* 0: 16 */
-    float alpha;              /* 0: twice the rank */
-    bool rslora;
-    bool dora;           /* DoRA: a trained magnitude for every output of an adapted layer */
-    const char *adapter; /* a PEFT LoRA folder to begin from instead of from nothing; rank, alpha, rslora, dora and
-                            targets that are not given here are the adapter's. NULL: none */
+    bool random_tokens;       /* for measuring: full rows of random tokens in place of train_data, an epoch of one step.
+                                 train_data and out are not read, and nothing can be saved */
+} qrun_train_data;
+
+typedef struct qrun_train_lora {
+    const char *target_modules; /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
+    int32_t rank;               /* 1 to 512; 0: 16 */
+    float alpha;                /* the update is scaled by alpha / rank; up to 1e6; 0: twice the rank */
+    bool rslora;                /* scale by alpha / sqrt(rank) instead */
+    bool dora;                  /* DoRA: a trained magnitude for every output of an adapted layer */
+    double lora_dropout;        /* of what enters the adapters, while training; 0 (none) to 0.99 */
+    const char *adapter;        /* a PEFT LoRA folder to start from instead of a new adapter; rank, alpha, rslora, dora
+                                   and target_modules that are not given here are the adapter's. NULL: none */
     /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of
-     * the tokenizer's tokens where the data has one that the model has no row for; qrun_model_info's vocab_size is then
+     * the tokenizer's tokens where the data has one that the model has no row for. qrun_model_info's vocab_size is then
      * theirs while the trainer lives, and stays so after full training. Without it such data is refused. */
     const char *modules_to_save;
-    bool full;                 /* every weight is trained instead, of a model opened as trainable */
-    bool init_random;          /* full: from random weights, as its family begins with */
-    double init_embedding_std; /* init_random: deviation of the embeddings; 0: as of every matrix */
-    double lora_dropout;       /* of what enters the adapters, while training; 0: none, up to 0.99 */
+} qrun_train_lora;
+
+typedef struct qrun_train_weights {
+    bool full;                 /* train every weight instead of an adapter, of a model opened as trainable */
+    bool init_random;          /* full: start from random weights, as the model family initialises them */
+    double init_embedding_std; /* init_random: standard deviation of the embeddings, up to 100; 0: as of every matrix */
+} qrun_train_weights;
+
+typedef struct qrun_train_optimization {
     qrun_optimizer optimizer;
-    qrun_schedule schedule;
-    double learning_rate;     /* 0: 2e-4; full 2e-5, and from random weights 1e-3 */
-    double warmup;            /* below 1: share of all steps; else steps */
-    double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer has it */
+    qrun_schedule schedule;   /* of the learning rate, after warmup */
+    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3 */
+    double warmup;            /* below 1: share of all steps; else steps; up to 1e9 */
+    double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer does it; 0 to 1 */
     bool decay_all;           /* of norms and biases too */
-    double loraplus_lr_ratio; /* LoRA+: B's learning rate over A's; 0: 1 */
-    bool offload_optimizer;   /* its states in host memory, brought to the device piece by piece in the update */
-    bool offload_activations; /* the inputs of layers that are computed again (checkpointing full, every:N, auto) in
-                                 host memory: sent behind the forward pass, fetched ahead of the backward pass */
-    double max_grad_norm;     /* 0: 1.0; negative: no clipping */
-    int32_t seq_tokens;       /* longest example; 0: 1,024, or the model's context where that is less */
-    qrun_batching batching;   /* how examples share a micro-batch; none ever sees another */
-    int32_t batch_size;       /* rows of seq_tokens in a micro-batch, examples packed into them; 0: 1 */
-    int64_t batch_tokens;     /* GROUP: the most tokens of a micro-batch; 0: batch_size × seq_tokens */
-    int32_t grad_accum;       /* micro-batches of a step; 0: 1 */
-    double epochs;            /* 0: 1; max_steps wins */
-    int64_t max_steps;        /* 0: by epochs */
-    uint64_t seed;
-    const char *checkpointing;       /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
-    int64_t memory_bytes;            /* budget of device memory for everything, the context included; 0: what is free */
-    int64_t eval_every;              /* steps; 0: only at the end. Needs examples to evaluate on */
-    int32_t early_stopping_patience; /* stop after so many evaluations in a row that were not better than the best by
+    double loraplus_lr_ratio; /* LoRA+: learning rate of B over that of A; up to 1e6; 0: 1 */
+    double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
+} qrun_train_optimization;
+
+typedef struct qrun_train_batches {
+    int32_t seq_len;        /* tokens of the longest example, and of a packed row; 2 to the model's context;
+                               0: 1,024, or the model's context where that is smaller */
+    qrun_batching batching; /* how examples share a micro-batch; none ever sees another */
+    int32_t batch_size;     /* rows of seq_len in a micro-batch, examples packed into them; 1 to 4,096; 0: 1 */
+    int64_t batch_tokens;   /* GROUP: the most tokens of a micro-batch; 0: batch_size times seq_len */
+    int32_t grad_accum;     /* micro-batches of a step; 1 to 2^20; 0: 1 */
+    double epochs;          /* up to 1e6; 0: 1; max_steps wins */
+    int64_t max_steps;      /* up to 1e12; 0: by epochs */
+    uint64_t seed;          /* of the order of the data, the new weights and dropout */
+} qrun_train_batches;
+
+typedef struct qrun_train_memory {
+    int64_t memory_bytes;      /* budget of device memory for everything, the context included; 0: what is free */
+    const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
+    bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
+    bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
+                                  copied there after the forward pass, fetched ahead of the backward pass */
+} qrun_train_memory;
+
+typedef struct qrun_train_evaluation {
+    int64_t eval_every;              /* steps, up to 1e12; 0: only at the end. Needs examples to evaluate on */
+    int32_t early_stopping_patience; /* stop after this many evaluations in a row that did not improve on the best by
                                         more than the threshold; 0: never. Needs eval_every */
-    double early_stopping_threshold;
-    bool load_best;            /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones;
-                                  early stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
-    int64_t save_every;        /* steps; 0: only at the end */
-    int32_t keep;              /* the last so many checkpoints; 0: 2. That of the best evaluation stays beside them */
-    bool restart;              /* ignore a checkpoint in out; else training goes on from the last one */
-    bool random_tokens;        /* for measuring: full rows of random tokens in place of data, an epoch of one step.
-                                  data and out are not looked at, and nothing can be saved */
+    double early_stopping_threshold; /* 0 to 1e9, in units of the loss */
+    bool load_best; /* qrun_trainer_run exports the parameters of the best evaluation, not the last ones; early
+                       stopping implies it. As load_best_model_at_end of the Hugging Face Trainer */
+} qrun_train_evaluation;
+
+typedef struct qrun_train_saving {
+    const char *out;    /* the adapter's folder, or the trained model's; checkpoints go inside. Required */
+    int64_t save_every; /* steps between checkpoints, up to 1e12; 0: only at the end */
+    int32_t keep; /* how many of the last checkpoints stay, up to 1e6; 0: 2. That of the best evaluation stays too */
+    bool restart; /* ignore the checkpoints in out; otherwise training resumes from the last one */
+} qrun_train_saving;
+
+typedef struct qrun_train_callbacks {
     qrun_progress_fn progress; /* bytes of the data while they are read and tokenised; examples during an evaluation */
     void *progress_user;
     qrun_train_metrics_fn on_metrics;
     void *metrics_user;
+} qrun_train_callbacks;
+
+typedef struct qrun_train_params {
+    size_t struct_size;
+    qrun_train_data data;
+    qrun_train_lora lora;
+    qrun_train_weights weights; /* in place of lora: full fine-tuning */
+    qrun_train_optimization optimization;
+    qrun_train_batches batches;
+    qrun_train_memory memory;
+    qrun_train_evaluation evaluation;
+    qrun_train_saving saving;
+    qrun_train_callbacks callbacks;
 } qrun_train_params;
 #define QRUN_TRAIN_PARAMS_INIT \
     { .struct_size = sizeof(qrun_train_params) }
+
+/* What qrun_trainer_create refuses in params whatever the model and the data are: a value outside its range, fields
+ * that do not go together. Tells it before a model is loaded. QRUN_ERROR_ARGUMENT. */
+QRUN_API qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error);
 
 typedef struct qrun_train_info {
     size_t struct_size;
     const char *data_format; /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
-    const char *first_bad; /* why the first of n_bad_lines was passed over, its place included; "": none was */
+    const char *first_bad;             /* why the first of n_bad_lines was skipped, with its position; "": none was */
     int64_t n_tokens, n_target_tokens; /* of an epoch */
     int64_t n_trainable;               /* parameters */
     int64_t total_steps, first_step;   /* first_step > 1 after a resume */
@@ -573,9 +633,9 @@ struct qrun_train_metrics {
     double learning_rate;
     double grad_norm;      /* before clipping */
     double loss_scale;     /* F16: what the loss was multiplied by for this step's gradients; else 0 */
-    bool skipped;          /* loss or gradient was no number: parameters unchanged */
-    const char *nonfinite; /* then the first tensor whose gradient was none; NULL: none, or overflowed. Lent until the
-                              next step */
+    bool skipped;          /* loss or gradient was not finite: parameters unchanged */
+    const char *nonfinite; /* then the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until
+                              the next step */
     bool overflowed;       /* skipped because the loss scale was too large, which was halved: no error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
@@ -583,7 +643,7 @@ struct qrun_train_metrics {
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }
 
-/* Reads and tokenises the data, plans the memory and refuses what does not fit, and goes on from the last checkpoint in
+/* Reads and tokenises the data, plans the memory and refuses what does not fit, and resumes from the last checkpoint in
  * `out` where there is one (QRUN_ERROR_INPUT when it belongs to other options). The model must not have sessions. */
 QRUN_API qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
                                          qrun_error *error);
@@ -593,7 +653,7 @@ QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, i
 
 /* What a run would take, without loading weights, reading data or making anything: data and out of params are not
  * looked at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL
- * *checkpointing, what "auto" came to, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
+ * *checkpointing, what "auto" chose, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
  * params' memory_bytes, or what is free, is too little. */
 QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                         const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
@@ -603,7 +663,7 @@ QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_
 QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
                                                qrun_error *error);
 
-/* The whole run from where it stands: steps, evaluations, checkpoints (every save_every steps, after the best
+/* Runs everything that is left: steps, evaluations, checkpoints (every save_every steps, after the best
  * evaluation so far, and at the end), and the adapter in `out`. After qrun_trainer_cancel it saves a checkpoint and
  * returns QRUN_ERROR_CANCELLED. The calls below are what it is made of, for programs that have a loop of their own:
  *
@@ -613,8 +673,8 @@ QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int6
 QRUN_API qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error);
 
 /* Ends the step or evaluation that runs now, or else the next one, with QRUN_ERROR_CANCELLED: as if it had not begun,
- * so that the trainer can save, and go on. From any thread, and from a signal handler. While the data is read there is
- * no trainer yet: there `progress` cancels. */
+ * so that the trainer can save and continue. From any thread, and from a signal handler. While the data is read there
+ * is no trainer yet: there `progress` cancels. */
 QRUN_API void qrun_trainer_cancel(qrun_trainer *trainer);
 
 typedef enum qrun_train_action {
@@ -633,10 +693,10 @@ QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics
  * so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from there. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
 
-/* Writes a checkpoint (out/checkpoint-<step>) that training can go on from to the bit; whole or not at all. */
+/* Writes a checkpoint (out/checkpoint-<step>) from which training resumes to the bit; whole or not at all. */
 QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
 
-/* Puts the parameters of the best evaluation in the place of the current ones, for qrun_trainer_export. The run is over
+/* Replaces the current parameters with those of the best evaluation, for qrun_trainer_export. The run is over
  * then: further steps, evaluations and checkpoints are refused. Save before. */
 QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
 
@@ -677,11 +737,11 @@ typedef struct qrun_compare_params {
 
 typedef struct qrun_difference {
     size_t struct_size;
-    int64_t n_tokens;     /* places compared: what follows each token of the text */
-    double max_abs_logit; /* of the first model: what the differences are to be held against */
+    int64_t n_tokens;                                   /* positions compared: what follows each token of the text */
+    double max_abs_logit;                               /* of the first model: to compare the differences with */
     double mean_logit_difference, max_logit_difference; /* absolute */
     double mean_kl, max_kl; /* Kullback-Leibler divergence of the other model from the first, in nats a token */
-    int64_t n_same_greedy;  /* places where both have the same best token */
+    int64_t n_same_greedy;  /* positions where both have the same best token */
 } qrun_difference;
 #define QRUN_DIFFERENCE_INIT \
     { .struct_size = sizeof(qrun_difference) }

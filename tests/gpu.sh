@@ -76,7 +76,7 @@ bench() {
 }
 training="--train --rank 16 --seq-len 4096 --batch-size 1 --grad-accum 2"
 bench generate --prompt-tokens 512 --decode-tokens 64 --batch 1,8,32
-bench prefill --prompt-tokens 4096 --step-tokens 4096 --decode-tokens 1 --batch 1
+bench prefill --prompt-tokens 4096 --max-step-tokens 4096 --decode-tokens 1 --batch 1
 # shellcheck disable=SC2086
 bench train $training
 # shellcheck disable=SC2086

@@ -1,4 +1,4 @@
-/* qrun bench: speed of a model, or of a model's shape, beside what the machine can do at most. */
+/* qrun bench: speed of a model, or of a model's shape, compared with the machine's limits. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,23 +11,25 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/replace_file.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
 
 typedef struct bench_options {
     engine_options engine;
-    option_int prompt_tokens, decode_tokens, repeat;
+    int32_t prompt_tokens; /* 0: decided when the model is known */
+    int32_t decode_tokens, n_repeat;
     option_ints batches;
     bench_train_options training;
     const char *json;
 } bench_options;
 
-#define AT(field) .offset = offsetof(bench_options, field)
+#define AT(field) INTO(bench_options, field)
 
 /* clang-format off */
 static const option shape_table[] = {
-    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", .offset = offsetof(engine_options, shape),
+    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", INTO(engine_options, shape),
      .completion = COMPLETE_FILE,
      .help = "In place of --model: a model's config.json. Its weights are random; nothing else of it is needed."},
 };
@@ -41,7 +43,7 @@ static const option bench_table[] = {
      .help = "Tokens written per sequence. Default: 64."},
     {.name = "batch", .kind = OPTION_INTS, .value_name = "N,N…", AT(batches), .low = 1, .high = 4096,
      .help = "Sequences written at once, one measurement for each number. Default: 1,8,16,32."},
-    {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
+    {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(n_repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
      .help = "Repetitions; medians are reported. Default: 3."},
     {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
      .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
@@ -79,7 +81,7 @@ static double matrix_peak(const bench *b) {
                                        : b->limits.f32_flops;
 }
 
-/* On a processor F16 is widened to F32 and computed there. */
+/* On a CPU F16 is widened to F32 and computed there. */
 static bool computes_f16_as_f32(const bench *b) {
     return strcmp(b->engine.info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
 }
@@ -98,15 +100,16 @@ static double read_share(const bench *b, double steps_per_second) {
 
 static void print_start(const bench *b) {
     const qrun_model_info *m = &b->engine.info;
-    char size[SIZE_TEXT_BYTES];
-    printf("model      %s, %d layers, hidden %d, %.4g million parameters\n", m->family, (int)m->n_layers,
-           (int)m->hidden_size, (double)m->n_parameters / 1e6);
+    char size[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
+    printf("model      %s, %d layers, hidden %d, %s parameters\n", m->family, (int)m->n_layers, (int)m->hidden_size,
+           large_text(m->n_parameters, count));
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
            size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
-    if (b->device.note != NULL) { printf("no GPU     %s\n", b->device.note); }
+    char note[API_NAMES_TEXT_BYTES];
+    if (b->device.note != NULL) { printf("no GPU     %s\n", api_names_to_options(b->device.note, note)); }
 }
 
 static void print_table(const bench *b) {
@@ -223,7 +226,7 @@ static qrun_session_params session_params(const bench *b, const engine_options *
     return params;
 }
 
-enum { PROMPT_TOKENS = 512, DECODE_TOKENS = 64, REPEAT = 3 };
+enum { PROMPT_TOKENS = 512 };
 
 static int open_model(bench *b, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -262,8 +265,6 @@ static int measure(bench *b, const engine_options *options) {
     return code;
 }
 
-static int32_t or_default(option_int given, int32_t standard) { return given.given ? (int32_t)given.value : standard; }
-
 /* Told before anything is measured, which takes long. */
 static int check_json_path(const char *path) {
     if (path == NULL || strcmp(path, "-") == 0) { return EXIT_OK; }
@@ -285,49 +286,49 @@ static int check_json_path(const char *path) {
 static int choose_batches(const bench_options *o, option_ints *batches) {
     static const option_ints standard = {{1, 8, 16, 32}, 4};
     *batches = o->batches.count > 0 ? o->batches : standard;
-    const int64_t most = o->engine.max_batch.given ? o->engine.max_batch.value : INT64_MAX;
+    const int64_t most = o->engine.session.max_sequences > 0 ? o->engine.session.max_sequences : INT64_MAX;
     if (o->batches.count == 0) {
         while (batches->count > 1 && batches->values[batches->count - 1] > most) { batches->count--; }
     }
     if (largest_batch(batches) <= most) { return EXIT_OK; }
-    return complain(EXIT_USAGE, "--batch %lld needs a --max-batch as large, not %lld",
+    return complain(EXIT_USAGE, "--batch %lld needs --max-sequences of at least that, not %lld",
                     (long long)largest_batch(batches), (long long)most);
 }
 
 /* Options of the one measurement say nothing about the other. */
-static int check_modes(const bench_options *o) {
-    const char *stray = bench_train_stray_option(&o->training);
-    if (stray != NULL) { return complain(EXIT_USAGE, "--%s says something about training only; add --train", stray); }
-    if (o->training.train && (o->prompt_tokens.given || o->decode_tokens.given || o->batches.count > 0)) {
-        return complain(EXIT_USAGE, "--prompt-tokens, --decode-tokens and --batch say nothing about --train");
+static int check_modes(const bench_options *o, const command_line *line) {
+    const char *stray = bench_train_stray_option(&o->training, line);
+    if (stray != NULL) { return complain(EXIT_USAGE, "--%s is for measuring training; add --train", stray); }
+    if (o->training.train &&
+        (option_given(line, "prompt-tokens") || option_given(line, "decode-tokens") || o->batches.count > 0)) {
+        return complain(EXIT_USAGE, "--prompt-tokens, --decode-tokens and --batch do not go with --train");
     }
     return EXIT_OK;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const bench_options *o = options;
     option_ints batches;
-    (void)arguments;
-    if ((o->engine.model == NULL) == (o->engine.shape == NULL)) {
+    if ((o->engine.model.path == NULL) == (o->engine.shape == NULL)) {
         return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
     }
-    int code = check_modes(o);
+    int code = check_modes(o, line);
     if (code == EXIT_OK) { code = check_json_path(o->json); }
     if (code == EXIT_OK) { code = choose_batches(o, &batches); }
     if (code != EXIT_OK) { return code; }
     bench *b = allocate(sizeof *b);
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
-    b->prompt_tokens = (int32_t)o->prompt_tokens.value; /* 0: not given, decided when the model is known */
-    b->decode_tokens = or_default(o->decode_tokens, DECODE_TOKENS);
-    b->n_repeat = or_default(o->repeat, REPEAT);
+    b->prompt_tokens = o->prompt_tokens;
+    b->decode_tokens = o->decode_tokens;
+    b->n_repeat = o->n_repeat;
     b->batches = batches;
     b->train = o->training.train;
     code = open_model(b, &o->engine);
     if (code == EXIT_OK) {
-        code = b->train
-                   ? bench_train_measure(&b->engine, &o->training, o->engine.memory.value, b->n_repeat, &b->training)
-                   : measure(b, &o->engine);
+        code = b->train ? bench_train_measure(&b->engine, &o->training, o->engine.model.memory_bytes, b->n_repeat,
+                                              &b->training)
+                        : measure(b, &o->engine);
     }
     if (code == EXIT_OK) { code = report(b, o->json); }
     progress_clear();
@@ -336,20 +337,20 @@ static int run(const void *options, const option_texts *arguments) {
     return code;
 }
 
+static const bench_options defaults = {
+    .engine = ENGINE_OPTIONS_INIT, .decode_tokens = 64, .n_repeat = 3, .training = BENCH_TRAIN_OPTIONS_INIT};
+
 const command command_bench = {
     .name = "bench",
-    .summary = "measure prefill, decode and training speed beside the machine's limits",
+    .summary = "measure prefill, decode and training speed, and the machine's limits",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
-    .description =
-        "Random tokens run through an ordinary session. Beside tokens per second stands the share of what "
-        "the machine can do at most, measured in the same run: the bandwidth of reading memory, which bounds "
-        "decoding, and the peak of matrix products, which bounds prefill and training.",
+    .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
+                   "machine's limits, measured in the same run: the bandwidth of reading memory, which bounds "
+                   "decoding, and the peak of matrix products, which bounds prefill and training.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
                 "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"
                 "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(bench_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

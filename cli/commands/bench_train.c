@@ -4,112 +4,47 @@
 #include <sys/resource.h>
 
 #include "cli/options/command.h"
-#include "cli/options/train_choices.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
 
-#define AT(field) .offset = offsetof(bench_train_options, field)
+#define PARAMS(field) INTO(bench_train_options, params.field)
 
+/* clang-format off */
 const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS] = {
-    {.name = "train",
-     .kind = OPTION_FLAG,
-     AT(train),
+    {.name = "train", .kind = OPTION_FLAG, INTO(bench_train_options, train),
      .help = "Measure steps of fine-tuning instead of generation: LoRA on full rows of random tokens. The options "
              "below are for it; --repeat is the number of steps after a first one that warms up."},
-    {.name = "seq-len",
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(seq_len),
-     .low = 2,
-     .high = 1 << 20,
-     .help = "Tokens of a row. Default: 1024, or the model's context where that is less."},
-    {.name = "batch-size",
-     .letter = 'b',
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(batch_size),
-     .low = 1,
-     .high = 4096,
-     .help = "Rows computed at a time. Default: 1."},
-    {.name = "grad-accum",
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(grad_accum),
-     .low = 1,
-     .high = 1 << 20,
+    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", .low = 2, .high = 1 << 20, PARAMS(batches.seq_len),
+     .help = "Tokens of a row. Default: 1024, or the model's context where that is smaller."},
+    {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 4096,
+     PARAMS(batches.batch_size), .help = "Rows computed at a time. Default: 1."},
+    {.name = "grad-accum", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1 << 20, PARAMS(batches.grad_accum),
      .help = "Batches that make one step. Default: 1."},
-    {.name = "lora-targets",
-     .kind = OPTION_TEXT,
-     .value_name = "WHICH",
-     AT(targets),
+    {.name = "target-modules", .kind = OPTION_TEXT, .value_name = "WHICH", PARAMS(lora.target_modules),
      .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
-    {.name = "rank",
-     .letter = 'r',
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(rank),
-     .low = 1,
-     .high = 512,
+    {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 512, PARAMS(lora.rank),
      .help = "Rank of the update of each layer. Default: 16."},
-    {.name = "optimizer",
-     .kind = OPTION_CHOICE,
-     AT(optimizer),
-     .choices = train_optimizer_names,
+    {.name = "optimizer", .kind = OPTION_CHOICE, .choices = train_optimizers, PARAMS(optimization.optimizer),
      .help = "Default: adamw."},
-    {.name = "checkpointing",
-     .kind = OPTION_TEXT,
-     .value_name = "POLICY",
-     AT(checkpointing),
+    {.name = "checkpointing", .kind = OPTION_TEXT, .value_name = "POLICY", PARAMS(memory.checkpointing),
      .help = "Activations that are kept for the backward pass: none (all are kept), full (as few as possible), "
              "every:N, attn, mlp, or auto. Default: full."},
-    {.name = "offload",
-     .kind = OPTION_CHOICE,
-     AT(offload),
-     .choices = train_offload_names,
-     .help = "What lives in host memory and comes to the device when it is needed: the optimizer's states, the inputs "
-             "of layers that are computed again. On the CPU both are the same memory. Default: none."},
+    {.name = "offload", .kind = OPTION_CHOICE, .choices = train_offloads, INTO(bench_train_options, offload),
+     .help = "What is held in host memory and copied to the device when it is needed: the optimizer's states, the "
+             "inputs of recomputed layers. On the CPU both are the same memory. Default: none."},
 };
+/* clang-format on */
 
-const char *bench_train_stray_option(const bench_train_options *o) {
-    if (o->train) { return NULL; }
-    const struct {
-        const char *name;
-        bool given;
-    } options[] = {{"seq-len", o->seq_len.given},
-                   {"batch-size", o->batch_size.given},
-                   {"grad-accum", o->grad_accum.given},
-                   {"lora-targets", o->targets != NULL},
-                   {"rank", o->rank.given},
-                   {"optimizer", o->optimizer.given},
-                   {"checkpointing", o->checkpointing != NULL},
-                   {"offload", o->offload.given}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        if (options[i].given) { return options[i].name; }
+const char *bench_train_stray_option(const bench_train_options *options, const command_line *line) {
+    for (size_t i = 1; i < N_BENCH_TRAIN_OPTIONS && !options->train; i++) { /* the first is --train */
+        if (option_given(line, bench_train_option_table[i].name)) { return bench_train_option_table[i].name; }
     }
     return NULL;
 }
 
 /* ---- Measuring --------------------------------------------------------------------------------------------------- */
-
-/* A constant learning rate, so that no step is one that changes nothing. */
-static qrun_train_params train_params(const bench_train_options *o, int64_t memory_bytes, int32_t n_repeat) {
-    qrun_train_params p = QRUN_TRAIN_PARAMS_INIT;
-    p.random_tokens = true;
-    p.schedule = QRUN_SCHEDULE_CONSTANT;
-    p.max_steps = n_repeat + 1;
-    p.seq_tokens = (int32_t)o->seq_len.value;
-    p.batch_size = (int32_t)o->batch_size.value;
-    p.grad_accum = (int32_t)o->grad_accum.value;
-    p.targets = o->targets;
-    p.rank = (int32_t)o->rank.value;
-    p.optimizer = (qrun_optimizer)o->optimizer.value;
-    p.checkpointing = o->checkpointing != NULL ? o->checkpointing : "full";
-    train_set_offload(&p, o->offload.value);
-    p.memory_bytes = memory_bytes;
-    return p;
-}
 
 void bench_train_forget_peak(void) {
     FILE *stream = fopen("/proc/self/clear_refs", "w");
@@ -133,7 +68,7 @@ static int run_steps(qrun_trainer *trainer, bench_train_result *r) {
         if (interrupted()) { return complain(EXIT_INTERRUPTED, "interrupted"); }
         if (qrun_trainer_step(trainer, &metrics, &done, &error) != QRUN_OK) { return complain_error(&error); }
         if (metrics.skipped && !metrics.overflowed) {
-            return complain(EXIT_ENGINE, "the loss or its gradient was no number");
+            return complain(EXIT_ENGINE, "the loss or its gradient is not finite");
         }
         r->step_tokens = metrics.n_tokens;
         if (i < 0) {
@@ -152,7 +87,10 @@ int bench_train_measure(const engine *e, const bench_train_options *options, int
                         bench_train_result *r) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_trainer *trainer = NULL;
-    const qrun_train_params params = train_params(options, memory_bytes, n_repeat);
+    qrun_train_params params = options->params;
+    train_set_offload(&params, options->offload);
+    params.batches.max_steps = n_repeat + 1;
+    params.memory.memory_bytes = memory_bytes;
     *r = (bench_train_result){.info = QRUN_TRAIN_INFO_INIT, .n_repeat = n_repeat};
     if (qrun_trainer_create(e->model, &params, &trainer, &error) != QRUN_OK) { return complain_error(&error); }
     int code = run_steps(trainer, r);
@@ -160,7 +98,7 @@ int bench_train_measure(const engine *e, const bench_train_options *options, int
         code = complain_error(&error);
     }
     (void)snprintf(r->checkpointing, sizeof r->checkpointing, "%s", code == EXIT_OK ? r->info.checkpointing : "");
-    r->seq_tokens = (int32_t)(r->info.n_tokens / (r->info.n_examples > 0 ? r->info.n_examples : 1));
+    r->seq_len = (int32_t)(r->info.n_tokens / (r->info.n_examples > 0 ? r->info.n_examples : 1));
     r->peak_rss_bytes = peak_rss_bytes();
     qrun_trainer_destroy(trainer);
     return code;
@@ -185,10 +123,10 @@ static double computed_flops(const bench_train_result *r) {
 static double share(double flops, double peak) { return peak > 0 ? flops / peak : 0; }
 
 void bench_train_print(const engine *e, const bench_train_result *r, double peak) {
-    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
+    char count[COUNT_TEXT_BYTES], planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
     const qrun_train_info *info = &r->info;
-    printf("training   %lld tokens a step in rows of %d; %.4g million trainable parameters; checkpointing %s\n",
-           (long long)r->step_tokens, (int)r->seq_tokens, (double)info->n_trainable / 1e6, r->checkpointing);
+    printf("training   %lld tokens a step in rows of %d; %s trainable parameters; checkpointing %s\n",
+           (long long)r->step_tokens, (int)r->seq_len, large_text(info->n_trainable, count), r->checkpointing);
     printf("memory     %s planned, %s used at most; the whole process %s\n\n", size_text(info->planned_bytes, planned),
            size_text(info->peak_bytes, used), size_text(r->peak_rss_bytes, process));
     printf("step       %.2f s (the first %.2f s)\n", r->step_seconds, r->first_step_seconds);
@@ -206,9 +144,9 @@ void bench_train_print(const engine *e, const bench_train_result *r, double peak
 void bench_train_json(const engine *e, const bench_train_result *r, double peak, text_buffer *out) {
     const qrun_train_info *info = &r->info;
     text_format(out,
-                "\"repeat\":%d,\"train\":{\"seq_tokens\":%d,\"step_tokens\":%lld,\"trainable_parameters\":%lld,"
+                "\"repeat\":%d,\"train\":{\"seq_len\":%d,\"step_tokens\":%lld,\"trainable_parameters\":%lld,"
                 "\"checkpointing\":\"%s\",\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"peak_rss_bytes\":%lld,",
-                (int)r->n_repeat, (int)r->seq_tokens, (long long)r->step_tokens, (long long)info->n_trainable,
+                (int)r->n_repeat, (int)r->seq_len, (long long)r->step_tokens, (long long)info->n_trainable,
                 r->checkpointing, (long long)info->planned_bytes, (long long)info->peak_bytes,
                 (long long)r->peak_rss_bytes);
     text_format(out,

@@ -1,27 +1,38 @@
-/* qrun bench --train: steps of fine-tuning on full rows of random tokens, beside what the machine can do at most. */
+/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's limits. */
 #ifndef QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 #define QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 
 #include "cli/commands/measure.h"
-#include "cli/options/engine.h"
+#include "cli/options/train.h"
 #include "cli/terminal/text.h"
 
 typedef struct bench_train_options {
     bool train;
-    option_int seq_len, batch_size, grad_accum, rank, optimizer, offload;
-    const char *targets, *checkpointing;
+    qrun_train_params params;
+    int offload;
 } bench_train_options;
+
+/* A constant learning rate, so that no step is one that changes nothing. */
+#define BENCH_TRAIN_OPTIONS_INIT                             \
+    {                                                        \
+        .params = {                                          \
+            .struct_size = sizeof(qrun_train_params),        \
+            .data.random_tokens = true,                      \
+            .optimization.schedule = QRUN_SCHEDULE_CONSTANT, \
+            .memory.checkpointing = "full"                   \
+        }                                                    \
+    }
 
 enum { N_BENCH_TRAIN_OPTIONS = 9 };
 extern const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS];
 
 /* The name of an option that was given although --train was not; NULL: none. */
-const char *bench_train_stray_option(const bench_train_options *options);
+const char *bench_train_stray_option(const bench_train_options *options, const command_line *line);
 
 typedef struct bench_train_result {
     qrun_train_info info;   /* its texts went with the trainer */
     char checkpointing[32]; /* as chosen */
-    int32_t seq_tokens, n_repeat;
+    int32_t seq_len, n_repeat;
     int64_t step_tokens;
     measure_result speed; /* tokens per second */
     double step_seconds, first_step_seconds;

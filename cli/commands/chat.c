@@ -23,7 +23,7 @@ typedef struct chat_options {
 
 /* clang-format off */
 static const option chat_table[] = {
-    {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", .offset = offsetof(chat_options, system),
+    {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", INTO(chat_options, system),
      .help = "The system message that the conversation begins with; /system changes it."},
 };
 /* clang-format on */
@@ -50,7 +50,7 @@ typedef struct chat {
     int code;
 } chat;
 
-static void begin_anew(chat *c) {
+static void start_conversation(chat *c) {
     conversation_drop(&c->history, 0);
     if (c->system.size > 0) { conversation_add(&c->history, "system", c->system.data, c->system.size); }
 }
@@ -61,14 +61,14 @@ static void command_help(chat *c, const char *argument);
 
 static void command_clear(chat *c, const char *argument) {
     (void)argument;
-    begin_anew(c);
+    start_conversation(c);
     if (c->at_terminal) { printf("(a new conversation)\n"); }
 }
 
 static void command_system(chat *c, const char *argument) {
     text_clear(&c->system);
     text_puts(&c->system, argument);
-    begin_anew(c);
+    start_conversation(c);
     if (c->at_terminal) {
         printf(c->system.size > 0 ? "(a new conversation with this system message)\n"
                                   : "(a new conversation without a system message)\n");
@@ -85,8 +85,8 @@ static const struct {
     void (*run)(chat *c, const char *argument);
 } chat_commands[] = {
     {"/help", "this list", command_help},
-    {"/clear", "forget the conversation and begin anew", command_clear},
-    {"/system", "TEXT: begin anew with this system message (without TEXT: with none)", command_system},
+    {"/clear", "forget the conversation and start a new one", command_clear},
+    {"/system", "TEXT: start a new conversation with this system message (without TEXT: with none)", command_system},
     {"/exit", "leave (also: Ctrl-D)", command_exit},
 };
 
@@ -185,11 +185,8 @@ static void converse(chat *c) {
     if (terminated() || (interrupted() && !c->at_terminal)) { c->code = EXIT_INTERRUPTED; }
 }
 
-static int prepare(chat *c, const chat_options *o) {
+static int prepare(chat *c, const chat_options *o, const command_line *line) {
     int code = template_read(&o->template, &c->tools, &c->template_arguments);
-    if (code == EXIT_OK && (o->sampling.n.given || o->sampling.logprobs.given)) {
-        return complain(EXIT_USAGE, "chat has one answer per message");
-    }
     if (code == EXIT_OK) { code = engine_require_one_adapter(&o->engine); }
     if (code == EXIT_OK) { code = engine_open(&c->engine, &o->engine); }
     if (code == EXIT_OK && !c->engine.info.has_tokenizer) {
@@ -202,22 +199,19 @@ static int prepare(chat *c, const chat_options *o) {
                         "made for conversation; 'qrun generate' continues a text",
                         c->engine.info.folder);
     }
-    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, c->engine.model, &c->request); }
+    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, line, c->engine.model, &c->request); }
     if (code != EXIT_OK) { return code; }
-    if (!o->sampling.max_tokens.given) { c->request.max_tokens = 0; }
-    c->request.n = 1;
     c->request.adapter = engine_default_adapter(&c->engine);
     c->request.tools_json = c->tools.data;
     c->request.template_json = c->template_arguments.data;
     if (o->system != NULL) { text_puts(&c->system, o->system); }
-    begin_anew(c);
+    start_conversation(c);
     return EXIT_OK;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     chat c = {.request = QRUN_REQUEST_PARAMS_INIT, .at_terminal = terminal_is(stdin) && terminal_is(stdout)};
-    (void)arguments;
-    c.code = prepare(&c, options);
+    c.code = prepare(&c, options, line);
     if (c.code == EXIT_OK) { converse(&c); }
     engine_close(&c.engine);
     conversation_free(&c.history);
@@ -228,20 +222,21 @@ static int run(const void *options, const option_texts *arguments) {
     return c.code;
 }
 
+static const chat_options defaults = {.engine = ENGINE_OPTIONS_INIT, .sampling = SAMPLING_OPTIONS_INIT(0)};
+
 const command command_chat = {
     .name = "chat",
     .summary = "hold a conversation in the terminal",
     .usage = "--model DIR [OPTIONS]",
     .description =
         "Type a message and a line break; the answer is written as it comes. The model sees the whole conversation. "
-        "/help lists the commands: /clear begins anew, /system TEXT sets the system message, /exit or Ctrl-D leaves. "
-        "Ctrl-C stops an answer, and the conversation goes on.\n\n"
+        "/help lists the commands: /clear starts a new conversation, /system TEXT sets the system message, /exit or "
+        "Ctrl-D leaves. "
+        "Ctrl-C stops an answer; the conversation continues.\n\n"
         "Where stdin is no terminal, every line of it is a message, and stdout has the answers alone. Answers are as "
         "long as the context allows unless --max-tokens says less.",
     .examples = "  qrun chat --model path/to/model\n"
                 "  qrun chat --model path/to/model --system \"Answer in one sentence.\" --temperature 0.7",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(chat_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -13,6 +13,12 @@ static void print_words(const char *const *words) {
     for (int i = 0; words[i] != NULL; i++) { printf("%s%s", i > 0 ? " " : "", words[i]); }
 }
 
+static void print_choices(const option *o) {
+    for (const option_choice *c = o->choices; c->name != NULL; c++) {
+        printf("%s%s", c == o->choices ? "" : " ", c->name);
+    }
+}
+
 static void print_bash_values(const command *cmd) {
     for (size_t g = 0; g < cmd->n_groups; g++) {
         for (size_t i = 0; i < cmd->groups[g].n_options; i++) {
@@ -22,7 +28,7 @@ static void print_bash_values(const command *cmd) {
             if (o->letter != 0) { printf("|%s:-%c", cmd->name, o->letter); }
             if (o->kind == OPTION_CHOICE) {
                 printf(") COMPREPLY=($(compgen -W '");
-                print_words(o->choices);
+                print_choices(o);
                 printf("' -- \"$cur\")); return ;;\n");
             } else if (o->completion == COMPLETE_FOLDER) {
                 printf(") compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\")); return ;;\n");
@@ -89,7 +95,7 @@ static void print_zsh_option(const option *o) {
     putchar(']');
     if (o->kind == OPTION_CHOICE) {
         printf(":value:(");
-        print_words(o->choices);
+        print_choices(o);
         putchar(')');
     } else if (o->kind != OPTION_FLAG) {
         printf(":value:%s", o->completion == COMPLETE_FOLDER ? "_files -/"
@@ -146,7 +152,7 @@ static void print_fish_option(const command *cmd, const option *o) {
     if (o->letter != 0) { printf(" -s %c", o->letter); }
     if (o->kind == OPTION_CHOICE) {
         printf(" -xa '");
-        print_words(o->choices);
+        print_choices(o);
         putchar('\'');
     } else if (o->completion == COMPLETE_FOLDER) {
         printf(" -xa '(__fish_complete_directories)'");
@@ -179,8 +185,8 @@ static void print_fish(void) {
     }
 }
 
-static int run(const void *options, const option_texts *arguments) {
-    const char *shell = arguments->values[0];
+static int run(const void *options, const command_line *line) {
+    const char *shell = line->arguments.values[0];
     (void)options;
     if (strcmp(shell, "bash") == 0) {
         print_bash();

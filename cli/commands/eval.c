@@ -12,20 +12,20 @@
 typedef struct eval_options {
     engine_options engine;
     const char *file;
-    option_int window, max_tokens;
+    qrun_eval_params eval;
     bool json;
 } eval_options;
 
-#define AT(field) .offset = offsetof(eval_options, field)
+#define AT(field) INTO(eval_options, field)
 
 /* clang-format off */
 static const option eval_table[] = {
     {.name = "text", .kind = OPTION_TEXT, .value_name = "FILE", AT(file), .completion = COMPLETE_FILE,
      .help = "The text, UTF-8 (\"-\": stdin)."},
-    {.name = "window", .kind = OPTION_INT, .value_name = "N", AT(window), .low = 2, .high = INT_MAX,
-     .help = "The text is cut into windows of N tokens, each begun anew. Default: 2048, or the model's context where "
-             "that is less."},
-    {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(max_tokens), .low = 1, .high = 1e15,
+    {.name = "window", .kind = OPTION_INT, .value_name = "N", AT(eval.window_tokens), .low = 2, .high = INT_MAX,
+     .help = "The text is cut into windows of N tokens, each read from its start. Default: 2048, or the model's context where "
+             "that is smaller."},
+    {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(eval.max_tokens), .low = 1, .high = 1e15,
      .help = "Stop after N scored tokens. Default: the whole text."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
 };
@@ -64,22 +64,20 @@ static void print_result(const eval_options *o, const engine *e, const qrun_eval
            e->info.dtype);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const eval_options *o = options;
     engine e = {0};
     text_buffer input = {0};
     qrun_error error = QRUN_ERROR_INIT;
     qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
-    (void)arguments;
+    (void)line;
     if (o->file == NULL) { return complain(EXIT_USAGE, "no text: give --text FILE"); }
     int code = engine_require_one_adapter(&o->engine);
     if (code == EXIT_OK && !text_read_plain(&input, o->file)) { code = EXIT_FILE; }
     if (code == EXIT_OK) { code = engine_open(&e, &o->engine); }
     if (code == EXIT_OK) {
         double begin = clock_seconds();
-        qrun_eval_params params = QRUN_EVAL_PARAMS_INIT;
-        params.window_tokens = (int32_t)o->window.value;
-        params.max_tokens = o->max_tokens.value;
+        qrun_eval_params params = o->eval;
         params.adapter = engine_default_adapter(&e);
         params.progress = show_tokens;
         params.progress_user = &begin;
@@ -96,6 +94,8 @@ static int run(const void *options, const option_texts *arguments) {
     return code;
 }
 
+static const eval_options defaults = {.engine = ENGINE_OPTIONS_INIT, .eval = QRUN_EVAL_PARAMS_INIT};
+
 const command command_eval = {
     .name = "eval",
     .summary = "measure the perplexity of a text",
@@ -105,8 +105,6 @@ const command command_eval = {
                    "tokenizer and window compare.",
     .examples = "  qrun eval --model path/to/model --text wiki.test.raw\n"
                 "  qrun eval --model path/to/model --text wiki.test.raw --quant int8 --max-tokens 20000 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(eval_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

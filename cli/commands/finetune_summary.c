@@ -5,43 +5,49 @@
 #include <string.h>
 
 #include "cli/report/plan_table.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/terminal.h"
 
 /* ---- Before the first step --------------------------------------------------------------------------------------- */
 
 static void print_data(const training *t) {
     const qrun_train_info *info = &t->info;
-    printf("data        %s: %s, %lld examples\n", t->facts.data, info->data_format, (long long)info->n_examples);
+    char count[COUNT_TEXT_BYTES];
+    printf("data        %s: %s, %s\n", t->facts.options->train.data.train_data, info->data_format,
+           count_text(info->n_examples, "example", count));
     printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
            (long long)info->n_target_tokens);
     if (info->n_dropped > 0) {
-        printf("dropped     %lld examples without a token that counts in the loss\n", (long long)info->n_dropped);
+        printf("dropped     %s without a token that counts in the loss\n",
+               count_text(info->n_dropped, "example", count));
     }
     if (info->n_truncated > 0) {
-        printf("truncated   %lld examples longer than --seq-len\n", (long long)info->n_truncated);
+        printf("truncated   %s longer than --seq-len\n", count_text(info->n_truncated, "example", count));
     }
     if (info->n_bad_lines > 0) {
-        printf("bad lines   %lld passed over; the first: %s\n", (long long)info->n_bad_lines, info->first_bad);
+        char first[API_NAMES_TEXT_BYTES];
+        printf("bad lines   %lld skipped; the first: %s\n", (long long)info->n_bad_lines,
+               api_names_to_options(info->first_bad, first));
     }
-    if (info->n_eval_examples > 0) { printf("evaluation  %lld examples\n", (long long)info->n_eval_examples); }
+    if (info->n_eval_examples > 0) { printf("evaluation  %s\n", count_text(info->n_eval_examples, "example", count)); }
 }
 
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
-    printf("trainable   %.4g million parameters", (double)info->n_trainable / 1e6);
-    if (!t->full) {
-        printf(" beside %.4g million in %s", (double)t->facts.model_info->n_parameters / 1e6,
-               t->facts.model_info->quant);
+    char trained[COUNT_TEXT_BYTES], held[COUNT_TEXT_BYTES];
+    printf("trainable   %s parameters", large_text(info->n_trainable, trained));
+    if (!t->facts.options->train.weights.full) {
+        printf("; the model has %s in %s", large_text(t->facts.model->n_parameters, held), t->facts.model->quant);
     }
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);
     if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_DONE) {
-        printf("All steps are done already; --restart begins anew.\n");
+        printf("All steps are done; --restart trains again from the first.\n");
     } else if (info->first_step > 1) {
-        printf("Going on from step %lld, saved by an earlier run.\n", (long long)info->first_step - 1);
+        printf("Resuming after step %lld, saved by an earlier run.\n", (long long)info->first_step - 1);
     }
     fflush(stdout);
 }
@@ -50,7 +56,7 @@ void finetune_print_start_json(const training *t) {
     const qrun_train_info *info = &t->info;
     text_buffer out = {0};
     text_puts(&out, "{\"start\":{\"data\":{\"file\":");
-    text_json_string(&out, t->facts.data, strlen(t->facts.data));
+    text_json_string(&out, t->facts.options->train.data.train_data, strlen(t->facts.options->train.data.train_data));
     text_format(&out,
                 ",\"format\":\"%s\",\"examples\":%lld,\"eval_examples\":%lld,\"tokens\":%lld,"
                 "\"target_tokens\":%lld,\"dropped\":%lld,\"truncated\":%lld,\"bad_lines\":%lld},",
@@ -85,7 +91,7 @@ static run_sums sum_run(const train_log *log) {
     return sums;
 }
 
-/* A word as a shell takes it back. */
+/* A word, quoted where a shell needs that. */
 static void put_shell_word(text_buffer *out, const char *word) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=@%+,-";
     if (*word != '\0' && strspn(word, plain) == strlen(word)) {
@@ -105,11 +111,11 @@ static void put_shell_word(text_buffer *out, const char *word) {
 
 static void put_how_to_use(const training *t, text_buffer *out) {
     text_puts(out, "qrun generate --model ");
-    if (!t->full) {
-        put_shell_word(out, t->facts.model);
+    if (!t->facts.options->train.weights.full) {
+        put_shell_word(out, t->facts.options->engine.model.path);
         text_puts(out, " --adapter ");
     }
-    put_shell_word(out, t->out);
+    put_shell_word(out, t->facts.options->train.saving.out);
     text_puts(out, t->chat ? " --chat --prompt \"…\"" : " --prompt \"…\"");
 }
 
@@ -118,7 +124,7 @@ void finetune_print_result(const training *t) {
     const run_sums sums = sum_run(log);
     const train_step_record *last = train_log_last(log);
     const train_eval_record *best = train_log_best_eval(log);
-    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
+    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
     if (last != NULL) {
         printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].loss, (long long)log->steps[0].step,
                last->loss, (long long)last->step);
@@ -130,12 +136,15 @@ void finetune_print_result(const training *t) {
         printf("\n");
     }
     if (t->info.stopped_early) {
-        printf("stopped     early, after step %lld of %lld: %d evaluations in a row were not better\n",
-               (long long)t->step, (long long)t->info.total_steps, (int)t->info.n_not_better);
+        printf("stopped     early, after step %lld of %lld: %s in a row %s not better\n", (long long)t->step,
+               (long long)t->info.total_steps, count_text(t->info.n_not_better, "evaluation", count),
+               t->info.n_not_better == 1 ? "was" : "were");
     }
-    if (t->load_best) { printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step); }
+    if (train_exports_best(&t->facts)) {
+        printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step);
+    }
     if (sums.n_steps > 0) {
-        printf("speed       %lld steps with %lld tokens in %.1f s: %.0f tokens/s\n", (long long)sums.n_steps,
+        printf("speed       %s with %lld tokens in %.1f s: %.0f tokens/s\n", count_text(sums.n_steps, "step", count),
                (long long)sums.n_tokens, sums.seconds, sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
     }
     printf("memory      %s planned, %s used at most\n", size_text(t->info.planned_bytes, planned),
@@ -144,10 +153,11 @@ void finetune_print_result(const training *t) {
         printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes, planned),
                size_text(t->info.peak_host_bytes, used));
     }
-    printf("report      %s/report.html\n", t->out);
+    printf("report      %s/report.html\n", t->facts.options->train.saving.out);
     text_buffer use = {0};
     put_how_to_use(t, &use);
-    printf("The %s is in '%s'. To use it: %s\n", t->full ? "model" : "adapter", t->out, use.data);
+    printf("The %s is in '%s'. To use it: %s\n", t->facts.options->train.weights.full ? "model" : "adapter",
+           t->facts.options->train.saving.out, use.data);
     text_free(&use);
 }
 
@@ -161,8 +171,8 @@ void finetune_print_result_json(const training *t) {
     const run_sums sums = sum_run(log);
     const train_step_record *last = train_log_last(log);
     text_buffer out = {0};
-    text_puts(&out, t->full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
-    text_json_string(&out, t->out, strlen(t->out));
+    text_puts(&out, t->facts.options->train.weights.full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
+    text_json_string(&out, t->facts.options->train.saving.out, strlen(t->facts.options->train.saving.out));
     text_format(&out, ",\"steps\":%lld", last != NULL ? (long long)last->step : 0);
     put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);
     put_loss(&out, "last_loss", last != NULL ? last->loss : NAN);

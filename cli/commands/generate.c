@@ -5,7 +5,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/options/sampling.h"
-#include "cli/report/report.h"
+#include "cli/report/generate_summary.h"
 #include "cli/requests/conversation.h"
 #include "cli/requests/job.h"
 #include "cli/requests/stream.h"
@@ -21,12 +21,11 @@ typedef struct generate_options {
     const char *prompt, *prompts;
     bool chat;
     const char *system;
-    bool no_special, parse_special;
     const char *output;
     bool resume, json, stats, summary, quiet;
 } generate_options;
 
-#define AT(field) .offset = offsetof(generate_options, field)
+#define AT(field) INTO(generate_options, field)
 
 /* clang-format off */
 static const option prompt_table[] = {
@@ -43,9 +42,9 @@ static const option prompt_table[] = {
      .help = "Prompts are messages of a user: wrap them with the model's chat template."},
     {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", AT(system),
      .help = "The system message before the user's (with --chat)."},
-    {.name = "no-special", .kind = OPTION_FLAG, AT(no_special),
+    {.name = "no-special", .kind = OPTION_FLAG, AT(sampling.request.no_special),
      .help = "Do not add the tokens that begin a text for this model (BOS)."},
-    {.name = "parse-special", .kind = OPTION_FLAG, AT(parse_special),
+    {.name = "parse-special", .kind = OPTION_FLAG, AT(sampling.request.parse_special),
      .help = "Text such as <|im_start|> in a prompt becomes the special token of that name."},
 };
 /* clang-format on */
@@ -57,7 +56,7 @@ static const option output_table[] = {
      .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
              "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, completion_tokens, cached_tokens, "
              "times (seconds) and logprobs; or index and error. The file appears under its name when it is whole (and "
-             "replaces one that is there); until then it is FILE.jsonl.partial, beside a small "
+             "replaces one that is there); until then it is FILE.jsonl.partial, with a small "
              "FILE.jsonl.partial.job."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "
@@ -107,7 +106,7 @@ static int check_combination(const generate_options *o) {
     if (o->prompt != NULL && o->prompts != NULL) {
         return complain(EXIT_USAGE, "--prompt and --prompts exclude each other");
     }
-    if (o->sampling.logprobs.given && !writes_json(o)) {
+    if (o->sampling.request.logprobs >= 0 && !writes_json(o)) {
         return complain(EXIT_USAGE, "--logprobs needs JSON output: add --json, or --output FILE.jsonl");
     }
     if (o->resume && (o->output == NULL || strcmp(o->output, "-") == 0)) {
@@ -131,7 +130,8 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (!text_read_file(&texts->prompt, "-")) { return EXIT_FILE; }
         text_buffer *p = &texts->prompt;
         if (p->size == 0) {
-            return complain(EXIT_USAGE, "no prompt: stdin is empty; give --prompt TEXT (\"\" begins from nothing)");
+            return complain(EXIT_USAGE,
+                            "no prompt: stdin is empty; give --prompt TEXT (\"\" starts from an empty text)");
         }
         if (p->size > 0 && p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
@@ -147,12 +147,12 @@ static int read_texts(const generate_options *o, request_texts *texts) {
 }
 
 /* The defaults of every request, or the one request itself. */
-static int make_request(const generate_options *o, const engine *e, const request_texts *texts,
-                        qrun_request_params *request) {
-    const int code = sampling_apply(&o->sampling, e->model, request);
+static int make_request(const generate_options *o, const command_line *line, const engine *e,
+                        const request_texts *texts, qrun_request_params *request) {
+    const int code = sampling_apply(&o->sampling, line, e->model, request);
     if (code != EXIT_OK) { return code; }
-    request->no_special = o->no_special;
-    request->parse_special = o->parse_special;
+    request->no_special = o->sampling.request.no_special;
+    request->parse_special = o->sampling.request.parse_special;
     request->adapter = engine_default_adapter(e);
     request->tools_json = texts->tools.data;
     request->template_json = texts->template_arguments.data;
@@ -184,24 +184,25 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
 /* ---- Many requests, JSON out ------------------------------------------------------------------------------------- */
 
 /* What must be the same for a job to be resumed: {"prompts": hash, "options": {…}}. */
-static void identify_job(const generate_options *o, const request_texts *texts, const request_file *requests,
-                         text_buffer *identity) {
+static void identify_job(const generate_options *o, const command_line *line, const request_texts *texts,
+                         const request_file *requests, text_buffer *identity) {
     const uint64_t hash =
         o->prompts != NULL ? requests->hash : hash_bytes(HASH_START, texts->prompt.data, texts->prompt.size);
     text_format(identity, "{\"prompts\":\"%016llx %lld\",\"options\":", (unsigned long long)hash,
                 (long long)requests->n_requests);
-    options_describe(&command_generate, o, identity);
+    options_describe(&command_generate, o, line, identity);
     text_puts(identity, "}\n");
 }
 
 static void tell_interrupted(const generate_options *o, const job *j) {
     const long long done = (long long)(j->n_answered + j->n_resumed);
     if (o->output == NULL || !j->output->aside) {
-        notify("interrupted after %lld answers", done);
+        char count[COUNT_TEXT_BYTES];
+        notify("interrupted after %s", count_text(done, "answer", count));
     } else if (done == 0) {
         notify("interrupted before the first answer; nothing is kept");
     } else {
-        notify("interrupted; %lld answers are in '%s'. To go on, repeat the command with --resume", done,
+        notify("interrupted; %lld answers are in '%s'. To resume, repeat the command with --resume", done,
                j->output->partial_path.data);
     }
 }
@@ -229,11 +230,11 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 
-/* Before the model is loaded, which can take long: a file that cannot be written, or is whole, is told at once. */
-static int open_output(const generate_options *o, const request_texts *texts, const request_file *requests,
-                       answer_file *output, bool *already_whole) {
+/* Before the model is loaded, which can take long: says at once that a file cannot be written, or is whole. */
+static int open_output(const generate_options *o, const command_line *line, const request_texts *texts,
+                       const request_file *requests, answer_file *output, bool *already_whole) {
     text_buffer identity = {0};
-    identify_job(o, texts, requests, &identity);
+    identify_job(o, line, texts, requests, &identity);
     const int code = answer_file_open(output, o->output, o->resume, &identity, already_whole);
     text_free(&identity);
     if (*already_whole) { notify("'%s' is whole; there is nothing to resume", o->output); }
@@ -246,41 +247,43 @@ static int run_job(const generate_options *o, const engine *e, const qrun_reques
     j->defaults = *request;
     j->chat = o->chat;
     j->system = o->system;
-    j->max_in_flight = 2 * o->engine.max_batch.value > IN_FLIGHT_MIN ? 2 * o->engine.max_batch.value : IN_FLIGHT_MIN;
+    const int64_t two_batches = 2 * (int64_t)o->engine.session.max_sequences;
+    j->max_in_flight = two_batches > IN_FLIGHT_MIN ? two_batches : IN_FLIGHT_MIN;
     return end_job(o, e, j, job_run(j));
 }
 
-static int answer_all(const generate_options *o, const request_texts *texts, request_file *requests,
-                      answer_file *output) {
+static int answer_all(const generate_options *o, const command_line *line, const request_texts *texts,
+                      request_file *requests, answer_file *output) {
     engine e = {0};
     job j = {.output = output, .requests = o->prompts != NULL ? requests : NULL};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     int code = engine_open(&e, &o->engine);
-    if (code == EXIT_OK) { code = make_request(o, &e, texts, &request); }
+    if (code == EXIT_OK) { code = make_request(o, line, &e, texts, &request); }
     if (code == EXIT_OK) { code = writes_json(o) ? run_job(o, &e, &request, &j) : run_text(o, &e, &request); }
     engine_close(&e);
     job_free(&j);
     return code;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const generate_options *o = options;
     request_texts texts = {0};
     request_file requests = {.n_requests = -1};
     answer_file output = {0};
     bool already_whole = false;
-    (void)arguments;
     if (o->quiet) { progress_silence(); }
     int code = check_combination(o);
     if (code == EXIT_OK) { code = read_texts(o, &texts); }
     if (code == EXIT_OK && o->prompts != NULL) { code = request_file_open(&requests, o->prompts); }
-    if (code == EXIT_OK && writes_json(o)) { code = open_output(o, &texts, &requests, &output, &already_whole); }
-    if (code == EXIT_OK && !already_whole) { code = answer_all(o, &texts, &requests, &output); }
+    if (code == EXIT_OK && writes_json(o)) { code = open_output(o, line, &texts, &requests, &output, &already_whole); }
+    if (code == EXIT_OK && !already_whole) { code = answer_all(o, line, &texts, &requests, &output); }
     answer_file_abandon(&output); /* does nothing to one that was finished */
     request_file_close(&requests);
     free_texts(&texts);
     return code;
 }
+
+static const generate_options defaults = {.engine = ENGINE_OPTIONS_INIT, .sampling = SAMPLING_OPTIONS_INIT(256)};
 
 const command command_generate = {
     .name = "generate",
@@ -302,8 +305,6 @@ const command command_generate = {
                 "  # two lines of a requests.jsonl:\n"
                 "  {\"prompt\": \"The sea is\", \"max_tokens\": 20, \"temperature\": 0.8, \"seed\": 1}\n"
                 "  {\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"adapter\": \"french\"}",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(generate_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -4,6 +4,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/plan_table.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/json_view.h"
 #include "cli/terminal/messages.h"
 
@@ -12,7 +13,7 @@ typedef struct inspect_options {
     bool json, tensors;
 } inspect_options;
 
-#define AT(field) .offset = offsetof(inspect_options, field)
+#define AT(field) INTO(inspect_options, field)
 
 /* clang-format off */
 static const option inspect_table[] = {
@@ -28,7 +29,7 @@ static const option_group groups[] = {OPTION_GROUP("Options", inspect_table, 0)}
 static const json_view_title titles[] = {{"holds", "weights in memory, by --quant"},
                                          {"kv_per_token", "K/V cache per token, by --kv"},
                                          {"tensor_types", "tensors in the files"},
-                                         {"generation", "defaults of sampling"},
+                                         {"generation", "sampling defaults"},
                                          {NULL, NULL}};
 
 /* The memory of a run with default options; a folder that cannot run was described all the same. */
@@ -43,7 +44,8 @@ static void print_default_plan(qrun_context *context, const char *path) {
         printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
         plan_table_print(entries, n_entries);
     } else {
-        printf("\nit cannot run here: %s\n", error.message);
+        char text[API_NAMES_TEXT_BYTES];
+        printf("\nit cannot run here: %s\n", api_names_to_options(error.message, text));
     }
     qrun_free(entries);
 }
@@ -58,25 +60,27 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
     } else if (json_view_print(json, titles)) {
         print_default_plan(context, path);
     } else {
-        code = complain(EXIT_ENGINE, "the description of '%s' is no JSON", path);
+        code = complain(EXIT_ENGINE, "the description of '%s' is not JSON", path);
     }
     qrun_free(json);
     return code;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const inspect_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
-    if ((o->model != NULL) == (arguments->count > 0)) {
+    if ((o->model != NULL) == (line->arguments.count > 0)) {
         return complain(EXIT_USAGE, o->model != NULL ? "give one folder: DIR or --model DIR"
                                                      : "no model: give a folder, as in 'qrun inspect DIR'");
     }
     if (qrun_context_create(NULL, &context, &error) != QRUN_OK) { return complain_error(&error); }
-    const int code = inspect(o, context, o->model != NULL ? o->model : arguments->values[0]);
+    const int code = inspect(o, context, o->model != NULL ? o->model : line->arguments.values[0]);
     qrun_context_destroy(context);
     return code;
 }
+
+static const inspect_options defaults;
 
 const command command_inspect = {
     .name = "inspect",
@@ -87,9 +91,7 @@ const command command_inspect = {
     .examples = "  qrun inspect path/to/model\n"
                 "  qrun inspect Qwen/Qwen3-0.6B\n"
                 "  qrun inspect path/to/model --tensors --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(inspect_options),
+    COMMAND_OPTIONS(groups, defaults),
     .max_arguments = 1,
     .run = run,
 };

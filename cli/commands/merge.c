@@ -5,45 +5,50 @@
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
 
 typedef struct merge_options {
-    const char *model, *adapter, *out, *text;
-    option_int onto, quant, dtype, shard_size, max_tokens, threads;
+    qrun_context_params context;
+    qrun_merge_params merge;
+    const char *text;
+    int32_t max_tokens;
     bool no_compare, json, quiet;
 } merge_options;
 
-#define AT(field) .offset = offsetof(merge_options, field)
-
-static const char *const onto_names[] = {"auto", "original", "quantized", NULL}; /* by qrun_merge_onto */
-static const char *const held_names[] = {"auto", "nf4-dq", "nf4", "int8", NULL};
-static const qrun_quant held_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8};
-static const char *const dtype_names[] = {"auto", "bf16", "f16", "f32", NULL};
-static const qrun_quant dtype_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_BF16, QRUN_QUANT_F16, QRUN_QUANT_F32};
+#define AT(field) INTO(merge_options, field)
 
 /* clang-format off */
+static const option_choice ontos[] = {
+    {"auto", QRUN_MERGE_AUTO}, {"original", QRUN_MERGE_ORIGINAL}, {"quantized", QRUN_MERGE_QUANTIZED}, {NULL, 0}};
+static const option_choice quants[] = {
+    {"auto", QRUN_QUANT_AUTO}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8},
+    {NULL, 0}};
+static const option_choice dtypes[] = {
+    {"auto", QRUN_QUANT_AUTO}, {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
+
 static const option merge_table[] = {
-    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model), .completion = COMPLETE_FOLDER,
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.path), .completion = COMPLETE_FOLDER,
      .help = "The model that the adapter was made for: a Hugging Face folder, or the id of one in the Hugging Face "
              "cache."},
-    {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(adapter),
+    {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.adapter),
      .completion = COMPLETE_FOLDER,
      .help = "The adapter: a folder that 'qrun finetune' or PEFT wrote. LoRA (rsLoRA, ranks and alphas by module), "
              "DoRA, and modules that it brings whole."},
-    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.out), .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
-    {.name = "onto", .kind = OPTION_CHOICE, AT(onto), .choices = onto_names,
+    {.name = "onto", .kind = OPTION_CHOICE, AT(merge.onto), .choices = ontos,
      .help = "What is added to: the original weights, or the quantized ones as they were trained on, that is, linear "
              "layers quantised and back. Default: auto, the original ones; quantized for a folder that is stored so."},
-    {.name = "quant", .kind = OPTION_CHOICE, AT(quant), .choices = held_names,
+    {.name = "quant", .kind = OPTION_CHOICE, AT(merge.quant), .choices = quants,
      .help = "With --onto quantized: the format to take linear layers through. Default: nf4-dq. With --onto original: "
              "how the model is held that the result is compared with. Default: in its own type."},
-    {.name = "dtype", .kind = OPTION_CHOICE, AT(dtype), .choices = dtype_names,
+    {.name = "dtype", .kind = OPTION_CHOICE, AT(merge.dtype), .choices = dtypes,
      .help = "Type of the tensors to write. Default: bf16, or f16 where the model is f16."},
-    {.name = "shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(shard_size),
+    {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(merge.max_shard_bytes),
      .help = "Largest file to write. Default: that of the model; 5GB where all is in one file."},
 };
 /* clang-format on */
@@ -57,8 +62,8 @@ static const option compare_table[] = {
     {.name = "no-compare", .kind = OPTION_FLAG, AT(no_compare), .help = "Only write the folder."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet), .help = "No progress, no result."},
-    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1, .high = 1024,
-     .help = "Threads. Default: all processors this process may use."},
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1, .high = 1024,
+     .help = "Threads. Default: one for each CPU this process may use."},
 };
 /* clang-format on */
 
@@ -72,8 +77,8 @@ typedef struct merge_report {
     qrun_merge_result merged;
     qrun_difference difference;
     bool compared;
-    qrun_error why_not; /* of a comparison that could not be made */
-    const char *held;   /* what the unmerged model was held in */
+    char why_not[API_NAMES_TEXT_BYTES]; /* the comparison could not be made; "" */
+    const char *held;                   /* what the unmerged model was held in */
     double seconds;
 } merge_report;
 
@@ -97,15 +102,16 @@ static void print_difference(const merge_report *r) {
            (long long)d->n_tokens);
     printf("  logits     mean |Δ| %.3g, largest %.3g; the logits themselves reach %.3g\n", d->mean_logit_difference,
            d->max_logit_difference, d->max_abs_logit);
-    printf("  KL         mean %.3g, largest %.3g nats a token\n", d->mean_kl, d->max_kl);
-    printf("  greedy     the same token at %lld of %lld places\n", (long long)d->n_same_greedy, (long long)d->n_tokens);
+    printf("  KL         mean %.3g, largest %.3g nats per token\n", d->mean_kl, d->max_kl);
+    printf("  greedy     the same token at %lld of %lld positions\n", (long long)d->n_same_greedy,
+           (long long)d->n_tokens);
 }
 
 static void print_result(const merge_options *o, const merge_report *r) {
     char size[SIZE_TEXT_BYTES];
     const qrun_merge_result *m = &r->merged;
-    printf("%s: %lld matrices merged onto %s weights", o->out, (long long)m->n_merged,
-           m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
+    printf("%s: %lld %s merged onto %s weights", o->merge.out, (long long)m->n_merged,
+           m->n_merged == 1 ? "matrix" : "matrices", m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
     if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
     printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes, size), quant_name(m->dtype), r->seconds);
     if (m->head_untied) { printf("embedding and output head were one matrix and are two now\n"); }
@@ -137,11 +143,11 @@ static void print_json(const merge_options *o, const merge_report *r) {
     const qrun_merge_result *m = &r->merged;
     text_buffer out = {0};
     text_puts(&out, "{\"out\":");
-    text_json_string(&out, o->out, strlen(o->out));
+    text_json_string(&out, o->merge.out, strlen(o->merge.out));
     text_format(&out,
                 ",\"onto\":\"%s\",\"base\":\"%s\",\"dtype\":\"%s\",\"merged\":%lld,\"replaced\":%lld,"
                 "\"head_untied\":%s,\"tensors\":%lld,\"bytes\":%lld,\"seconds\":%.6f,\"difference\":",
-                onto_names[m->onto], quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
+                ontos[m->onto].name, quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
                 (long long)m->n_replaced, m->head_untied ? "true" : "false", (long long)m->n_tensors,
                 (long long)m->n_bytes, r->seconds);
     if (r->compared) {
@@ -149,9 +155,9 @@ static void print_json(const merge_options *o, const merge_report *r) {
     } else {
         text_puts(&out, "null");
     }
-    if (r->why_not.message[0] != '\0') {
+    if (r->why_not[0] != '\0') {
         text_puts(&out, ",\"why_not\":");
-        text_json_string(&out, r->why_not.message, strlen(r->why_not.message));
+        text_json_string(&out, r->why_not, strlen(r->why_not));
     }
     printf("%s}\n", out.data);
     text_free(&out);
@@ -166,14 +172,7 @@ static bool show_tokens(void *user, int64_t done, int64_t total) {
 }
 
 static qrun_status merge(const merge_options *o, qrun_context *context, merge_report *r, qrun_error *error) {
-    qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
-    params.path = o->model;
-    params.adapter = o->adapter;
-    params.out = o->out;
-    params.onto = (qrun_merge_onto)o->onto.value;
-    params.quant = held_values[o->quant.value];
-    params.dtype = dtype_values[o->dtype.value];
-    params.max_shard_bytes = o->shard_size.value;
+    qrun_merge_params params = o->merge;
     params.progress = engine_show_bytes;
     params.progress_user = "merging";
     const double begin = clock_seconds();
@@ -183,27 +182,29 @@ static qrun_status merge(const merge_options *o, qrun_context *context, merge_re
     return status;
 }
 
-/* The merged folder against the model with the adapter beside it, in F32, so that no rounding but that of the merge
+/* The merged folder against the model with the unmerged adapter, in F32, so that no rounding but that of the merge
  * shows. */
-static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r) {
+static qrun_status compare(const merge_options *o, const text_buffer *text, qrun_context *context, merge_report *r,
+                           qrun_error *error) {
     qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
     qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
-    unmerged.path = o->model;
-    unmerged.quant = o->quant.given && o->quant.value > 0 ? held_values[o->quant.value] : r->merged.base_quant;
-    merged.path = o->out;
+    unmerged.path = o->merge.path;
+    unmerged.quant = o->merge.quant != QRUN_QUANT_AUTO ? o->merge.quant : r->merged.base_quant;
+    merged.path = o->merge.out;
     merged.quant = r->merged.dtype;
     unmerged.dtype = merged.dtype = QRUN_DTYPE_F32;
     params.model = &unmerged;
     params.other = &merged;
-    params.adapter = o->adapter;
+    params.adapter = o->merge.adapter;
     params.text = o->text != NULL ? text->data : NULL;
     params.text_bytes = text->size;
-    params.max_tokens = (int32_t)o->max_tokens.value;
+    params.max_tokens = o->max_tokens;
     params.progress = show_tokens;
     r->held = quant_name(unmerged.quant);
-    const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, &r->why_not);
+    const qrun_status status = qrun_compare_outputs(context, &params, &r->difference, error);
     progress_clear();
     r->compared = status == QRUN_OK;
+    (void)api_names_to_options(error->message, r->why_not);
     return status;
 }
 
@@ -211,7 +212,7 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     qrun_error error = QRUN_ERROR_INIT;
     merge_report r = {.merged = QRUN_MERGE_RESULT_INIT, .difference = QRUN_DIFFERENCE_INIT};
     if (merge(o, context, &r, &error) != QRUN_OK) { return complain_error(&error); }
-    const qrun_status status = o->no_compare ? QRUN_OK : compare(o, text, context, &r);
+    const qrun_status status = o->no_compare ? QRUN_OK : compare(o, text, context, &r, &error);
     if (o->json) {
         print_json(o, &r);
     } else if (!o->quiet) {
@@ -220,35 +221,37 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
      * not served is refused as INPUT too. */
     if (status == QRUN_ERROR_UNSUPPORTED || status == QRUN_ERROR_MEMORY || status == QRUN_ERROR_INPUT) {
-        notify("the difference from the unmerged adapter could not be measured: %s", r.why_not.message);
+        notify("the difference from the unmerged adapter could not be measured: %s", r.why_not);
         return EXIT_OK;
     }
-    return status == QRUN_OK ? EXIT_OK : complain_error(&r.why_not);
+    return status == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const merge_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
     text_buffer text = {0};
-    (void)arguments;
-    if (o->model == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
-    if (o->adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
-    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
+    (void)line;
+    if (o->merge.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
+    if (o->merge.adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
+    if (o->merge.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
     if (o->no_compare && o->text != NULL) { return complain(EXIT_USAGE, "--no-compare and --text exclude each other"); }
     if (o->quiet) { progress_silence(); }
     int code = o->text == NULL || text_read_plain(&text, o->text) ? EXIT_OK : EXIT_FILE;
     if (code == EXIT_OK && o->text != NULL && text.size == 0) {
         code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
     }
-    params.n_threads = (int32_t)o->threads.value;
-    if (code == EXIT_OK && qrun_context_create(&params, &context, &error) != QRUN_OK) { code = complain_error(&error); }
+    if (code == EXIT_OK && qrun_context_create(&o->context, &context, &error) != QRUN_OK) {
+        code = complain_error(&error);
+    }
     if (code == EXIT_OK) { code = merge_and_compare(o, &text, context); }
     qrun_context_destroy(context);
     text_free(&text);
     return code;
 }
+
+static const merge_options defaults = {.context = QRUN_CONTEXT_PARAMS_INIT, .merge = QRUN_MERGE_PARAMS_INIT};
 
 const command command_merge = {
     .name = "merge",
@@ -264,8 +267,6 @@ const command command_merge = {
     .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
                 "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"
                 "  qrun merge --model path/to/model-nf4 --adapter my-adapter --out merged --dtype f16 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(merge_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -13,14 +13,14 @@ typedef struct plan_options {
 
 /* clang-format off */
 static const option shape_table[] = {
-    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", .offset = offsetof(engine_options, shape),
+    {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", INTO(engine_options, shape),
      .completion = COMPLETE_FILE, .help = "In place of --model: only a model's config.json."},
 };
 /* clang-format on */
 
 /* clang-format off */
 static const option output_table[] = {
-    {.name = "json", .kind = OPTION_FLAG, .offset = offsetof(plan_options, json), .help = "Print one JSON object."},
+    {.name = "json", .kind = OPTION_FLAG, INTO(plan_options, json), .help = "Print one JSON object."},
 };
 /* clang-format on */
 
@@ -43,14 +43,14 @@ static void print_plan(const plan_options *o, const qrun_plan_entry *entries, in
     text_free(&out);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const plan_options *o = options;
     engine e = {0};
-    (void)arguments;
-    if (o->engine.model == NULL && o->engine.shape == NULL) {
+    (void)line;
+    if (o->engine.model.path == NULL && o->engine.shape == NULL) {
         return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
     }
-    if (o->engine.model != NULL && o->engine.shape != NULL) {
+    if (o->engine.model.path != NULL && o->engine.shape != NULL) {
         return complain(EXIT_USAGE, "--model and --shape exclude each other");
     }
     int code = engine_open_context(&e, &o->engine);
@@ -71,6 +71,8 @@ static int run(const void *options, const option_texts *arguments) {
     return code;
 }
 
+static const plan_options defaults = {.engine = ENGINE_OPTIONS_INIT};
+
 const command command_plan = {
     .name = "plan",
     .summary = "show the memory that a run would take, by category",
@@ -78,10 +80,8 @@ const command command_plan = {
     .description = "Every byte that 'generate' would use with these options, computed from the model's description "
                    "before anything is allocated. No weights are read.",
     .examples = "  qrun plan --model path/to/model\n"
-                "  qrun plan --model path/to/model --memory 6GiB --max-batch 32 --context 8192\n"
+                "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(plan_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -8,27 +8,27 @@
 #include "cli/terminal/text.h"
 
 typedef struct quantize_options {
-    const char *model, *out;
-    option_int quant, shard_size, threads;
+    qrun_context_params context;
+    qrun_quantize_params quantize;
 } quantize_options;
 
-#define AT(field) .offset = offsetof(quantize_options, field)
-
-static const char *const written_quants[] = {"nf4-dq", "nf4", "int8", NULL};
-static const qrun_quant written_values[] = {QRUN_QUANT_NF4_DQ, QRUN_QUANT_NF4, QRUN_QUANT_INT8};
+#define AT(field) INTO(quantize_options, field)
 
 /* clang-format off */
+static const option_choice quants[] = {
+    {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8}, {NULL, 0}};
+
 static const option quantize_table[] = {
-    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(model), .completion = COMPLETE_FOLDER,
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.path), .completion = COMPLETE_FOLDER,
      .help = "The model to quantise: a Hugging Face folder, or the id of one in the Hugging Face cache."},
-    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(out), .completion = COMPLETE_FOLDER,
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.out), .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
-    {.name = "quant", .kind = OPTION_CHOICE, AT(quant), .choices = written_quants,
-     .help = "Number format of the linear layers. Default: nf4-dq (4.13 bits a weight)."},
-    {.name = "shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(shard_size),
+    {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
+     .help = "Number format of the linear layers. Default: nf4-dq (4.13 bits per weight)."},
+    {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
-    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(threads), .low = 1, .high = 1024,
-     .help = "Threads. Default: all processors this process may use."},
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1, .high = 1024,
+     .help = "Threads. Default: one for each CPU this process may use."},
 };
 /* clang-format on */
 
@@ -36,35 +36,36 @@ static const option_group groups[] = {OPTION_GROUP("Options", quantize_table, 0)
 
 static int quantize(const quantize_options *o, qrun_context *context) {
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
-    params.path = o->model;
-    params.out = o->out;
-    params.quant = written_values[o->quant.value];
-    params.max_shard_bytes = o->shard_size.value;
+    qrun_quantize_params params = o->quantize;
     params.progress = engine_show_bytes;
     params.progress_user = "quantising";
     const double begin = clock_seconds();
     const qrun_status status = qrun_quantize_folder(context, &params, &error);
     progress_clear();
     if (status != QRUN_OK) { return complain_error(&error); }
-    printf("%s: %s, in %.1f s\n", o->out, written_quants[o->quant.value], clock_seconds() - begin);
+    const option_choice *quant = quants;
+    while (quant->value != (int)params.quant) { quant++; }
+    printf("%s: %s, in %.1f s\n", params.out, quant->name, clock_seconds() - begin);
     return EXIT_OK;
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const quantize_options *o = options;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_context *context = NULL;
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    (void)arguments;
-    if (o->model == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
-    if (o->out == NULL) { return complain(EXIT_USAGE, "no place for the result: give --out DIR"); }
-    params.n_threads = (int32_t)o->threads.value;
-    if (qrun_context_create(&params, &context, &error) != QRUN_OK) { return complain_error(&error); }
+    (void)line;
+    if (o->quantize.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
+    if (o->quantize.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
+    if (qrun_context_create(&o->context, &context, &error) != QRUN_OK) { return complain_error(&error); }
     const int code = quantize(o, context);
     qrun_context_destroy(context);
     return code;
 }
+
+static const quantize_options defaults = {
+    .context = QRUN_CONTEXT_PARAMS_INIT,
+    .quantize = {.struct_size = sizeof(qrun_quantize_params), .quant = QRUN_QUANT_NF4_DQ},
+};
 
 const command command_quantize = {
     .name = "quantize",
@@ -76,8 +77,6 @@ const command command_quantize = {
         "quantises while it loads.)",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"
                 "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(quantize_options),
+    COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

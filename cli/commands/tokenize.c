@@ -18,7 +18,7 @@ typedef struct tokenize_options {
     const char *system;
 } tokenize_options;
 
-#define AT(field) .offset = offsetof(tokenize_options, field)
+#define AT(field) INTO(tokenize_options, field)
 
 /* clang-format off */
 static const option tokenize_table[] = {
@@ -134,7 +134,7 @@ static int parse_ids(const text_buffer *input, int32_t **ids, int64_t *n_ids) {
         errno = 0;
         const long value = strtol(at, &end, 10);
         if (end == at || errno != 0 || value < 0 || value > INT32_MAX || strchr(" \t\r\n,[]", *end) == NULL) {
-            return complain(EXIT_USAGE, "'%.*s' is no token id", (int)strcspn(at, " \t\r\n,[]"), at);
+            return complain(EXIT_USAGE, "'%.*s' is not a token id", (int)strcspn(at, " \t\r\n,[]"), at);
         }
         if (*n_ids == capacity) {
             capacity = capacity == 0 ? 64 : 2 * capacity;
@@ -186,7 +186,7 @@ static int check_combination(const tokenize_options *o) {
     return o->chat ? EXIT_OK : template_require_chat(&o->template, o->system);
 }
 
-static int run(const void *options, const option_texts *arguments) {
+static int run(const void *options, const command_line *line) {
     const tokenize_options *o = options;
     const qrun_context_params context_params = {sizeof context_params, 1, NULL};
     qrun_error error = QRUN_ERROR_INIT;
@@ -194,7 +194,7 @@ static int run(const void *options, const option_texts *arguments) {
     qrun_tokenizer *tokenizer = NULL;
     text_buffer input = {0};
     int code = check_combination(o);
-    if (code == EXIT_OK) { code = read_input(arguments, &input); }
+    if (code == EXIT_OK) { code = read_input(&line->arguments, &input); }
     if (code == EXIT_OK && (qrun_context_create(&context_params, &context, &error) != QRUN_OK ||
                             qrun_tokenizer_open(context, o->model, &tokenizer, &error) != QRUN_OK)) {
         code = complain_error(&error);
@@ -206,6 +206,8 @@ static int run(const void *options, const option_texts *arguments) {
     return code;
 }
 
+static const tokenize_options defaults;
+
 const command command_tokenize = {
     .name = "tokenize",
     .summary = "show the tokens of a text, or the text of tokens",
@@ -216,9 +218,7 @@ const command command_tokenize = {
                 "  qrun tokenize --model path/to/model --ids \"Once upon a time\"\n"
                 "  qrun tokenize --model path/to/model --decode 1 403 407 261 378\n"
                 "  qrun tokenize --model path/to/model --chat --system \"Be brief.\" \"Hello!\"",
-    .groups = groups,
-    .n_groups = N_GROUPS(groups),
-    .options_bytes = sizeof(tokenize_options),
+    COMMAND_OPTIONS(groups, defaults),
     .max_arguments = OPTION_LIST_MAX,
     .run = run,
 };

@@ -12,11 +12,13 @@
 
 enum { SKIPPED_IN_A_ROW_MAX = 5, PUBLISH_SECONDS = 30, VERBOSE_LINES = 20 };
 
+static const char *out_of(const training *t) { return t->facts.options->train.saving.out; }
+
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 static int publish_text(const training *t, const char *name, text_buffer *content) {
     text_buffer path = {0};
-    text_format(&path, "%s/%s", t->out, name);
+    text_format(&path, "%s/%s", out_of(t), name);
     const int code = replace_file(path.data, content);
     text_free(&path);
     text_free(content);
@@ -27,12 +29,8 @@ static int publish_text(const training *t, const char *name, text_buffer *conten
 static int publish(training *t, const char *state) {
     text_buffer content = {0};
     t->facts.state = state;
-    t->facts.info = &t->info;
     t->published_seconds = clock_seconds();
-    t->state.best_step = t->info.best_step;
-    t->state.best_loss = t->info.best_loss;
-    t->state.n_not_better = t->info.n_not_better;
-    train_state_json(&t->log, &t->state, &content);
+    train_state_json(&t->log, &t->facts, &content);
     const int code = publish_text(t, "trainer_state.json", &content);
     if (code != EXIT_OK) { return code; }
     train_report_html(&t->log, &t->facts, &content);
@@ -42,7 +40,7 @@ static int publish(training *t, const char *state) {
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
-    const int code = train_log_sync(&t->log); /* going on from the checkpoint needs the lines of every step before it */
+    const int code = train_log_sync(&t->log); /* resuming needs the lines of every step before it */
     if (code != EXIT_OK) { return code; }
     if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
     t->saved_step = t->step;
@@ -105,14 +103,15 @@ static int take_skipped(training *t, const train_step_record *r, const char *non
         return EXIT_OK;
     }
     t->n_skipped_in_a_row++;
-    notify("step %lld skipped: its %s is no finite number%s%s; the parameters stay as they were", (long long)r->step,
-           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? ", nor the gradient of " : "",
+    notify("step %lld skipped: its %s is not finite%s%s; the parameters are unchanged", (long long)r->step,
+           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? "; first in the gradient of " : "",
            nonfinite != NULL ? nonfinite : "");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
-    return complain(EXIT_SOME_FAILED,
-                    "stopped after %d skipped steps in a row: training has diverged. A lower --lr, a longer --warmup "
-                    "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
-                    SKIPPED_IN_A_ROW_MAX, t->out);
+    return complain(
+        EXIT_SOME_FAILED,
+        "stopped after %d skipped steps in a row: training has diverged. A lower --learning-rate, a longer --warmup "
+        "or --dtype f32 may help; checkpoints in '%s' hold what was learned before",
+        SKIPPED_IN_A_ROW_MAX, out_of(t));
 }
 
 static int run_step(training *t) {
@@ -136,7 +135,7 @@ static int run_step(training *t) {
                                       .skipped = m.skipped,
                                       .overflowed = m.overflowed};
     t->step = m.step;
-    const int code = train_log_step(&t->log, &record, t->json);
+    const int code = train_log_step(&t->log, &record, t->facts.options->json);
     if (code != EXIT_OK) { return code; }
     show_step(t, &record);
     return take_skipped(t, &record, m.nonfinite);
@@ -148,7 +147,7 @@ static int evaluate(training *t) {
     train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
     const double begin = clock_seconds();
     const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
-    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run goes on */
+    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run resumes */
     if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
     }
@@ -157,18 +156,20 @@ static int evaluate(training *t) {
         notify("evaluation after step %lld: loss %.4f%s", (long long)record.step, record.loss,
                t->info.best_step == record.step ? ", the best so far" : "");
     }
-    return train_log_eval(&t->log, &record, t->json);
+    return train_log_eval(&t->log, &record, t->facts.options->json);
 }
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* What comes after a step and its evaluation. Its metrics are on file by now: going on from the checkpoint finds those
+/* What comes after a step and its evaluation. Its metrics are on file by now: resuming from the checkpoint finds those
  * of every step before it. */
 static int after_step(training *t) {
     int code = EXIT_OK;
     const bool best = t->info.best_step == t->step && t->step > 0;
     if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE) { return EXIT_OK; }
-    if (best || (is_due(t->step, t->save_every) && t->step < t->info.total_steps)) { code = save(t); }
+    if (best || (is_due(t->step, t->facts.options->train.saving.save_every) && t->step < t->info.total_steps)) {
+        code = save(t);
+    }
     if (code == EXIT_OK && clock_seconds() - t->published_seconds >= PUBLISH_SECONDS) { code = publish(t, "running"); }
     return code;
 }
@@ -181,9 +182,9 @@ static int stop_early(training *t) {
     if (code != EXIT_OK) { return code; }
     (void)publish(t, "interrupted");
     return complain(EXIT_INTERRUPTED,
-                    "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To go on, repeat the command "
+                    "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To resume, repeat the command "
                     "(without --restart)",
-                    (long long)t->step, (long long)t->info.total_steps, t->out, (long long)t->step);
+                    (long long)t->step, (long long)t->info.total_steps, out_of(t), (long long)t->step);
 }
 
 static int run_steps(training *t) {
@@ -203,7 +204,7 @@ static int finish(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     const int code = save(t);
     if (code != EXIT_OK) { return code; }
-    if ((t->load_best && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
+    if ((train_exports_best(&t->facts) && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
         qrun_trainer_export(t->trainer, &error) != QRUN_OK) {
         return complain_error(&error);
     }
@@ -214,7 +215,7 @@ int training_run(training *t) {
     t->step = t->saved_step = t->info.first_step - 1;
     /* An evaluation that is due again is not to be in the log twice. */
     const int64_t n_evaluated = qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE ? t->step - 1 : t->step;
-    int code = train_log_open(&t->log, t->out, t->step, n_evaluated);
+    int code = train_log_open(&t->log, out_of(t), t->step, n_evaluated);
     if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
     if (code == EXIT_OK) { code = run_steps(t); }
     if (code == EXIT_OK) { code = finish(t); }

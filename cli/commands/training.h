@@ -10,15 +10,9 @@ typedef struct training {
     /* Set by the caller. */
     qrun_trainer *trainer;
     qrun_train_info info; /* kept current */
-    train_report_facts facts;
-    train_state_facts state;
-    const char *out;
-    int64_t save_every; /* steps; 0: only at the end */
-    bool load_best;     /* the adapter is that of the best evaluation */
-    bool chat;          /* examples are conversations: the adapter is used with --chat */
-    bool full;          /* the result is a model, not an adapter */
-    bool json;          /* metrics as JSON lines on stdout */
-    bool verbose;       /* a line on stderr now and then, where no progress is drawn */
+    train_facts facts;
+    bool chat;    /* examples are conversations: the adapter is used with --chat */
+    bool verbose; /* a line on stderr now and then, where no progress is drawn */
 
     /* Its own; zero at first. */
     train_log log;

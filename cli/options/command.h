@@ -13,10 +13,11 @@ typedef struct command {
     const char *examples;    /* lines as they are typed, comments begin with '#' */
     const option_group *groups;
     size_t n_groups;
-    size_t options_bytes; /* size of the struct that run gets */
+    const void *defaults; /* of the struct that run gets */
+    size_t options_bytes;
     int min_arguments, max_arguments;
     const char *const *argument_choices; /* NULL-terminated, for completion; NULL: files */
-    int (*run)(const void *options, const option_texts *arguments);
+    int (*run)(const void *options, const command_line *line);
 } command;
 
 extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,
@@ -25,6 +26,9 @@ extern const command *const commands[]; /* all of them, NULL-terminated */
 
 const command *command_find(const char *name);
 
-#define N_GROUPS(table) (sizeof(table) / sizeof((table)[0]))
+/* The members that say what options a command has: the table of its groups, and the struct of their defaults. */
+#define COMMAND_OPTIONS(groups_, defaults_)                                                            \
+    .groups = (groups_), .n_groups = sizeof(groups_) / sizeof((groups_)[0]), .defaults = &(defaults_), \
+    .options_bytes = sizeof(defaults_)
 
 #endif

@@ -9,153 +9,91 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
 
-const char *const quant_names[] = {"auto", "nf4", "nf4-dq", "int8", "bf16", "f16", "f32", NULL};
-static const qrun_quant quant_values[] = {QRUN_QUANT_AUTO, QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8,
-                                          QRUN_QUANT_BF16, QRUN_QUANT_F16, QRUN_QUANT_F32};
-static const char *const head_names[] = {"keep", "int8", NULL};
-static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
-static const char *const dtype_names[] = {"bf16", "f16", "f32", NULL};
-static const qrun_dtype dtype_values[] = {QRUN_DTYPE_BF16, QRUN_DTYPE_F16, QRUN_DTYPE_F32};
-static const char *const kv_names[] = {"auto", "bf16", "f16", "int8", "f32", NULL};
-static const qrun_kv kv_values[] = {QRUN_KV_AUTO, QRUN_KV_BF16, QRUN_KV_F16, QRUN_KV_INT8, QRUN_KV_F32};
-
-#define AT(field) .offset = offsetof(engine_options, field)
+/* clang-format off */
+static const option_choice quants[] = {
+    {"auto", QRUN_QUANT_AUTO}, {"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"int8", QRUN_QUANT_INT8},
+    {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
+static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
+static const option_choice dtypes[] = {
+    {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
+static const option_choice devices[] = {{"auto", 0}, {"cpu", 0}, {"cuda", 0}, {NULL, 0}};
+static const option_choice kvs[] = {
+    {"auto", QRUN_KV_AUTO}, {"bf16", QRUN_KV_BF16}, {"f16", QRUN_KV_F16}, {"int8", QRUN_KV_INT8},
+    {"f32", QRUN_KV_F32}, {NULL, 0}};
 
 const option model_option_table[N_MODEL_OPTIONS] = {
-    {.name = "model",
-     .letter = 'm',
-     .kind = OPTION_TEXT,
-     .value_name = "DIR",
-     AT(model),
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", INTO(engine_options, model.path),
      .completion = COMPLETE_FOLDER,
      .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or the id of a model that "
              "is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B. Nothing is downloaded."},
-    {.name = "quant",
-     .kind = OPTION_CHOICE,
-     AT(quant),
-     .choices = quant_names,
-     .help = "How linear layers are held. Default: auto, which keeps a folder quantised by bitsandbytes as it is and "
-             "otherwise takes nf4-dq (4.13 bits a weight)."},
-    {.name = "quant-head",
-     .kind = OPTION_CHOICE,
-     AT(quant_head),
-     .choices = head_names,
+    {.name = "quant", .kind = OPTION_CHOICE, .choices = quants, INTO(engine_options, model.quant),
+     .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as it "
+             "is and otherwise uses nf4-dq (4.13 bits per weight)."},
+    {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},
-    {.name = "dtype",
-     .kind = OPTION_CHOICE,
-     AT(dtype),
-     .choices = dtype_names,
-     .help = "Type of computation. Default: bf16; f16 is finer but overflows at 65504 and is slower on processors; f32 "
-             "is slower and exact."},
+    {.name = "dtype", .kind = OPTION_CHOICE, .choices = dtypes, INTO(engine_options, model.dtype),
+     .help = "Compute type. Default: bf16. f16 is finer, but overflows at 65504 and is slower on CPUs; f32 is slower "
+             "and exact."},
 };
 
+#define ADAPTER_ROW(value_name_, help_)                                                                    \
+    {.name = "adapter", .kind = OPTION_TEXTS, .value_name = value_name_, INTO(engine_options, adapters), \
+     .completion = COMPLETE_FOLDER, .help = help_}
+
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
-    {.name = "adapter",
-     .kind = OPTION_TEXTS,
-     .value_name = "[NAME=]DIR",
-     AT(adapters),
-     .completion = COMPLETE_FOLDER,
-     .help = "A PEFT LoRA folder to run with the model, unmerged. May be given several times; a line of --prompts "
-             "chooses one by its NAME (\"adapter\": \"NAME\"; without NAME=, it is the name of the folder), or none "
-             "(\"adapter\": \"\"). The first one serves the requests that do not choose."},
+    ADAPTER_ROW("[NAME=]DIR",
+                "A PEFT LoRA folder to run with the model, unmerged. May be given several times; a line of --prompts "
+                "selects one by its NAME (\"adapter\": \"NAME\"; without NAME=, it is the name of the folder), or none "
+                "(\"adapter\": \"\"). Requests that name no adapter use the first one."),
 };
 
 const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {
-    {.name = "adapter",
-     .kind = OPTION_TEXTS,
-     .value_name = "DIR",
-     AT(adapters),
-     .completion = COMPLETE_FOLDER,
-     .help = "A PEFT LoRA folder to run with the model, unmerged."},
+    ADAPTER_ROW("DIR", "A PEFT LoRA folder to run with the model, unmerged."),
 };
 
 const option machine_option_table[N_MACHINE_OPTIONS] = {
-    {.name = "threads",
-     .neutral = true,
-     .letter = 't',
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(threads),
-     .low = 1,
-     .high = 1024,
-     .help = "Threads. Default: all processors this process may use. Results do not depend on it."},
-    {.name = "device",
-     .neutral = true,
-     .kind = OPTION_CHOICE,
-     AT(device),
-     .choices = device_names,
-     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, else the processor."},
-    {.name = "memory",
-     .neutral = true,
-     .kind = OPTION_BYTES,
-     .value_name = "SIZE",
-     AT(memory),
+    {.name = "threads", .letter = 't', .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1024,
+     INTO(engine_options, context.n_threads),
+     .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
+    {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),
+     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU."},
+    {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
+     INTO(engine_options, model.memory_bytes),
      .help = "Budget for everything, weights and K/V cache together: 6GiB, 500MB … Default: what the machine has free. "
              "What cannot fit is refused before it starts."},
 };
 
 const option session_option_table[N_SESSION_OPTIONS] = {
-    {.name = "context",
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(context),
-     .low = 1,
-     .high = INT_MAX,
+    {.name = "context", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = INT_MAX,
+     INTO(engine_options, session.context_tokens),
      .help = "Longest sequence in tokens, prompt and answer together. Default: the model's own, as far as memory "
              "allows."},
-    {.name = "max-batch",
-     .neutral = true,
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(max_batch),
-     .low = 1,
-     .high = 4096,
-     .help = "Sequences that run at once. Default: 64."},
-    {.name = "step-tokens",
-     .neutral = true,
-     .kind = OPTION_INT,
-     .value_name = "N",
-     AT(step_tokens),
-     .low = 1,
-     .high = 1 << 20,
-     .help = "Tokens of one step; longer prompts are read in chunks. Default: 512."},
-    {.name = "kv",
-     .kind = OPTION_CHOICE,
-     AT(kv),
-     .choices = kv_names,
-     .help = "Type of the K/V cache; int8 halves it. Default: auto, the type of computation."},
-    {.name = "no-prefix-sharing",
-     .neutral = true,
-     .kind = OPTION_FLAG,
-     AT(no_prefix_sharing),
+    {.name = "max-sequences", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 4096,
+     INTO(engine_options, session.max_sequences),
+     .help = "The most sequences that run at once. Default: 64."},
+    {.name = "max-step-tokens", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1 << 20,
+     INTO(engine_options, session.max_step_tokens),
+     .help = "The most tokens of one step; longer prompts are read in chunks. Default: 512."},
+    {.name = "kv", .kind = OPTION_CHOICE, .choices = kvs, INTO(engine_options, session.kv),
+     .help = "Type of the K/V cache; int8 halves it. Default: auto, the compute type."},
+    {.name = "no-prefix-sharing", .neutral = true, .kind = OPTION_FLAG, INTO(engine_options, session.no_prefix_sharing),
      .help = "Compute every prompt from its beginning, even where another one began with the same tokens."},
 };
+/* clang-format on */
 
 qrun_model_params engine_model_params(const engine_options *options) {
-    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    params.path = options->model;
+    qrun_model_params params = options->model;
     if (options->shape != NULL) {
         params.path = options->shape;
         params.random_weights = true;
     }
-    if (options->unread) { params.random_weights = true; }
-    params.trainable = options->trainable;
-    params.quant = quant_values[options->quant.value];
-    params.quant_head_int8 = options->quant_head.value == 1;
-    params.dtype = dtype_values[options->dtype.value];
-    params.memory_bytes = options->memory.value;
     return params;
 }
 
 qrun_session_params engine_session_params(const engine_options *options) {
-    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
-    params.memory_bytes = options->memory.value;
-    params.context_tokens = (int32_t)options->context.value;
-    params.max_sequences = (int32_t)options->max_batch.value;
-    params.max_step_tokens = (int32_t)options->step_tokens.value;
-    params.kv = kv_values[options->kv.value];
-    params.no_prefix_sharing = options->no_prefix_sharing;
+    qrun_session_params params = options->session;
+    params.memory_bytes = options->model.memory_bytes;
     return params;
 }
 
@@ -170,10 +108,7 @@ bool engine_show_bytes(void *user, int64_t done, int64_t total) {
 
 int engine_open_context(engine *e, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    params.n_threads = (int32_t)options->threads.value;
-    params.device = device_names[options->device.value];
-    return qrun_context_create(&params, &e->context, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
+    return qrun_context_create(&options->context, &e->context, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 
 /* Opens "NAME=DIR" or "DIR". A path with "=" in it needs a "/" before that, as in ./a=b. */
@@ -199,7 +134,7 @@ static int open_adapter(engine *e, const char *argument) {
 }
 
 int engine_require_model(const engine_options *options) {
-    if (options->model != NULL || options->shape != NULL) { return EXIT_OK; }
+    if (options->model.path != NULL || options->shape != NULL) { return EXIT_OK; }
     return complain(EXIT_USAGE, "no model: give --model DIR, a Hugging Face folder or the id of one in its cache");
 }
 
@@ -212,7 +147,7 @@ int engine_open_model(engine *e, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = engine_model_params(options);
     params.progress = engine_show_bytes;
-    params.progress_user = params.random_weights ? "making weights" : "loading";
+    params.progress_user = params.random_weights ? "initialising weights" : "loading";
     const qrun_status status = qrun_model_open(e->context, &params, &e->model, &error);
     progress_clear();
     if (status != QRUN_OK) { return complain_error(&error); }

@@ -6,22 +6,15 @@
 #include "qrun.h"
 
 typedef struct engine_options {
-    const char *model;
+    qrun_context_params context;
+    qrun_model_params model;
+    qrun_session_params session;
     option_texts adapters; /* DIR or NAME=DIR */
-    option_int quant;      /* index into QUANT names; see engine_quant */
-    option_int quant_head;
-    option_int dtype, device;
-    option_int threads;
-    option_int memory;
-    option_int context;
-    option_int max_batch;
-    option_int step_tokens;
-    option_int kv;
-    bool no_prefix_sharing;
-    const char *shape; /* bench and plans: a config.json in place of a model */
-    bool trainable;    /* finetune --full */
-    bool unread;       /* finetune --init random: the folder's weights are not wanted */
+    const char *shape;     /* bench and plans: a config.json in place of a model */
 } engine_options;
+
+#define ENGINE_OPTIONS_INIT \
+    { .context = QRUN_CONTEXT_PARAMS_INIT, .model = QRUN_MODEL_PARAMS_INIT, .session = QRUN_SESSION_PARAMS_INIT }
 
 enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };
 extern const option model_option_table[N_MODEL_OPTIONS];
@@ -29,7 +22,6 @@ extern const option adapter_option_table[N_ADAPTER_OPTIONS];
 extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */
 extern const option machine_option_table[N_MACHINE_OPTIONS];
 extern const option session_option_table[N_SESSION_OPTIONS];
-extern const char *const quant_names[]; /* NULL-terminated: the choices of --quant */
 
 typedef struct engine {
     qrun_context *context;
@@ -40,11 +32,11 @@ typedef struct engine {
     qrun_session *session;
 } engine;
 
-/* What --quant and its neighbours mean to the library. The result lends from `options`. */
+/* What the library gets: --shape means a model with random weights, --memory counts for both. */
 qrun_model_params engine_model_params(const engine_options *options);
 qrun_session_params engine_session_params(const engine_options *options);
 
-/* Each returns 0 or an exit code, after telling the user; engine_close takes back whatever was made. Loading shows its
+/* Each returns 0 or an exit code, after telling the user; engine_close releases whatever was made. Loading shows its
  * progress, and Ctrl-C ends it. */
 int engine_require_model(const engine_options *options);       /* that one is given */
 int engine_require_one_adapter(const engine_options *options); /* one at most */

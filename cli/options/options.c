@@ -93,17 +93,47 @@ static int check_path(const option *o, const char *text) {
                     o->completion == COMPLETE_FILE ? "file" : "folder");
 }
 
-static int store_choice(const option *o, const char *text, option_int *target) {
+/* Writes a whole number into a field of 1 (bool), 4 or 8 bytes. */
+static void put_whole(const option *o, int64_t value, void *field) {
+    const bool truth = value != 0;
+    const int32_t narrow = (int32_t)value;
+    memcpy(field,
+           o->bytes == sizeof truth    ? (const void *)&truth
+           : o->bytes == sizeof narrow ? (const void *)&narrow
+                                       : &value,
+           o->bytes);
+}
+
+static int64_t get_whole(const option *o, const void *field) {
+    return o->bytes == sizeof(bool)      ? *(const bool *)field
+           : o->bytes == sizeof(int32_t) ? *(const int32_t *)field
+                                         : *(const int64_t *)field;
+}
+
+static bool chooses_text(const option *o) { return o->bytes == sizeof(const char *); }
+
+static const char *option_chosen(const option *o, const void *field) {
+    if (chooses_text(o)) { return *(const char *const *)field; }
+    const option_choice *c = o->choices;
+    while (c->name != NULL && c->value != get_whole(o, field)) { c++; }
+    return c->name != NULL ? c->name : "";
+}
+
+static int store_choice(const option *o, const char *text, void *field) {
     nearest search = NEAREST_INIT(text);
     char list[256] = "";
-    for (int i = 0; o->choices[i] != NULL; i++) {
-        if (strcmp(text, o->choices[i]) == 0) {
-            *target = (option_int){i, true};
+    for (const option_choice *c = o->choices; c->name != NULL; c++) {
+        if (strcmp(text, c->name) == 0) {
+            if (chooses_text(o)) {
+                *(const char **)field = c->name;
+            } else {
+                put_whole(o, c->value, field);
+            }
             return EXIT_OK;
         }
-        nearest_offer(&search, o->choices[i]);
+        nearest_offer(&search, c->name);
         const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", o->choices[i]);
+        snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", c->name);
     }
     if (search.best != NULL) {
         return complain(EXIT_USAGE, "--%s cannot be '%s'; did you mean '%s'? (One of: %s.)", o->name, text, search.best,
@@ -112,73 +142,65 @@ static int store_choice(const option *o, const char *text, option_int *target) {
     return complain(EXIT_USAGE, "--%s cannot be '%s'; it is one of: %s", o->name, text, list);
 }
 
+static bool parse_within(const option *o, const char *text, int64_t *value) {
+    return parse_whole(text, value) && (double)*value >= o->low && (double)*value <= o->high;
+}
+
 static int store_ints(const option *o, const char *text, option_ints *target) {
     target->count = 0;
     for (const char *at = text;; at++) {
         const size_t length = strcspn(at, ",");
-        char item[32];
-        int64_t value;
-        if (length == 0 || length >= sizeof item || target->count == OPTION_LIST_MAX) {
+        char item[32] = "";
+        if (length < sizeof item) { memcpy(item, at, length); }
+        if (target->count == OPTION_LIST_MAX || !parse_within(o, item, &target->values[target->count])) {
             return complain_range(o, "whole numbers separated by commas", text);
         }
-        memcpy(item, at, length);
-        item[length] = '\0';
-        if (!parse_whole(item, &value) || (double)value < o->low || (double)value > o->high) {
-            return complain_range(o, "whole numbers separated by commas", text);
-        }
-        target->values[target->count++] = value;
+        target->count++;
         at += length;
         if (*at == '\0') { return EXIT_OK; }
     }
 }
 
-static int store_int(const option *o, const char *text, option_int *target) {
-    int64_t value;
-    if (!parse_whole(text, &value) || (double)value < o->low || (double)value > o->high) {
-        return complain_range(o, "a whole number", text);
-    }
-    *target = (option_int){value, true};
-    return EXIT_OK;
-}
-
-static int store_number(const option *o, const char *text, option_number *target) {
+static int store_number(const option *o, const char *text, void *field) {
     double value;
     if (!parse_number(text, &value) || value < o->low || value > o->high) {
         return complain_range(o, "a number", text);
     }
-    *target = (option_number){value, true};
+    if (o->bytes == sizeof(float)) {
+        *(float *)field = (float)value;
+    } else {
+        *(double *)field = value;
+    }
     return EXIT_OK;
 }
 
-static int store_value(const option *o, const char *text, void *target) {
+static int store_value(const option *o, const char *text, void *field) {
+    int64_t whole;
     if ((o->kind == OPTION_TEXT || o->kind == OPTION_TEXTS) && check_path(o, text) != EXIT_OK) { return EXIT_USAGE; }
     switch (o->kind) {
-        case OPTION_FLAG: *(bool *)target = true; return EXIT_OK;
-        case OPTION_TEXT: *(const char **)target = text; return EXIT_OK;
+        case OPTION_FLAG: *(bool *)field = true; return EXIT_OK;
+        case OPTION_TEXT: *(const char **)field = text; return EXIT_OK;
         case OPTION_TEXTS: {
-            option_texts *list = target;
+            option_texts *list = field;
             if (list->count == OPTION_LIST_MAX) {
                 return complain(EXIT_USAGE, "--%s can be given %d times at most", o->name, OPTION_LIST_MAX);
             }
             list->values[list->count++] = text;
             return EXIT_OK;
         }
-        case OPTION_INT: return store_int(o, text, target);
-        case OPTION_NUMBER: return store_number(o, text, target);
-        case OPTION_CHOICE: return store_choice(o, text, target);
-        case OPTION_INTS: return store_ints(o, text, target);
-        case OPTION_SEED: {
-            option_seed *seed = target;
-            seed->given = parse_seed(text, &seed->value);
-            if (seed->given) { return EXIT_OK; }
+        case OPTION_INT:
+            if (!parse_within(o, text, &whole)) { return complain_range(o, "a whole number", text); }
+            put_whole(o, whole, field);
+            return EXIT_OK;
+        case OPTION_NUMBER: return store_number(o, text, field);
+        case OPTION_CHOICE: return store_choice(o, text, field);
+        case OPTION_INTS: return store_ints(o, text, field);
+        case OPTION_SEED:
+            if (parse_seed(text, field)) { return EXIT_OK; }
             return complain(EXIT_USAGE, "--%s takes a whole number from 0 to 2^64 - 1, not '%s'", o->name, text);
-        }
-        case OPTION_BYTES: {
-            option_int *size = target;
-            size->given = parse_bytes(text, &size->value);
-            if (size->given) { return EXIT_OK; }
+        case OPTION_BYTES:
+            if (parse_bytes(text, field)) { return EXIT_OK; }
             return complain(EXIT_USAGE, "--%s takes a size such as 6GiB, 500MB or 1.5G, not '%s'", o->name, text);
-        }
     }
     return complain(EXIT_ENGINE, "--%s has no kind", o->name);
 }
@@ -203,6 +225,18 @@ static match find_option(const command *cmd, const char *name, size_t length, ch
     return (match){NULL, 0};
 }
 
+/* Options that had another name. */
+static const struct {
+    const char *before, *now;
+} renamed[] = {
+    {"max-batch", "max-sequences"},
+    {"step-tokens", "max-step-tokens"},
+    {"lora-targets", "target-modules"},
+    {"lr", "learning-rate"},
+    {"early-stopping", "early-stopping-patience"},
+    {"shard-size", "max-shard-size"},
+};
+
 static int complain_unknown(const command *cmd, const char *argument) {
     char name[64];
     const char *start = argument + strspn(argument, "-");
@@ -214,6 +248,12 @@ static int complain_unknown(const command *cmd, const char *argument) {
     for (size_t g = 0; g < cmd->n_groups; g++) {
         const option_group *group = &cmd->groups[g];
         for (size_t i = 0; i < group->n_options; i++) { nearest_offer(&search, group->options[i].name); }
+    }
+    for (size_t i = 0; i < sizeof renamed / sizeof renamed[0]; i++) {
+        const bool is_it = strcmp(name, renamed[i].before) == 0;
+        if (is_it && find_option(cmd, renamed[i].now, strlen(renamed[i].now), 0).found != NULL) {
+            search.best = renamed[i].now;
+        }
     }
     if (search.best != NULL) {
         return complain(EXIT_USAGE, "'%s' has no option '%s'; did you mean '--%s'?", cmd->name, argument, search.best);
@@ -240,8 +280,12 @@ static bool is_option(const command *cmd, const char *argument) {
     return argument[0] == '-' && argument[1] == '-' && split_argument(cmd, argument, &value).found != NULL;
 }
 
+static void add_given(command_line *line, const option *o) {
+    if (!option_given(line, o->name) && line->n_given < OPTIONS_GIVEN_MAX) { line->given[line->n_given++] = o; }
+}
+
 /* Parses the option at argv[*at] and moves *at past its value. */
-static int parse_option(const command *cmd, int argc, char **argv, int *at, void *values) {
+static int parse_option(const command *cmd, int argc, char **argv, int *at, void *values, command_line *line) {
     const char *argument = argv[*at], *value;
     const match m = split_argument(cmd, argument, &value);
     if (m.found == NULL) { return complain_unknown(cmd, argument); }
@@ -256,6 +300,7 @@ static int parse_option(const command *cmd, int argc, char **argv, int *at, void
                             value, o->name, value);
         }
     }
+    add_given(line, o);
     return store_value(o, value, (char *)values + m.offset);
 }
 
@@ -270,9 +315,17 @@ static int check_argument_count(const command *cmd, const option_texts *argument
     return EXIT_OK;
 }
 
-int options_parse(const command *cmd, int argc, char **argv, void *values, option_texts *arguments, bool *help) {
+bool option_given(const command_line *line, const char *name) {
+    for (int i = 0; i < line->n_given; i++) {
+        if (strcmp(line->given[i]->name, name) == 0) { return true; }
+    }
+    return false;
+}
+
+int options_parse(const command *cmd, int argc, char **argv, void *values, command_line *line, bool *help) {
+    option_texts *arguments = &line->arguments;
     bool only_arguments = false;
-    arguments->count = 0;
+    arguments->count = line->n_given = 0;
     *help = false;
     for (int at = 0; at < argc; at++) {
         const char *argument = argv[at];
@@ -285,63 +338,70 @@ int options_parse(const command *cmd, int argc, char **argv, void *values, optio
             *help = true;
             return EXIT_OK;
         } else {
-            const int code = parse_option(cmd, argc, argv, &at, values);
+            const int code = parse_option(cmd, argc, argv, &at, values, line);
             if (code != EXIT_OK) { return code; }
         }
     }
     return check_argument_count(cmd, arguments);
 }
 
-/* ---- Describing -------------------------------------------------------------------------------------------------- */
-
-static void describe_texts(const option_texts *texts, text_buffer *out) {
-    for (int i = 0; i < texts->count; i++) { text_format(out, "%s%s", i > 0 ? "\n" : "", texts->values[i]); }
+void options_copy_given(const command_line *line, const option *table, size_t n_options, const void *from, void *to) {
+    for (size_t i = 0; i < n_options; i++) {
+        if (!option_given(line, table[i].name)) { continue; }
+        memcpy((char *)to + table[i].offset, (const char *)from + table[i].offset, table[i].bytes);
+    }
 }
 
-/* Appends the value as text; appends nothing where it was not given. */
-static void describe_value(const option *o, const void *value, text_buffer *out) {
-    const option_int *whole = value;
+/* ---- Describing -------------------------------------------------------------------------------------------------- */
+
+/* With the fewest digits that read back as the same value of the field's type. */
+static void describe_number(const option *o, const void *field, text_buffer *out) {
+    if (o->bytes == sizeof(double)) {
+        text_json_double(out, *(const double *)field);
+        return;
+    }
+    char digits[NUMBER_TEXT_BYTES];
+    const double value = (double)*(const float *)field;
+    int n = 6;
+    do {
+        snprintf(digits, sizeof digits, "%.*g", n, value);
+    } while ((float)strtod(digits, NULL) != (float)value && ++n < 9);
+    text_puts(out, digits);
+}
+
+/* Appends the value as text. */
+static void describe_value(const option *o, const void *field, text_buffer *out) {
+    const option_texts *texts = field;
+    const option_ints *ints = field;
     switch (o->kind) {
-        case OPTION_FLAG:
-            if (*(const bool *)value) { text_puts(out, "yes"); }
+        case OPTION_FLAG: text_puts(out, "yes"); return;
+        case OPTION_TEXT: text_puts(out, *(const char *const *)field); return;
+        case OPTION_TEXTS:
+            for (int i = 0; i < texts->count; i++) { text_format(out, "%s%s", i > 0 ? "\n" : "", texts->values[i]); }
             return;
-        case OPTION_TEXT:
-            if (*(const char *const *)value != NULL) { text_format(out, "%s", *(const char *const *)value); }
-            return;
-        case OPTION_TEXTS: describe_texts(value, out); return;
         case OPTION_INT:
-        case OPTION_BYTES:
-            if (whole->given) { text_format(out, "%lld", (long long)whole->value); }
-            return;
-        case OPTION_CHOICE:
-            if (whole->given) { text_puts(out, o->choices[whole->value]); }
-            return;
-        case OPTION_SEED:
-            if (((const option_seed *)value)->given) {
-                text_format(out, "%llu", (unsigned long long)((const option_seed *)value)->value);
-            }
-            return;
-        case OPTION_NUMBER:
-            if (((const option_number *)value)->given) { text_json_double(out, ((const option_number *)value)->value); }
-            return;
+        case OPTION_BYTES: text_format(out, "%lld", (long long)get_whole(o, field)); return;
+        case OPTION_CHOICE: text_puts(out, option_chosen(o, field)); return;
+        case OPTION_SEED: text_format(out, "%llu", *(const unsigned long long *)field); return;
+        case OPTION_NUMBER: describe_number(o, field, out); return;
         case OPTION_INTS:
-            for (int i = 0; i < ((const option_ints *)value)->count; i++) {
-                text_format(out, "%s%lld", i > 0 ? "," : "", (long long)((const option_ints *)value)->values[i]);
+            for (int i = 0; i < ints->count; i++) {
+                text_format(out, "%s%lld", i > 0 ? "," : "", (long long)ints->values[i]);
             }
             return;
     }
 }
 
-void options_describe(const command *cmd, const void *values, text_buffer *out) {
+void options_describe(const command *cmd, const void *values, const command_line *line, text_buffer *out) {
     text_buffer value = {0};
     bool first = true;
     text_puts(out, "{");
     for (size_t g = 0; g < cmd->n_groups; g++) {
         for (size_t i = 0; i < cmd->groups[g].n_options; i++) {
             const option *o = &cmd->groups[g].options[i];
+            if (o->neutral || !option_given(line, o->name)) { continue; }
             text_clear(&value);
             describe_value(o, (const char *)values + cmd->groups[g].offset + o->offset, &value);
-            if (o->neutral || value.size == 0) { continue; }
             text_format(out, "%s\"%s\":", first ? "" : ",", o->name);
             text_json_string(out, value.data, value.size);
             first = false;

@@ -9,22 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an option's value becomes. Texts lend from argv. `given` is false until the option appears. */
-typedef struct option_int {
-    int64_t value;
-    bool given;
-} option_int;
-
-typedef struct option_seed {
-    uint64_t value;
-    bool given;
-} option_seed;
-
-typedef struct option_number {
-    double value;
-    bool given;
-} option_number;
-
+/* Texts lend from argv. */
 enum { OPTION_LIST_MAX = 64 };
 
 typedef struct option_texts {
@@ -37,17 +22,23 @@ typedef struct option_ints {
     int count;
 } option_ints;
 
+/* What an option's value is, and the type of the field that it goes to. */
 typedef enum option_kind {
-    OPTION_FLAG,   /* bool */
-    OPTION_TEXT,   /* const char *, NULL until given */
+    OPTION_FLAG,   /* bool: true */
+    OPTION_TEXT,   /* const char * */
     OPTION_TEXTS,  /* option_texts: may be given several times */
-    OPTION_INT,    /* option_int, within [low, high] */
-    OPTION_SEED,   /* option_seed: 0 … 2^64 − 1 */
-    OPTION_NUMBER, /* option_number, within [low, high] */
-    OPTION_BYTES,  /* option_int: 6GiB, 500MB, 1.5G (G alone is GiB) */
-    OPTION_CHOICE, /* option_int: the index into `choices` */
+    OPTION_INT,    /* int32_t or int64_t, within [low, high] */
+    OPTION_SEED,   /* uint64_t: 0 … 2^64 − 1 */
+    OPTION_NUMBER, /* float or double, within [low, high] */
+    OPTION_BYTES,  /* int64_t: 6GiB, 500MB, 1.5G (G alone is GiB) */
+    OPTION_CHOICE, /* an enum or a bool: the choice's value; const char *: its name */
     OPTION_INTS    /* option_ints: 1,8,16, each within [low, high] */
 } option_kind;
+
+typedef struct option_choice {
+    const char *name;
+    int value;
+} option_choice;
 
 typedef enum option_completion { COMPLETE_NOTHING, COMPLETE_FILE, COMPLETE_FOLDER } option_completion;
 
@@ -57,12 +48,14 @@ typedef struct option {
     option_kind kind;
     const char *value_name; /* in help: "DIR"; NULL for a flag, and for a choice (its choices are shown) */
     const char *help;
-    size_t offset; /* of the value in the group's struct */
+    size_t offset, bytes; /* of the field that parsing fills, in the group's struct: INTO(struct, field) */
     double low, high;
-    const char *const *choices; /* NULL-terminated */
+    const option_choice *choices; /* the last has a NULL name */
     option_completion completion;
-    bool neutral; /* does not change what is answered: a job may be resumed with another value */
+    bool neutral; /* does not change the answers: a job may be resumed with another value */
 } option;
+
+#define INTO(type, field) .offset = offsetof(type, field), .bytes = sizeof(((type *)NULL)->field)
 
 typedef struct option_group {
     const char *title;
@@ -74,17 +67,29 @@ typedef struct option_group {
 #define OPTION_GROUP(title_, table, offset_) \
     { title_, table, sizeof(table) / sizeof((table)[0]), offset_ }
 
+/* What a command line has besides the values of its options. */
+enum { OPTIONS_GIVEN_MAX = 128 };
+typedef struct command_line {
+    option_texts arguments; /* what is no option */
+    const option *given[OPTIONS_GIVEN_MAX];
+    int n_given;
+} command_line;
+
+bool option_given(const command_line *line, const char *name);
+
 struct command;
 struct text_buffer;
 
-/* Parses argv[0, argc) (after the command's name) into `values` (zero-initialised by the caller) and gathers what is
- * no option in `arguments`. Returns 0, or an exit code after it has told the user what is wrong. *help is set, and
- * parsing ends, at --help or -h. */
-int options_parse(const struct command *command, int argc, char **argv, void *values, option_texts *arguments,
-                  bool *help);
+/* Parses argv[0, argc) (after the command's name) into `values`, which the caller has filled with the defaults. Returns
+ * 0, or an exit code after telling the user what is wrong. *help is set, and parsing ends, at --help or -h. */
+int options_parse(const struct command *command, int argc, char **argv, void *values, command_line *line, bool *help);
+
+/* Copies the fields of the options that were given from one struct of a group to another. */
+void options_copy_given(const command_line *line, const option *table, size_t n_options, const void *from, void *to);
 
 /* The options that were given and are not neutral, as a JSON object of texts by option name. */
-void options_describe(const struct command *command, const void *values, struct text_buffer *out);
+void options_describe(const struct command *command, const void *values, const command_line *line,
+                      struct text_buffer *out);
 
 /* "6GiB" in bytes; false when `text` is no size. */
 bool parse_bytes(const char *text, int64_t *bytes);

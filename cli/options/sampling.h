@@ -5,23 +5,24 @@
 #include "cli/options/options.h"
 #include "qrun.h"
 
-enum { MAX_TOKENS_DEFAULT = 256 };
-
 typedef struct sampling_options {
-    option_number temperature, top_p, min_p;
-    option_number repetition_penalty, presence_penalty, frequency_penalty;
-    option_int top_k, max_tokens, n, logprobs;
-    option_seed seed;
+    qrun_request_params request;
     option_texts stop;
-    bool ignore_eos;
 } sampling_options;
+
+/* The longest answer, in tokens, where --max-tokens is not given; 0: as far as the context allows. */
+#define SAMPLING_OPTIONS_INIT(max_tokens_)                                                                            \
+    {                                                                                                                 \
+        .request = {.struct_size = sizeof(qrun_request_params), .max_tokens = (max_tokens_), .n = 1, .logprobs = -1 } \
+    }
 
 enum { N_SAMPLING_OPTIONS = 10, N_SAMPLE_SHAPE_OPTIONS = 3 };
 extern const option sampling_option_table[N_SAMPLING_OPTIONS];
 extern const option sample_shape_option_table[N_SAMPLE_SHAPE_OPTIONS]; /* --n, --logprobs, --ignore-eos */
 
-/* Fills `params` (from QRUN_REQUEST_PARAMS_INIT) with the model's generation_config.json and then with what was given.
- * `params` lends from `options`. Returns 0 or an exit code. */
-int sampling_apply(const sampling_options *options, const qrun_model *model, qrun_request_params *params);
+/* What a request gets: the model's generation_config.json, then what was given. *params lends from `options`. Returns 0
+ * or an exit code. */
+int sampling_apply(const sampling_options *options, const command_line *line, const qrun_model *model,
+                   qrun_request_params *params);
 
 #endif

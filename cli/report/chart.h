@@ -9,7 +9,7 @@
 #include "cli/terminal/text.h"
 
 typedef struct chart_series {
-    const double *x, *y; /* [n], x ascending; where y is no number the line breaks */
+    const double *x, *y; /* [n], x ascending; the line breaks where y is not finite */
     int64_t n;
     const char *style; /* CSS class */
     const char *name;  /* in the legend; NULL: none */

@@ -4,7 +4,7 @@
 
 #include "cli/terminal/text.h"
 
-/* Categories that take nothing are left out. Host memory apart from the device stands below the sum. */
+/* Categories that take nothing are left out. Host memory apart from the device is listed after the sum. */
 void plan_table_print(const qrun_plan_entry *entries, int32_t n_entries);
 /* {"total_bytes": …, "host_bytes": … (apart from the device), "entries": [{"category", "bytes" (null: not known)}, …]}
  */

@@ -6,11 +6,11 @@
 
 #include "cli/terminal/text.h"
 
-/* Writes `content` beside `path`, and onto disk, before it takes that name. Returns 0 or an exit code, after telling
+/* Writes `content` to disk as `path`.partial, and then renames it. Returns 0 or an exit code, after telling
  * the user; what was there before then stays. */
 int replace_file(const char *path, const text_buffer *content);
 
-/* Writes all of `content` where the descriptor stands; false with errno set. */
+/* Writes all of `content` at the descriptor's position; false with errno set. */
 bool write_whole(int descriptor, const text_buffer *content);
 
 #endif

@@ -65,6 +65,10 @@ static bool read_count(const cJSON *object, const char *key, int64_t *value) {
     return (double)*value == number;
 }
 
+static bool read_learning_rate(const cJSON *object, double *value) {
+    return read_number(object, "learning_rate", value) || read_number(object, "lr", value); /* "lr": version 0.1 */
+}
+
 static bool read_step(const cJSON *object, train_step_record *record) {
     record->skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
     record->overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
@@ -72,7 +76,7 @@ static bool read_step(const cJSON *object, train_step_record *record) {
     return read_count(object, "step", &record->step) && read_count(object, "tokens", &record->n_tokens) &&
            read_count(object, "target_tokens", &record->n_target_tokens) &&
            read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->epoch) &&
-           read_number(object, "loss", &record->loss) && read_number(object, "lr", &record->learning_rate) &&
+           read_number(object, "loss", &record->loss) && read_learning_rate(object, &record->learning_rate) &&
            read_number(object, "grad_norm", &record->grad_norm) && read_number(object, "seconds", &record->seconds);
 }
 
@@ -98,7 +102,7 @@ static bool take_line(train_log *log, const char *line, int64_t last_step, int64
     return taken;
 }
 
-/* Reads whole lines as far as they count and cuts the file behind them. */
+/* Reads whole lines as far as they count and cuts the file after them. */
 static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
     FILE *stream = fopen(log->path.data, "rb");
     char *line = NULL;
@@ -154,7 +158,7 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_format(&line, "{\"step\":%lld", (long long)record->step);
     put_member(&line, "epoch", record->epoch);
     put_member(&line, "loss", record->loss);
-    put_member(&line, "lr", record->learning_rate);
+    put_member(&line, "learning_rate", record->learning_rate);
     put_member(&line, "grad_norm", record->grad_norm);
     if (record->loss_scale > 0) { put_member(&line, "loss_scale", record->loss_scale); }
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",

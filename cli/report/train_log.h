@@ -1,11 +1,10 @@
-/* What a training run has done so far, step by step: kept here for the report, appended to metrics.jsonl in the output
- * folder (one JSON object a line, each written whole), and written as the trainer_state.json of the Hugging Face
- * Trainer, which other tools plot from.
+/* What a training run has done so far, step by step: kept here for the report, and appended to metrics.jsonl in the
+ * output folder (one JSON object per line, each written whole).
  *
  * Lines of metrics.jsonl, of a step and of an evaluation after a step:
- *     {"step", "epoch", "loss", "lr", "grad_norm", "tokens", "target_tokens", "tokens_per_second", "seconds",
- *      "peak_bytes"} and "skipped": true where parameters were left as they were; what is no number is null.
- *     In F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
+ *     {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens", "target_tokens", "tokens_per_second",
+ * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; a value that is not finite is
+ * null. In F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
  *     {"step", "epoch", "eval_loss", "seconds"} */
 #ifndef QRUN_CLI_REPORT_TRAIN_LOG_H
 #define QRUN_CLI_REPORT_TRAIN_LOG_H
@@ -18,7 +17,7 @@
 
 typedef struct train_step_record {
     int64_t step, n_tokens, n_target_tokens, peak_bytes;
-    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was no number */
+    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was not finite */
     double loss_scale;                                     /* 0: the loss is not scaled */
     bool skipped, overflowed;                              /* as in qrun_train_metrics */
 } train_step_record;
@@ -40,7 +39,7 @@ typedef struct train_log {
     int64_t n_earlier_steps; /* of these, done by an earlier run */
 } train_log;
 
-/* Opens `folder`/metrics.jsonl to go on behind last_step, and last_eval, after which the last evaluation was: lines up
+/* Opens `folder`/metrics.jsonl to continue after last_step, and last_eval, the step of the last evaluation: lines up
  * to these are read, later ones and what was torn at the end are cut away. Returns 0 or an exit code, after telling the
  * user; so do the others. */
 int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval);
@@ -56,21 +55,5 @@ double train_step_tokens_per_second(const train_step_record *record);
 const train_step_record *train_log_last(const train_log *log);
 /* The lowest; NULL where nothing was evaluated. */
 const train_eval_record *train_log_best_eval(const train_log *log);
-
-/* What trainer_state.json says beside the log. */
-typedef struct train_state_facts {
-    int64_t total_steps, save_steps, eval_steps; /* 0: never in between */
-    int64_t n_parameters;                        /* of the model, for the operations spent */
-    int32_t batch_size;
-    double epochs;
-    int64_t n_eval_examples;
-    const char *out;   /* where the checkpoints are */
-    int64_t best_step; /* 0: no evaluation yet */
-    double best_loss;
-    int64_t patience; /* of early stopping; 0: none */
-    double threshold;
-    int64_t n_not_better;
-} train_state_facts;
-void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out);
 
 #endif

@@ -85,7 +85,7 @@ static void put_charts(const train_log *log, text_buffer *out) {
          .n_series = 1,
          .from_zero = true,
          .series = {{c.step, c.speed, n, "main", NULL, false}}},
-        {.title = "Memory used at most, MiB",
+        {.title = "Peak memory, MiB",
          .n_series = 1,
          .from_zero = true,
          .series = {{c.step, c.peak, n, "main", NULL, false}}},
@@ -102,7 +102,8 @@ static void put_charts(const train_log *log, text_buffer *out) {
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-static void put_run(const train_log *log, const train_report_facts *facts, text_buffer *out) {
+static void put_run(const train_log *log, const train_facts *facts, text_buffer *out) {
+    char count[COUNT_TEXT_BYTES];
     double seconds = 0;
     int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
     for (int64_t i = 0; i < log->n_steps; i++) {
@@ -127,27 +128,27 @@ static void put_run(const train_log *log, const train_report_facts *facts, text_
         html_row(out, "best checkpoint", "checkpoint-%lld", (long long)facts->info->best_step);
     }
     if (facts->info->stopped_early) {
-        html_row(out, "stopped early", "after %d evaluations in a row that were not better",
-                 (int)facts->info->n_not_better);
+        html_row(out, "stopped early", "after %s in a row without improvement",
+                 count_text(facts->info->n_not_better, "evaluation", count));
     }
     html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
              seconds > 0 ? (double)n_tokens / seconds : 0);
     if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
     if (last != NULL && last->loss_scale > 0) {
-        html_row(out, "loss scale", "%.0f in the last step; too large in %lld steps, which were skipped",
-                 last->loss_scale, (long long)n_overflowed);
+        html_row(out, "loss scale", "%.0f in the last step; too large in %s, skipped", last->loss_scale,
+                 count_text(n_overflowed, "step", count));
     }
     text_puts(out, "</table></div>\n");
 }
 
-static void put_data(const train_report_facts *facts, text_buffer *out) {
+static void put_data(const train_facts *facts, text_buffer *out) {
     const qrun_train_info *info = facts->info;
     text_puts(out, "<div><h2>Data</h2><table>\n");
-    html_row(out, "file", "%s", facts->data);
+    html_row(out, "file", "%s", facts->options->train.data.train_data);
     html_row(out, "format", "%s", info->data_format);
     html_row(out, "examples", "%lld", (long long)info->n_examples);
     html_row(out, "for evaluation", "%lld", (long long)info->n_eval_examples);
-    html_row(out, "tokens an epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
+    html_row(out, "tokens per epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
              (long long)info->n_target_tokens);
     html_row(out, "dropped", "%lld", (long long)info->n_dropped);
     html_row(out, "truncated", "%lld", (long long)info->n_truncated);
@@ -155,30 +156,31 @@ static void put_data(const train_report_facts *facts, text_buffer *out) {
     text_puts(out, "</table></div>\n");
 }
 
-static void put_model(const train_report_facts *facts, text_buffer *out) {
-    const qrun_model_info *model = facts->model_info;
+static void put_model(const train_facts *facts, text_buffer *out) {
+    const qrun_model_info *model = facts->model;
     text_puts(out, "<div><h2>Model</h2><table>\n");
-    html_row(out, "folder", "%s", facts->model);
-    html_row(out, "family", "%s, %.4g million parameters", model->family, (double)model->n_parameters / 1e6);
+    html_row(out, "folder", "%s", facts->options->engine.model.path);
+    char count[COUNT_TEXT_BYTES];
+    html_row(out, "family", "%s, %s parameters", model->family, large_text(model->n_parameters, count));
     html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
     html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
     html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
     text_puts(out, "</table></div>\n");
 }
 
-static void put_memory(const train_report_facts *facts, text_buffer *out) {
+static void put_memory(const train_facts *facts, text_buffer *out) {
     char size[SIZE_TEXT_BYTES];
     text_puts(out, "<div><h2>Memory</h2><table>\n");
     for (int32_t i = 0; i < facts->n_plan; i++) {
         if (facts->plan[i].bytes == 0) { continue; }
         html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes, size));
     }
-    html_row(out, "planned in all", "%s", size_text(facts->info->planned_bytes, size));
-    html_row(out, "used at most", "%s", size_text(facts->info->peak_bytes, size));
+    html_row(out, "planned", "%s", size_text(facts->info->planned_bytes, size));
+    html_row(out, "peak", "%s", size_text(facts->info->peak_bytes, size));
     text_puts(out, "</table></div>\n");
 }
 
-static void put_options(const train_report_facts *facts, text_buffer *out) {
+static void put_options(const train_facts *facts, text_buffer *out) {
     cJSON *options = cJSON_Parse(facts->options_json);
     text_puts(out, "<div><h2>Options</h2><table>\n");
     for (const cJSON *o = options != NULL ? options->child : NULL; o != NULL; o = o->next) {
@@ -188,14 +190,19 @@ static void put_options(const train_report_facts *facts, text_buffer *out) {
     cJSON_Delete(options);
 }
 
-void train_report_html(const train_log *log, const train_report_facts *facts, text_buffer *out) {
+bool train_exports_best(const train_facts *facts) {
+    const qrun_train_evaluation *evaluation = &facts->options->train.evaluation;
+    return evaluation->load_best || evaluation->early_stopping_patience > 0;
+}
+
+void train_report_html(const train_log *log, const train_facts *facts, text_buffer *out) {
     text_puts(out, "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">"
                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
-    html_text(out, facts->out);
+    html_text(out, facts->options->train.saving.out);
     text_puts(out, "</title>\n<style>\n");
     text_puts(out, style);
     text_puts(out, "</style></head>\n<body>\n<h1>");
-    html_text(out, facts->out);
+    html_text(out, facts->options->train.saving.out);
     const train_step_record *last = train_log_last(log);
     text_format(out, "</h1>\n<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
                 last != NULL ? (long long)last->step : 0, (long long)facts->info->total_steps);

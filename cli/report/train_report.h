@@ -1,20 +1,25 @@
-/* report.html: a training run on one page, with nothing loaded from elsewhere. */
+/* The files that describe a training run besides its log: report.html, one page with nothing loaded from elsewhere, and
+ * the trainer_state.json of the Hugging Face Trainer, which other tools plot from. */
 #ifndef QRUN_CLI_REPORT_TRAIN_REPORT_H
 #define QRUN_CLI_REPORT_TRAIN_REPORT_H
 
+#include "cli/options/train.h"
 #include "cli/report/train_log.h"
-#include "qrun.h"
 
-typedef struct train_report_facts {
-    const char *model, *data, *out; /* as given */
-    const char *state;              /* "finished", "running" … */
-    const qrun_model_info *model_info;
+typedef struct train_facts {
+    const finetune_options *options;
+    const char *options_json; /* the options given, an object of texts */
+    const char *state;        /* "finished", "running" … */
+    const qrun_model_info *model;
     const qrun_train_info *info;
     const qrun_plan_entry *plan; /* [n_plan] */
     int32_t n_plan;
-    const char *options_json; /* the options given, an object of texts */
-} train_report_facts;
+} train_facts;
 
-void train_report_html(const train_log *log, const train_report_facts *facts, text_buffer *out);
+/* Whether the result has the parameters of the best evaluation, not those of the last step. */
+bool train_exports_best(const train_facts *facts);
+
+void train_report_html(const train_log *log, const train_facts *facts, text_buffer *out);
+void train_state_json(const train_log *log, const train_facts *facts, text_buffer *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* trainer_state.json in the shape that the Hugging Face Trainer gives it (train_log.h declares it). */
+/* trainer_state.json in the shape that the Hugging Face Trainer gives it (train_report.h declares it). */
 #include <math.h>
 
-#include "cli/report/train_log.h"
+#include "cli/report/train_report.h"
 
 static void put_eval(const train_eval_record *eval, int64_t n_examples, text_buffer *out) {
     text_puts(out, ",\n    {\"epoch\": ");
@@ -40,56 +40,59 @@ static int64_t tokens_seen(const train_log *log) {
     return tokens;
 }
 
-static void put_best(const train_state_facts *facts, text_buffer *out) {
-    if (facts->best_step == 0) {
+static void put_best(const train_facts *facts, text_buffer *out) {
+    if (facts->info->best_step == 0) {
         text_puts(out, "  \"best_global_step\": null,\n  \"best_metric\": null,\n"
                        "  \"best_model_checkpoint\": null,\n");
         return;
     }
     text_buffer path = {0};
-    text_format(&path, "%s/checkpoint-%lld", facts->out, (long long)facts->best_step);
-    text_format(out, "  \"best_global_step\": %lld,\n  \"best_metric\": ", (long long)facts->best_step);
-    text_json_double(out, facts->best_loss);
+    text_format(&path, "%s/checkpoint-%lld", facts->options->train.saving.out, (long long)facts->info->best_step);
+    text_format(out, "  \"best_global_step\": %lld,\n  \"best_metric\": ", (long long)facts->info->best_step);
+    text_json_double(out, facts->info->best_loss);
     text_puts(out, ",\n  \"best_model_checkpoint\": ");
     text_json_string(out, path.data, path.size);
     text_puts(out, ",\n");
     text_free(&path);
 }
 
-static void put_callbacks(const train_state_facts *facts, text_buffer *out) {
+static void put_callbacks(const train_facts *facts, text_buffer *out) {
+    const qrun_train_evaluation *evaluation = &facts->options->train.evaluation;
     text_puts(out, "  \"stateful_callbacks\": {");
-    if (facts->patience > 0) {
+    if (evaluation->early_stopping_patience > 0) {
         text_format(out,
                     "\n    \"EarlyStoppingCallback\": {\"args\": {\"early_stopping_patience\": %lld, "
                     "\"early_stopping_threshold\": ",
-                    (long long)facts->patience);
-        text_json_double(out, facts->threshold);
+                    (long long)evaluation->early_stopping_patience);
+        text_json_double(out, evaluation->early_stopping_threshold);
         text_format(out, "}, \"attributes\": {\"early_stopping_patience_counter\": %lld}}\n  ",
-                    (long long)facts->n_not_better);
+                    (long long)facts->info->n_not_better);
     }
     text_puts(out, "},\n");
 }
 
-void train_state_json(const train_log *log, const train_state_facts *facts, text_buffer *out) {
+void train_state_json(const train_log *log, const train_facts *facts, text_buffer *out) {
     const train_step_record *last = train_log_last(log);
     const int64_t n_tokens = tokens_seen(log);
+    const qrun_train_params *params = &facts->options->train;
+    const double epochs = params->batches.epochs > 0 ? params->batches.epochs : 1;
     text_puts(out, "{\n");
     put_best(facts, out);
     text_puts(out, "  \"epoch\": ");
     text_json_double(out, last != NULL ? last->epoch : 0);
-    text_format(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n", (long long)facts->eval_steps,
+    text_format(out, ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n", (long long)params->evaluation.eval_every,
                 last != NULL ? (long long)last->step : 0);
     text_puts(out, "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n"
                    "  \"is_world_process_zero\": true,\n");
-    put_history(log, facts->n_eval_examples, out);
+    put_history(log, facts->info->n_eval_examples, out);
     text_format(out, "  \"logging_steps\": 1,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n",
-                (long long)facts->total_steps, (long long)n_tokens);
-    text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n", ceil(facts->epochs),
-                (long long)facts->save_steps);
+                (long long)facts->info->total_steps, (long long)n_tokens);
+    text_format(out, "  \"num_train_epochs\": %.0f,\n  \"save_steps\": %lld,\n", ceil(epochs),
+                (long long)params->saving.save_every);
     put_callbacks(facts, out);
     /* As the Trainer counts: six operations a parameter and token. */
     text_puts(out, "  \"total_flos\": ");
-    text_json_double(out, 6.0 * (double)facts->n_parameters * (double)n_tokens);
+    text_json_double(out, 6.0 * (double)facts->model->n_parameters * (double)n_tokens);
     text_format(out, ",\n  \"train_batch_size\": %d,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
-                (int)facts->batch_size);
+                params->batches.batch_size > 0 ? (int)params->batches.batch_size : 1);
 }

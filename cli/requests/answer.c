@@ -51,9 +51,7 @@ void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *token
     if (event->type == QRUN_EVENT_ERROR) {
         const char *message = event->message != NULL ? event->message : "unknown error";
         free(a->error);
-        const size_t n_bytes = strlen(message) + 256;
-        a->error = allocate(n_bytes);
-        api_names_to_options(message, a->error, n_bytes);
+        a->error = api_names_copy(message);
         return;
     }
     answer_sample *s = sample_at(a, event->sample);

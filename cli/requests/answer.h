@@ -22,7 +22,7 @@ typedef struct answer {
     char *error; /* of the whole request; NULL: none */
 } answer;
 
-/* Takes over what the event lends. `tokenizer` names tokens beside their log-probabilities; may be NULL. */
+/* Copies what the event lends. `tokenizer` gives the texts of tokens with log-probabilities; may be NULL. */
 void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *tokenizer);
 /* Appends the answer's lines: one for each sample, or one with "error". */
 void answer_write(const answer *a, text_buffer *out);

@@ -79,7 +79,7 @@ static int scan_partial(answer_file *file, off_t *whole_bytes) {
         line_number++;
         if (memchr(line, '\0', (size_t)length) != NULL || !read_partial_line(line, &read) ||
             read.sample != expected_sample || answer_file_has(file, read.index)) {
-            code = complain(EXIT_FILE, "line %lld of '%s' is not an answer of this job; remove '%s' to start anew",
+            code = complain(EXIT_FILE, "line %lld of '%s' is not an answer of this job; remove '%s' to start again",
                             (long long)line_number, file->partial_path.data, file->partial_path.data);
             break;
         }
@@ -120,22 +120,22 @@ static int check_same_job(const answer_file *file, const text_buffer *job) {
     text_buffer before = {0}, difference = {0};
     struct stat job_file;
     if (stat(file->job_path.data, &job_file) != 0) {
-        return complain(EXIT_FILE, "'%s' cannot be continued without '%s' beside it; remove it to start anew",
+        return complain(EXIT_FILE, "'%s' cannot be continued without '%s' beside it; remove it to start again",
                         file->partial_path.data, file->job_path.data);
     }
     if (!text_read_file(&before, file->job_path.data)) { return EXIT_FILE; }
     cJSON *was = cJSON_ParseWithOpts(before.data, NULL, true), *is = cJSON_Parse(job->data);
     int code = EXIT_OK;
     if (!cJSON_IsObject(was)) {
-        code = complain(EXIT_FILE, "'%s' is damaged; remove '%s' to start anew", file->job_path.data,
+        code = complain(EXIT_FILE, "'%s' is damaged; remove '%s' to start again", file->job_path.data,
                         file->partial_path.data);
     } else if (!cJSON_Compare(cJSON_GetObjectItemCaseSensitive(was, "prompts"),
                               cJSON_GetObjectItemCaseSensitive(is, "prompts"), true)) {
-        code = complain(EXIT_USAGE, "the prompts are not those that '%s' answers; remove it to start anew",
+        code = complain(EXIT_USAGE, "the prompts are not those that '%s' answers; remove it to start again",
                         file->partial_path.data);
     } else if (describe_difference(cJSON_GetObjectItemCaseSensitive(was, "options"),
                                    cJSON_GetObjectItemCaseSensitive(is, "options"), &difference)) {
-        code = complain(EXIT_USAGE, "'%s' was begun with other options: %s; give the same, or remove it to start anew",
+        code = complain(EXIT_USAGE, "'%s' was begun with other options: %s; give the same, or remove it to start again",
                         file->partial_path.data, difference.data);
     }
     cJSON_Delete(was);
@@ -240,7 +240,7 @@ int answer_file_write(answer_file *file, const text_buffer *lines) {
     if (file->path == NULL) { return complain_stdout(errno); }
     if (!file->aside) { return complain_io("write answers to", file->path); }
     return complain(EXIT_FILE,
-                    "cannot write answers to '%s': %s; to go on from those in '%s', repeat the command with "
+                    "cannot write answers to '%s': %s; to continue after those in '%s', repeat the command with "
                     "--resume",
                     file->path, strerror(errno), file->partial_path.data);
 }

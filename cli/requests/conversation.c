@@ -6,34 +6,25 @@
 
 #include "cli/options/command.h"
 
-static const char *const truth_names[] = {"true", "false", NULL};
-
-#define AT(field) .offset = offsetof(template_options, field)
+/* clang-format off */
+static const option_choice truths[] = {{"true", 0}, {"false", 0}, {NULL, 0}};
 
 const option template_option_table[N_TEMPLATE_OPTIONS] = {
-    {.name = "tools",
-     .kind = OPTION_TEXT,
-     .value_name = "FILE.json",
-     AT(tools),
+    {.name = "tools", .kind = OPTION_TEXT, .value_name = "FILE.json", INTO(template_options, tools),
      .completion = COMPLETE_FILE,
      .help = "Tools for the chat template: a JSON array of function descriptions."},
-    {.name = "template-arg",
-     .kind = OPTION_TEXTS,
-     .value_name = "KEY=VALUE",
-     AT(arguments),
-     .help = "A further variable for the chat template. VALUE is JSON; what is no JSON is taken as text. May be given "
+    {.name = "template-arg", .kind = OPTION_TEXTS, .value_name = "KEY=VALUE", INTO(template_options, arguments),
+     .help = "A further variable for the chat template. VALUE is JSON; anything else is taken as text. May be given "
              "several times."},
-    {.name = "enable-thinking",
-     .kind = OPTION_CHOICE,
-     AT(enable_thinking),
-     .choices = truth_names,
+    {.name = "enable-thinking", .kind = OPTION_CHOICE, .choices = truths, INTO(template_options, enable_thinking),
      .help = "The same as --template-arg enable_thinking=…: whether a model such as Qwen3 thinks before it answers. "
-             "Default: as the template has it."},
+             "Default: the template's own."},
 };
+/* clang-format on */
 
 int template_require_chat(const template_options *options, const char *system) {
     if (system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
-    if (options->tools == NULL && options->arguments.count == 0 && !options->enable_thinking.given) { return EXIT_OK; }
+    if (options->tools == NULL && options->arguments.count == 0 && options->enable_thinking == NULL) { return EXIT_OK; }
     return complain(EXIT_USAGE, "an argument of the chat template needs --chat");
 }
 
@@ -64,9 +55,9 @@ int template_read(const template_options *options, text_buffer *tools, text_buff
         }
         add_member(arguments, argument, (size_t)(equals - argument), equals + 1);
     }
-    if (options->enable_thinking.given) {
+    if (options->enable_thinking != NULL) {
         static const char key[] = "enable_thinking";
-        add_member(arguments, key, sizeof key - 1, truth_names[options->enable_thinking.value]);
+        add_member(arguments, key, sizeof key - 1, options->enable_thinking);
     }
     if (arguments->size > 0) { text_puts(arguments, "}"); }
     return EXIT_OK;

@@ -6,9 +6,9 @@
 #include "cli/terminal/text.h"
 
 typedef struct template_options {
-    const char *tools;          /* a JSON file */
-    option_texts arguments;     /* KEY=VALUE */
-    option_int enable_thinking; /* 0: true, 1: false */
+    const char *tools;           /* a JSON file */
+    option_texts arguments;      /* KEY=VALUE */
+    const char *enable_thinking; /* "true", "false"; NULL: not given */
 } template_options;
 
 enum { N_TEMPLATE_OPTIONS = 3 };

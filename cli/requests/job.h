@@ -23,7 +23,7 @@ typedef struct job {
     struct job_request *in_flight; /* list of submitted, unfinished requests */
     int64_t n_in_flight, n_answered, n_failed, n_resumed;
     bool all_read;
-    int stop_code;     /* why the job cannot go on */
+    int stop_code;     /* why the job cannot continue */
     text_buffer lines; /* of the request being written */
     char first_failure[512];
     double begin_seconds, rate_seconds, tokens_per_second;

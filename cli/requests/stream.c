@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/options/command.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -35,8 +36,7 @@ static void on_event(void *user, const qrun_event *event) {
     text_stream *stream = user;
     if (event->type == QRUN_EVENT_ERROR) {
         const char *message = event->message != NULL ? event->message : "the request failed";
-        stream->error = allocate(strlen(message) + 1);
-        memcpy(stream->error, message, strlen(message) + 1);
+        stream->error = api_names_copy(message);
     } else if (event->sample < stream->n_samples && event->text != NULL) {
         text_append(&stream->samples[event->sample], event->text, event->text_bytes);
         if (event->sample == 0 && event->text_bytes > 0) {

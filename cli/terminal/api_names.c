@@ -3,25 +3,26 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "cli/terminal/messages.h"
+
 /* Fields whose option is not their own name with dashes. */
 static const struct {
     const char *field, *option;
 } others[] = {
     {"context_tokens", "context"},
-    {"early_stopping_patience", "early-stopping"},
-    {"eval_fraction", "eval-split"},
     {"init_random", "init random"},
-    {"learning_rate", "lr"},
-    {"max_sequences", "max-batch"},
-    {"max_step_tokens", "step-tokens"},
+    {"max_shard_bytes", "max-shard-size"},
     {"memory_bytes", "memory"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_optimizer", "offload optimizer"},
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},
+    {"path", "model"},
     {"quant_head_int8", "quant-head int8"},
-    {"seq_tokens", "seq-len"},
-    {"targets", "lora-targets"},
+    {"template_json", "template-arg"},
+    {"tools_json", "tools"},
+    {"train_data", "data"},
+    {"trainable", "full"},
     {"window_tokens", "window"},
 };
 
@@ -50,8 +51,8 @@ static void put_option(writer *w, const char *field, size_t n_bytes) {
     for (size_t i = n_name + 1; i < n_bytes; i++) { put(w, field[i]); }
 }
 
-char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
-    writer w = {out, 0, n_bytes - 1};
+char *api_names_to_options(const char *message, char out[API_NAMES_TEXT_BYTES]) {
+    writer w = {out, 0, API_NAMES_TEXT_BYTES - 1};
     for (const char *at = message; *at != '\0';) {
         const char *end = *at == '`' ? strchr(at + 1, '`') : NULL;
         if (end == NULL) {
@@ -64,3 +65,5 @@ char *api_names_to_options(const char *message, char *out, size_t n_bytes) {
     out[w.size] = '\0';
     return out;
 }
+
+char *api_names_copy(const char *message) { return api_names_to_options(message, allocate(API_NAMES_TEXT_BYTES)); }

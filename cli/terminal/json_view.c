@@ -143,7 +143,7 @@ static void print_section(const cJSON *member, int indent, const json_view_title
 
 static bool is_section(const cJSON *member) { return cJSON_IsObject(member) || is_table(member); }
 
-/* Plain members first, so that none stands under another's heading. */
+/* Plain members first, so that none is under another's heading. */
 static void print_members(const cJSON *object, int indent, const json_view_title *titles) {
     text_buffer name = {0}, value = {0};
     int width = 0;

@@ -9,7 +9,7 @@ typedef struct json_view_title {
     const char *name, *title;
 } json_view_title;
 
-/* False when the text is no JSON object. Prints to stdout. Members whose names end in "_bytes" are shown as sizes.
+/* False when the text is not a JSON object. Prints to stdout. Members whose names end in "_bytes" are shown as sizes.
  * `titles` ends with a NULL name. */
 bool json_view_print(const char *json, const json_view_title *titles);
 

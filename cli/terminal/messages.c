@@ -51,8 +51,8 @@ int exit_code_of(qrun_status status) {
 
 int complain_error(const qrun_error *error) {
     const char *message = error->message[0] != '\0' ? error->message : qrun_status_message(error->status);
-    char text[sizeof error->message + 256];
-    return complain(exit_code_of(error->status), "%s", api_names_to_options(message, text, sizeof text));
+    char text[API_NAMES_TEXT_BYTES];
+    return complain(exit_code_of(error->status), "%s", api_names_to_options(message, text));
 }
 
 void *reallocate(void *memory, size_t n_bytes) {

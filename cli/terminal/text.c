@@ -129,7 +129,7 @@ bool text_read_file(text_buffer *t, const char *path) {
 bool text_read_plain(text_buffer *t, const char *path) {
     if (!text_read_file(t, path)) { return false; }
     if (memchr(t->data, '\0', t->size) == NULL) { return true; }
-    notify("'%s' is no text: it holds zero bytes", path);
+    notify("'%s' is not a text: it has zero bytes", path);
     return false;
 }
 
@@ -153,5 +153,21 @@ const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]) {
         unit++;
     }
     snprintf(out, SIZE_TEXT_BYTES, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
+const char *count_text(int64_t count, const char *noun, char out[COUNT_TEXT_BYTES]) {
+    snprintf(out, COUNT_TEXT_BYTES, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");
+    return out;
+}
+
+const char *large_text(int64_t count, char out[COUNT_TEXT_BYTES]) {
+    if (count < 100000) {
+        snprintf(out, COUNT_TEXT_BYTES, "%lld", (long long)count);
+    } else {
+        const bool billions = count >= 1000000000;
+        snprintf(out, COUNT_TEXT_BYTES, "%.1f %s", (double)count / (billions ? 1e9 : 1e6),
+                 billions ? "billion" : "million");
+    }
     return out;
 }

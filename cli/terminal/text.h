@@ -8,7 +8,7 @@
 
 #include "cli/terminal/messages.h"
 
-/* Zero-initialise; `data` is NUL-terminated once anything was appended. */
+/* Zero-initialise; `train_data` is NUL-terminated once anything was appended. */
 typedef struct text_buffer {
     char *data;
     size_t size, capacity;
@@ -38,8 +38,13 @@ uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes);
 /* Columns of UTF-8 text in a terminal, where a character takes one. */
 int text_columns(const char *bytes, size_t n_bytes);
 
-/* "1.2 GiB", "640 KiB": into out, which is returned. */
+/* Into out, which is returned: "1.2 GiB", "640 KiB". */
 enum { SIZE_TEXT_BYTES = 32 };
 const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]);
+/* "1 example", "2 examples": the noun's plural ends in s. */
+enum { COUNT_TEXT_BYTES = 48 };
+const char *count_text(int64_t count, const char *noun, char out[COUNT_TEXT_BYTES]);
+/* "1.5 billion", "0.2 million", "5120": of parameters. */
+const char *large_text(int64_t count, char out[COUNT_TEXT_BYTES]);
 
 #endif

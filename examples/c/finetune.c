@@ -54,13 +54,13 @@ int main(int argc, char **argv) {
         return 2;
     }
     model_params.path = argv[1]; /* held in 4 bits, as it is by default */
-    params.data = argv[2];
-    params.out = argv[3];
-    params.max_steps = argc > 4 ? atoll(argv[4]) : 0; /* 0: one epoch */
-    params.eval_fraction = 0.1;
-    params.seq_tokens = 256;
-    params.learning_rate = 2e-3;
-    params.on_metrics = on_metrics;
+    params.data.train_data = argv[2];
+    params.saving.out = argv[3];
+    params.batches.max_steps = argc > 4 ? atoll(argv[4]) : 0; /* 0: one epoch */
+    params.data.eval_split = 0.1;
+    params.batches.seq_len = 256;
+    params.optimization.learning_rate = 2e-3;
+    params.callbacks.on_metrics = on_metrics;
     qrun_status status = qrun_context_create(NULL, &context, &error);
     if (status == QRUN_OK) { status = qrun_model_open(context, &model_params, &model, &error); }
     if (status == QRUN_OK) { status = qrun_trainer_create(model, &params, &trainer, &error); }

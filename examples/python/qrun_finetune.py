@@ -41,22 +41,69 @@ class TrainMetrics(Structure):
 MetricsFunction = CFUNCTYPE(None, c_void_p, POINTER(TrainMetrics))
 
 
+class TrainData(Structure):
+    _fields_ = [
+        ("train_data", c_char_p), ("eval_data", c_char_p), ("eval_split", c_double), ("skip_bad", c_bool),
+        ("cache_folder", c_char_p), ("random_tokens", c_bool),
+    ]
+
+
+class TrainLora(Structure):
+    _fields_ = [
+        ("target_modules", c_char_p), ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool),
+        ("lora_dropout", c_double), ("adapter", c_char_p), ("modules_to_save", c_char_p),
+    ]
+
+
+class TrainWeights(Structure):
+    _fields_ = [("full", c_bool), ("init_random", c_bool), ("init_embedding_std", c_double)]
+
+
+class TrainOptimization(Structure):
+    _fields_ = [
+        ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double), ("warmup", c_double),
+        ("weight_decay", c_double), ("decay_all", c_bool), ("loraplus_lr_ratio", c_double),
+        ("max_grad_norm", c_double),
+    ]
+
+
+class TrainBatches(Structure):
+    _fields_ = [
+        ("seq_len", c_int32), ("batching", c_int), ("batch_size", c_int32), ("batch_tokens", c_int64),
+        ("grad_accum", c_int32), ("epochs", c_double), ("max_steps", c_int64), ("seed", c_uint64),
+    ]
+
+
+class TrainMemory(Structure):
+    _fields_ = [
+        ("memory_bytes", c_int64), ("checkpointing", c_char_p), ("offload_optimizer", c_bool),
+        ("offload_activations", c_bool),
+    ]
+
+
+class TrainEvaluation(Structure):
+    _fields_ = [
+        ("eval_every", c_int64), ("early_stopping_patience", c_int32), ("early_stopping_threshold", c_double),
+        ("load_best", c_bool),
+    ]
+
+
+class TrainSaving(Structure):
+    _fields_ = [("out", c_char_p), ("save_every", c_int64), ("keep", c_int32), ("restart", c_bool)]
+
+
+class TrainCallbacks(Structure):
+    _fields_ = [
+        ("progress", c_void_p), ("progress_user", c_void_p), ("on_metrics", MetricsFunction),
+        ("metrics_user", c_void_p),
+    ]
+
+
 class TrainParams(Structure):
     _fields_ = [
-        ("struct_size", c_size_t), ("data", c_char_p), ("eval_data", c_char_p), ("eval_fraction", c_double),
-        ("skip_bad", c_bool), ("cache_folder", c_char_p), ("out", c_char_p), ("targets", c_char_p),
-        ("rank", c_int32), ("alpha", c_float), ("rslora", c_bool), ("dora", c_bool), ("adapter", c_char_p),
-        ("modules_to_save", c_char_p), ("full", c_bool), ("init_random", c_bool), ("init_embedding_std", c_double),
-        ("lora_dropout", c_double), ("optimizer", c_int), ("schedule", c_int), ("learning_rate", c_double),
-        ("warmup", c_double), ("weight_decay", c_double), ("decay_all", c_bool), ("loraplus_lr_ratio", c_double),
-        ("offload_optimizer", c_bool), ("offload_activations", c_bool),
-        ("max_grad_norm", c_double), ("seq_tokens", c_int32), ("batching", c_int),
-        ("batch_size", c_int32), ("batch_tokens", c_int64), ("grad_accum", c_int32), ("epochs", c_double),
-        ("max_steps", c_int64), ("seed", c_uint64), ("checkpointing", c_char_p), ("memory_bytes", c_int64),
-        ("eval_every", c_int64), ("early_stopping_patience", c_int32), ("early_stopping_threshold", c_double),
-        ("load_best", c_bool), ("save_every", c_int64), ("keep", c_int32), ("restart", c_bool),
-        ("random_tokens", c_bool), ("progress", c_void_p), ("progress_user", c_void_p),
-        ("on_metrics", MetricsFunction), ("metrics_user", c_void_p),
+        ("struct_size", c_size_t), ("data", TrainData), ("lora", TrainLora), ("weights", TrainWeights),
+        ("optimization", TrainOptimization), ("batches", TrainBatches), ("memory", TrainMemory),
+        ("evaluation", TrainEvaluation), ("saving", TrainSaving), ("callbacks", TrainCallbacks),
     ]
 
 
@@ -127,9 +174,13 @@ def main():
     lib, error = open_library(), Error()
     context, model, trainer = c_void_p(), c_void_p(), c_void_p()
     model_params = ModelParams(struct_size=ctypes.sizeof(ModelParams), path=sys.argv[1].encode())
-    params = TrainParams(struct_size=ctypes.sizeof(TrainParams), data=sys.argv[2].encode(), out=sys.argv[3].encode(),
-                         max_steps=int(sys.argv[4]) if len(sys.argv) > 4 else 0, eval_fraction=0.1, seq_tokens=256,
-                         learning_rate=2e-3, on_metrics=print_metrics)
+    params = TrainParams(
+        struct_size=ctypes.sizeof(TrainParams),
+        data=TrainData(train_data=sys.argv[2].encode(), eval_split=0.1),
+        batches=TrainBatches(seq_len=256, max_steps=int(sys.argv[4]) if len(sys.argv) > 4 else 0),
+        optimization=TrainOptimization(learning_rate=2e-3),
+        saving=TrainSaving(out=sys.argv[3].encode()),
+        callbacks=TrainCallbacks(on_metrics=print_metrics))
     try:
         check(lib.qrun_context_create(None, byref(context), byref(error)), error)
         check(lib.qrun_model_open(context, byref(model_params), byref(model), byref(error)), error)

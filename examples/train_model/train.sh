@@ -19,5 +19,5 @@ cp "$here/../model/config.json" "$here/../model/generation_config.json" "$out/st
 "$qrun" finetune --model "$out/start" --data "$out/train.jsonl" --out "$out/model" \
     --full --init random --init-embedding-std 0.09 --seed 1 \
     --seq-len 512 --batch-size 4 --max-steps 3200 --save-every 400 \
-    --lr 1e-3 --schedule cosine --warmup 200 --weight-decay 0.1
+    --learning-rate 1e-3 --schedule cosine --warmup 200 --weight-decay 0.1
 "$qrun" eval --model "$out/model" --text "$out/eval.txt" --quant f32 --dtype f32

@@ -21,7 +21,7 @@ typedef struct variant {
 typedef struct search {
     const qrun_trainer *trainer;
     const qr_train_budget *budget;
-    qr_buffer found; /* "`seq_tokens=512` (1.2 GiB), …" */
+    qr_buffer found; /* "`seq_len=512` (1.2 GiB), …" */
     int n_found;
 } search;
 
@@ -157,7 +157,7 @@ static void try_sizes(search *s) {
         return;
     }
     try_size(s, set_batch_size, "batch_size", 1, settings->batch_size, 1);
-    try_size(s, set_seq_tokens, "seq_tokens", MIN_SEQ_TOKENS, settings->seq_tokens, seq_unit(settings->seq_tokens));
+    try_size(s, set_seq_tokens, "seq_len", MIN_SEQ_TOKENS, settings->seq_tokens, seq_unit(settings->seq_tokens));
 }
 
 /* The model with its layers in 4 bits, described but not opened. */
@@ -216,7 +216,7 @@ static bool try_together(search *s) {
         const int64_t n = largest(s, &v, set_seq_tokens, MIN_SEQ_TOKENS, high, seq_unit(high));
         set_seq_tokens(&v, n > 0 ? n : qr_min(high, MIN_SEQ_TOKENS));
         char option[48];
-        (void)snprintf(option, sizeof option, "`seq_tokens=%lld`", (long long)v.seq_tokens);
+        (void)snprintf(option, sizeof option, "`seq_len=%lld`", (long long)v.seq_tokens);
         add_option(&options, option);
     }
     const bool found = fits(s, &v);

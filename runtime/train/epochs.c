@@ -11,14 +11,14 @@
 static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *params, const char *path,
                                 qr_dataset **dataset, qr_error *err) {
     const qrun_model *model = trainer->model;
-    char *cache = params->cache_folder != NULL ? qr_strdup(params->cache_folder)
-                                               : qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
+    char *cache = params->data.cache_folder != NULL ? qr_strdup(params->data.cache_folder)
+                                                    : qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
     if (cache == NULL) { return qr_fail_memory(err, "a path", strlen(path)); }
     const qr_dataset_options options = {.path = path,
                                         .cache_folder = cache,
                                         .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens,
-                                        .skip_bad = params->skip_bad,
+                                        .skip_bad = params->data.skip_bad,
                                         .now = trainer->settings.now,
                                         .threads = model->context->threads,
                                         .progress = trainer->progress,
@@ -72,8 +72,8 @@ static qrun_status choose_views(qrun_trainer *trainer, const qrun_train_params *
     if (s->eval_fraction > 0) {
         return qr_dataset_split(trainer->dataset, s->eval_fraction, s->seed, &trainer->view, &trainer->eval_view, err);
     }
-    if (params->eval_data == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->eval_data, &trainer->eval_dataset, err));
+    if (params->data.eval_data == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data.eval_data, &trainer->eval_dataset, err));
     trainer->eval_view = qr_dataset_view_all(trainer->eval_dataset);
     return QRUN_OK;
 }
@@ -84,23 +84,23 @@ static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dat
     if (longest <= trainer->settings.batch_tokens) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "an example has %lld tokens and a batch has room for %lld; give a larger `batch_tokens`, or a "
-                   "`seq_tokens` of at most %lld to cut examples",
+                   "`seq_len` of at most %lld to cut examples",
                    (long long)longest, (long long)trainer->settings.batch_tokens,
                    (long long)trainer->settings.batch_tokens);
 }
 
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
-    if (!params->random_tokens && trainer->model->tokenizer == NULL) {
+    if (!params->data.random_tokens && trainer->model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot be trained on text",
                        trainer->model->folder);
     }
-    if (params->random_tokens) {
+    if (params->data.random_tokens) {
         QR_RETURN_IF_ERROR(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens,
                                                     trainer->model->shape.vocab, s->seed, &trainer->dataset, err));
         trainer->view = qr_dataset_view_all(trainer->dataset);
     } else {
-        QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data, &trainer->dataset, err));
+        QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data.train_data, &trainer->dataset, err));
         QR_RETURN_IF_ERROR(choose_views(trainer, params, err));
         QR_RETURN_IF_ERROR(check_room(trainer, trainer->dataset, err));
         QR_RETURN_IF_ERROR(check_room(trainer, trainer->eval_dataset, err));

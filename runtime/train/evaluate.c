@@ -83,7 +83,7 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
     *loss = 0;
     if (trainer->eval_view.n == 0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "there are no examples to evaluate on; give `eval_data` or `eval_fraction`");
+                       "there are no examples to evaluate on; give `eval_data` or `eval_split`");
     }
     QR_RETURN_IF_ERROR(qr_trainer_require_current(trainer, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);

@@ -106,7 +106,7 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
     if (module == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "the adapter to begin from does not adapt %s, which is to be trained; was it made for another "
-                       "model, or for other `targets`?",
+                       "model, or for other `target_modules`?",
                        name);
     }
     if (module->in_features != pair->in || module->out_features != pair->out) {
@@ -126,7 +126,7 @@ qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p,
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "
-                   "another model, or for other `targets`?",
+                   "another model, or for other `target_modules`?",
                    (unsigned long long)adapter->n_modules, (long long)p->lora.n_pairs);
 }
 

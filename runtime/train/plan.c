@@ -60,19 +60,19 @@ bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget) {
 }
 
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
-    const char *given = params->checkpointing != NULL ? params->checkpointing : "auto";
+    const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
     const int64_t n_layers = trainer->model->shape.n_layers;
     qrun_status status = qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err);
     if (status == QRUN_OK) { status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err); }
     if (status != QRUN_OK) { return status; }
-    trainer->policy.offload = params->offload_activations;
+    trainer->policy.offload = params->memory.offload_activations;
     if (trainer->policy.offload && !qr_checkpoint_policy_has_inputs(&trainer->policy)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_activations` is for layers that are computed again; `checkpointing=%s` has none: take "
                        "full, every:N or auto",
                        given);
     }
-    const qr_train_budget budget = budget_of(trainer, params->memory_bytes);
+    const qr_train_budget budget = budget_of(trainer, params->memory.memory_bytes);
     trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
         QR_RETURN_IF_ERROR(qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err));

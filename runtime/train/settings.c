@@ -14,32 +14,32 @@
 enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
 
 static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) {
-#define RANGE(field, most) \
-    { .name = "`" #field "`", .value = (double)params->field, .high = (most) }
+#define RANGE(group, field, most) \
+    { .name = "`" #field "`", .value = (double)params->group.field, .high = (most) }
     const qr_range ranges[] = {
-        RANGE(rank, QR_MAX_LORA_RANK),
-        RANGE(alpha, 1e6),
-        RANGE(lora_dropout, 0.99),
-        RANGE(init_embedding_std, 100),
-        RANGE(learning_rate, 100),
-        RANGE(warmup, 1e9),
-        RANGE(loraplus_lr_ratio, 1e6),
-        RANGE(weight_decay, 1),
-        RANGE(seq_tokens, 1 << 20),
-        RANGE(batch_size, 4096),
-        RANGE(batching, QRUN_BATCHING_GROUP),
-        RANGE(batch_tokens, INT32_MAX),
-        RANGE(grad_accum, 1 << 20),
-        RANGE(epochs, 1e6),
-        RANGE(max_steps, 1e12),
-        RANGE(eval_fraction, 0.9),
-        RANGE(eval_every, 1e12),
-        RANGE(early_stopping_patience, 1e9),
-        RANGE(early_stopping_threshold, 1e9),
-        RANGE(save_every, 1e12),
-        RANGE(keep, 1e6),
-        RANGE(optimizer, QRUN_OPTIMIZER_SGD),
-        RANGE(schedule, QRUN_SCHEDULE_CONSTANT),
+        RANGE(lora, rank, QR_MAX_LORA_RANK),
+        RANGE(lora, alpha, 1e6),
+        RANGE(lora, lora_dropout, 0.99),
+        RANGE(weights, init_embedding_std, 100),
+        RANGE(optimization, learning_rate, 100),
+        RANGE(optimization, warmup, 1e9),
+        RANGE(optimization, loraplus_lr_ratio, 1e6),
+        RANGE(optimization, weight_decay, 1),
+        RANGE(batches, seq_len, 1 << 20),
+        RANGE(batches, batch_size, 4096),
+        RANGE(batches, batching, QRUN_BATCHING_GROUP),
+        RANGE(batches, batch_tokens, INT32_MAX),
+        RANGE(batches, grad_accum, 1 << 20),
+        RANGE(batches, epochs, 1e6),
+        RANGE(batches, max_steps, 1e12),
+        RANGE(data, eval_split, 0.9),
+        RANGE(evaluation, eval_every, 1e12),
+        RANGE(evaluation, early_stopping_patience, 1e9),
+        RANGE(evaluation, early_stopping_threshold, 1e9),
+        RANGE(saving, save_every, 1e12),
+        RANGE(saving, keep, 1e6),
+        RANGE(optimization, optimizer, QRUN_OPTIMIZER_SGD),
+        RANGE(optimization, schedule, QRUN_SCHEDULE_CONSTANT),
     };
 #undef RANGE
     return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
@@ -47,32 +47,33 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
 
 /* Fields that do not go together, and fields that need others. The first broken rule is the message. */
 static qrun_status check_combinations(const qrun_train_params *p, qr_error *err) {
-    const bool of_adapters =
-        p->targets != NULL || p->rank != 0 || p->alpha != 0 || p->rslora || p->dora || p->lora_dropout != 0;
-    const bool evaluates = p->eval_data != NULL || p->eval_fraction > 0;
+    const bool of_adapters = p->lora.target_modules != NULL || p->lora.rank != 0 || p->lora.alpha != 0 ||
+                             p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
+    const bool evaluates = p->data.eval_data != NULL || p->data.eval_split > 0;
     const struct {
         bool broken;
         const char *message;
     } rules[] = {
-        {!p->random_tokens && p->data == NULL, "no data: give a file of examples as `data`"},
-        {!p->random_tokens && p->out == NULL, "no folder for the result: give one as `out`"},
-        {p->eval_data != NULL && p->eval_fraction > 0, "`eval_data` and `eval_fraction` exclude each other"},
-        {p->early_stopping_patience > 0 && p->eval_every == 0,
+        {!p->data.random_tokens && p->data.train_data == NULL, "no data: give a file of examples as `train_data`"},
+        {!p->data.random_tokens && p->saving.out == NULL, "no folder for the result: give one as `out`"},
+        {p->data.eval_data != NULL && p->data.eval_split > 0, "`eval_data` and `eval_split` exclude each other"},
+        {p->evaluation.early_stopping_patience > 0 && p->evaluation.eval_every == 0,
          "`early_stopping_patience` needs `eval_every`: how often to evaluate"},
-        {p->early_stopping_threshold > 0 && p->early_stopping_patience == 0,
+        {p->evaluation.early_stopping_threshold > 0 && p->evaluation.early_stopping_patience == 0,
          "`early_stopping_threshold` needs `early_stopping_patience`"},
-        {p->eval_every > 0 && !evaluates, "`eval_every` needs `eval_data` or `eval_fraction`"},
-        {p->load_best && !evaluates, "`load_best` needs `eval_data` or `eval_fraction`"},
-        {p->batch_tokens > 0 && p->batching != QRUN_BATCHING_GROUP,
-         "`batch_tokens` needs `batching=group`; packed rows have `seq_tokens` each, and `batch_size` is their number"},
-        {p->batch_tokens > 0 && p->batch_size > 0,
+        {p->evaluation.eval_every > 0 && !evaluates, "`eval_every` needs `eval_data` or `eval_split`"},
+        {p->evaluation.load_best && !evaluates, "`load_best` needs `eval_data` or `eval_split`"},
+        {p->batches.batch_tokens > 0 && p->batches.batching != QRUN_BATCHING_GROUP,
+         "`batch_tokens` needs `batching=group`; packed rows have `seq_len` each, and `batch_size` is their number"},
+        {p->batches.batch_tokens > 0 && p->batches.batch_size > 0,
          "`batch_size` and `batch_tokens` exclude each other: the budget in tokens decides"},
-        {p->full && p->adapter != NULL, "`full` does not begin from an adapter; merge it first"},
-        {p->full && p->modules_to_save != NULL,
+        {p->weights.full && p->lora.adapter != NULL, "`full` does not begin from an adapter; merge it first"},
+        {p->weights.full && p->lora.modules_to_save != NULL,
          "`full` trains every module already: `modules_to_save` is one of the options of adapters"},
-        {p->full && of_adapters, "`full` trains every weight, so options of adapters do not go with it"},
-        {!p->full && p->init_random, "`init_random` needs `full`: an adapter on random weights is of no use"},
-        {!p->init_random && p->init_embedding_std != 0, "`init_embedding_std` needs `init_random`"},
+        {p->weights.full && of_adapters, "`full` trains every weight, so options of adapters do not go with it"},
+        {!p->weights.full && p->weights.init_random,
+         "`init_random` needs `full`: an adapter on random weights is of no use"},
+        {!p->weights.init_random && p->weights.init_embedding_std != 0, "`init_embedding_std` needs `init_random`"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(rules); i++) {
         if (rules[i].broken) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s", rules[i].message); }
@@ -83,7 +84,7 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
 static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
 
 static double default_learning_rate(const qrun_train_params *params) {
-    return params->init_random ? 1e-3 : params->full ? 2e-5 : 2e-4;
+    return params->weights.init_random ? 1e-3 : params->weights.full ? 2e-5 : 2e-4;
 }
 
 /* False: no memory. A NULL stays NULL. */
@@ -92,67 +93,75 @@ static bool copy_text(const char *text, char **copy) {
     return (*copy != NULL) == (text != NULL);
 }
 
+qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error) {
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
+    QR_RETURN_IF_ERROR(check_ranges(params, error));
+    return check_combinations(params, error);
+}
+
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
                                    qr_error *err) {
     *s = (qr_train_settings){0};
-    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, err));
-    QR_RETURN_IF_ERROR(check_ranges(params, err));
-    QR_RETURN_IF_ERROR(check_combinations(params, err));
-    const int32_t rank = (int32_t)or_default(params->rank, DEFAULT_RANK);
+    QR_RETURN_IF_ERROR(qrun_train_params_check(params, err));
+    const int32_t rank = (int32_t)or_default(params->lora.rank, DEFAULT_RANK);
     const int64_t seq_tokens =
-        (int64_t)or_default(params->seq_tokens, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));
-    const int64_t batch_size = (int64_t)or_default(params->batch_size, 1);
+        (int64_t)or_default(params->batches.seq_len, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));
+    const int64_t batch_size = (int64_t)or_default(params->batches.batch_size, 1);
     *s = (qr_train_settings){
         .lora = {.rank = rank,
-                 .alpha = (float)or_default((double)params->alpha, 2.0 * rank),
-                 .rslora = params->rslora,
-                 .dora = params->dora,
-                 .dropout = params->lora_dropout,
-                 .seed = params->seed},
-        .whole = {.full = params->full,
-                  .random = params->init_random,
-                  .embedding_std = params->init_embedding_std,
-                  .seed = params->seed},
-        .optimizer = {.kind = params->optimizer,
-                      .weight_decay = (float)params->weight_decay,
-                      .decay_all = params->decay_all,
-                      .lr_ratio_b = (float)params->loraplus_lr_ratio,
-                      .offload = params->offload_optimizer},
-        .schedule = params->schedule,
-        .learning_rate = or_default(params->learning_rate, default_learning_rate(params)),
-        .warmup = params->warmup,
-        .max_grad_norm = or_default(params->max_grad_norm, 1.0),
-        .epochs = or_default(params->epochs, 1.0),
-        .eval_fraction = params->eval_fraction,
+                 .alpha = (float)or_default((double)params->lora.alpha, 2.0 * rank),
+                 .rslora = params->lora.rslora,
+                 .dora = params->lora.dora,
+                 .dropout = params->lora.lora_dropout,
+                 .seed = params->batches.seed},
+        .whole = {.full = params->weights.full,
+                  .random = params->weights.init_random,
+                  .embedding_std = params->weights.init_embedding_std,
+                  .seed = params->batches.seed},
+        .optimizer = {.kind = params->optimization.optimizer,
+                      .weight_decay = (float)params->optimization.weight_decay,
+                      .decay_all = params->optimization.decay_all,
+                      .lr_ratio_b = (float)params->optimization.loraplus_lr_ratio,
+                      .offload = params->memory.offload_optimizer},
+        .schedule = params->optimization.schedule,
+        .learning_rate = or_default(params->optimization.learning_rate, default_learning_rate(params)),
+        .warmup = params->optimization.warmup,
+        .max_grad_norm = or_default(params->optimization.max_grad_norm, 1.0),
+        .epochs = or_default(params->batches.epochs, 1.0),
+        .eval_fraction = params->data.eval_split,
         .seq_tokens = seq_tokens,
         .batch_size = batch_size,
-        .batching = params->batching == QRUN_BATCHING_GROUP ? QR_BATCH_GROUP : QR_BATCH_PACK,
-        .batch_tokens = params->batch_tokens != 0 ? params->batch_tokens : batch_size * seq_tokens,
-        .grad_accum = (int64_t)or_default(params->grad_accum, 1),
-        .max_steps = params->max_steps,
-        .seed = params->seed,
-        .eval_every = params->eval_every,
-        .patience = params->early_stopping_patience,
-        .threshold = params->early_stopping_threshold,
-        .load_best = params->load_best || params->early_stopping_patience > 0,
-        .save_every = params->save_every,
-        .keep = (int64_t)or_default(params->keep, DEFAULT_KEEP),
+        .batching = params->batches.batching == QRUN_BATCHING_GROUP ? QR_BATCH_GROUP : QR_BATCH_PACK,
+        .batch_tokens = params->batches.batch_tokens != 0 ? params->batches.batch_tokens : batch_size * seq_tokens,
+        .grad_accum = (int64_t)or_default(params->batches.grad_accum, 1),
+        .max_steps = params->batches.max_steps,
+        .seed = params->batches.seed,
+        .eval_every = params->evaluation.eval_every,
+        .patience = params->evaluation.early_stopping_patience,
+        .threshold = params->evaluation.early_stopping_threshold,
+        .load_best = params->evaluation.load_best || params->evaluation.early_stopping_patience > 0,
+        .save_every = params->saving.save_every,
+        .keep = (int64_t)or_default(params->saving.keep, DEFAULT_KEEP),
         .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
     };
     if (seq_tokens > model->shape.context_tokens || seq_tokens < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_tokens=%lld` is not possible: this model is made for 2 to %lld",
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
                        (long long)seq_tokens, (long long)model->shape.context_tokens);
     }
-    const bool from_adapter = params->adapter != NULL;
-    if (!copy_text(params->random_tokens ? "" : params->out, &s->out) ||
-        !copy_text(params->targets == NULL && !from_adapter ? "all" : params->targets, &s->targets) ||
-        !copy_text(params->modules_to_save, &s->modules)) {
+    const bool from_adapter = params->lora.adapter != NULL;
+    if (!copy_text(params->data.random_tokens ? "" : params->saving.out, &s->out) ||
+        !copy_text(params->lora.target_modules == NULL && !from_adapter ? "all" : params->lora.target_modules,
+                   &s->targets) ||
+        !copy_text(params->lora.modules_to_save, &s->modules)) {
         return qr_fail_memory(err, "the settings", sizeof *s);
     }
     if (from_adapter) {
-        const qr_lora_options given = {
-            .rank = params->rank, .alpha = params->alpha, .rslora = params->rslora, .dora = params->dora};
-        QR_RETURN_IF_ERROR(qr_initial_adapter_open(params->adapter, &given, &s->adapter, &s->lora, &s->targets, err));
+        const qr_lora_options given = {.rank = params->lora.rank,
+                                       .alpha = params->lora.alpha,
+                                       .rslora = params->lora.rslora,
+                                       .dora = params->lora.dora};
+        QR_RETURN_IF_ERROR(
+            qr_initial_adapter_open(params->lora.adapter, &given, &s->adapter, &s->lora, &s->targets, err));
     }
     s->lora.targets = s->targets;
     s->whole.modules = s->modules;

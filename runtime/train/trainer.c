@@ -28,11 +28,11 @@ static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params
     qrun_model *model = trainer->model;
     int64_t line = 0;
     int32_t id = -1;
-    const char *path = params->data;
+    const char *path = params->data.train_data;
     bool has_new = qr_new_token_find(model, trainer->dataset, &id, &line);
     if (!has_new && qr_new_token_find(model, trainer->eval_dataset, &id, &line)) {
         has_new = true;
-        path = params->eval_data;
+        path = params->data.eval_data;
     }
     if (has_new) { trainer->settings.whole.n_token_rows = qr_model_tokenizer_ids(model); }
     QR_RETURN_IF_ERROR(qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err));
@@ -79,15 +79,15 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     made->model = model;
     made->state.loss_scale = qr_loss_scale_initial(model->act_dtype);
     made->out_lock = -1;
-    made->progress = params->progress;
-    made->progress_user = params->progress_user;
-    made->on_metrics = params->on_metrics;
-    made->metrics_user = params->metrics_user;
-    const bool resumes = !params->restart && !params->random_tokens;
+    made->progress = params->callbacks.progress;
+    made->progress_user = params->callbacks.progress_user;
+    made->on_metrics = params->callbacks.on_metrics;
+    made->metrics_user = params->callbacks.metrics_user;
+    const bool resumes = !params->saving.restart && !params->data.random_tokens;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
     QR_TRY(claim_model(made, error));
-    if (!params->random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
+    if (!params->data.random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
     if (resumes) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
     QR_TRY(qr_trainer_open_data(made, params, error));
     QR_TRY(describe_parameters(made, params, error));
@@ -95,7 +95,7 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     QR_TRY(qr_trainer_count_flops(made, error));
     QR_TRY(qr_trainer_make_fingerprint(made, error));
     QR_TRY(make_memory(made, error));
-    made->restarts = params->restart;
+    made->restarts = params->saving.restart;
     if (resumes) { QR_TRY(qr_trainer_resume(made, error)); }
     QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
     made->first_step = made->state.step + 1;
@@ -162,7 +162,7 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     qrun_model model;
     qr_safetensors *source = NULL;
     qrun_train_params wanted = *params;
-    wanted.random_tokens = true; /* no data, nothing to save */
+    wanted.data.random_tokens = true; /* no data, nothing to save */
     qrun_trainer *trainer = qr_alloc_zeroed(sizeof *trainer);
     if (trainer == NULL) { return qr_fail_memory(error, "the plan", sizeof *trainer); }
     trainer->model = &model;

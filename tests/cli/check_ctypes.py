@@ -25,7 +25,14 @@ def kind_of_c(text, is_pointer, header):
     return C_KINDS.get(text, text)
 
 
+def struct_of(kind):
+    """TrainData is qrun_train_data."""
+    return "qrun" + re.sub("([A-Z])", r"_\1", kind.__name__).lower()
+
+
 def kind_of_ctypes(kind):
+    if issubclass(kind, ctypes.Structure):
+        return struct_of(kind)
     letter = getattr(kind, "_type_", "P")       # a function or a pointer to a struct has none, or a class
     name = LETTERS.get(letter, "pointer") if isinstance(letter, str) else "pointer"
     return name if name in ("bool", "pointer") else f"{name} {ctypes.sizeof(kind)}"
@@ -55,7 +62,7 @@ def check(header, path):
     for value in vars(module).values():
         if not (isinstance(value, type) and issubclass(value, ctypes.Structure)) or value.__module__ != path.stem:
             continue
-        name = "qrun" + re.sub("([A-Z])", r"_\1", value.__name__).lower()
+        name = struct_of(value)
         if name == "qrun_error":    # has an array
             continue
         ours = [(field, kind_of_ctypes(kind)) for field, kind in value._fields_]

@@ -51,11 +51,11 @@ expect_code 0
 expect_out "TFLOP/s in f32, which f16 is computed in here"
 
 # A batch that the session would take in turns is no such batch; what cannot be written is told before measuring.
-run bench --model "$model" --batch 1,8 --max-batch 4
+run bench --model "$model" --batch 1,8 --max-sequences 4
 expect_code 2
-expect_err "--batch 8 needs a --max-batch as large, not 4"
+expect_err "--batch 8 needs --max-sequences of at least that, not 4"
 expect_one_error_line
-run bench --model "$model" --max-batch 4 --prompt-tokens 16 --decode-tokens 2 --repeat 1
+run bench --model "$model" --max-sequences 4 --prompt-tokens 16 --decode-tokens 2 --repeat 1
 expect_code 0
 expect_true "only batches that fit" sh -c "grep -c 'decode, batch' '$work/out' | grep -qx 1"
 run bench --model "$model" --json "$work/none/result.json"

@@ -21,7 +21,7 @@ expect_one_error_line
 run eval --model "$model" --text "$model/model.safetensors"
 expect_code 3
 expect_one_error_line
-expect_err "is no text: it holds zero bytes"
+expect_err "is not a text: it has zero bytes"
 run eval --model "$model" --text "$work/text" --adapter a --adapter b
 expect_code 2
 expect_one_error_line

@@ -5,7 +5,7 @@ head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 tail -6 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/eval.jsonl"
 
 # finetune ARGUMENTS…: of the shipped model, small and quick.
-finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 "$@"; }
+finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 "$@"; }
 
 # member FILE KEY: the number that the last line with KEY gives it.
 member() { sed -n "s/.*\"$2\":\\([-0-9.e+]*\\).*/\\1/p" "$1" | tail -1; }
@@ -17,10 +17,10 @@ less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && a + 0 < b
 run finetune --data x --out y
 expect_code 2
 expect_err "no model"
-for wrong in "no data|--out y" "--out DIR|--data x" \
+for wrong in "no data|--out y" "--out|--data x" \
     "exclude each other|--data x --out y --eval-data z --eval-split 0.1" \
     "needs --eval-data|--data x --out y --eval-every 5" "did you mean 'cosine'|--schedule cosin" \
-    "one of: adamw|--optimizer lion" "number from|--lr 0" "number from|--rank 0" "number from|--eval-split 1" \
+    "one of: adamw|--optimizer lion" "number from|--learning-rate 0" "number from|--rank 0" "number from|--eval-split 1" \
     "number from|--lora-dropout 1" \
     "such as 6GiB|--memory lots" "whole number|--batch-size 1.5" "has no option '--dropout'|--dropout 0.1" \
     "options of adapters|--data x --out y --full --rank 4" "options of adapters|--data x --out y --full --train-head" \
@@ -65,7 +65,7 @@ expect_code 3
 expect_one_error_line
 expect_err "line 1: has the token \"<fox>\" (2048)"
 expect_err "--modules-to-save embed_tokens,lm_head"
-run finetune --model "$work/added" --data "$work/new.jsonl" --seq-len 64 --max-steps 40 --lr 5e-3 --rank 4 \
+run finetune --model "$work/added" --data "$work/new.jsonl" --seq-len 64 --max-steps 40 --learning-rate 5e-3 --rank 4 \
     --modules-to-save embed_tokens,lm_head --out "$work/fox"
 expect_code 0
 run generate --model "$work/added" --adapter "$work/fox" --prompt "The animal number 3 is " --max-tokens 4 --temperature 0
@@ -95,7 +95,7 @@ expect_err "empty.jsonl"
 finetune --data "$work/train.jsonl" --out "$work/none" --seq-len 100000
 expect_code 2
 expect_one_error_line
-finetune --data "$work/train.jsonl" --out "$work/none" --lora-targets z_proj
+finetune --data "$work/train.jsonl" --out "$work/none" --target-modules z_proj
 expect_true "targets that the model has not are refused" test "$code" -ne 0
 expect_err "z_proj"
 finetune --data "$work/train.jsonl" --out "$work/none" --memory 3MiB
@@ -166,7 +166,7 @@ expect_true "the loss falls" less "$(member "$work/a b/metrics.jsonl" loss)" \
     "$(first_member "$work/a b/metrics.jsonl" loss)"
 expect_true "the loss of the evaluation falls" less "$(member "$work/a b/metrics.jsonl" eval_loss)" \
     "$(first_member "$work/a b/metrics.jsonl" loss)"
-for key in step epoch loss lr grad_norm tokens tokens_per_second seconds peak_bytes; do
+for key in step epoch loss learning_rate grad_norm tokens tokens_per_second seconds peak_bytes; do
     expect_true "metrics have $key" grep -q "\"$key\":" "$work/a b/metrics.jsonl"
 done
 for file in adapter_config.json adapter_model.safetensors trainer_state.json report.html; do
@@ -192,7 +192,7 @@ cp "$work/a b/adapter_model.safetensors" "$work/adapter"
 finetune --data "$work/train.jsonl" --eval-data "$work/eval.jsonl" --eval-every 10 --save-every 10 --keep 1 \
     --max-steps $steps --warmup 2 --schedule cosine --out "$work/a b"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 expect_true "the adapter is the same" cmp -s "$work/adapter" "$work/a b/adapter_model.safetensors"
 expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
 
@@ -219,7 +219,7 @@ expect_code 0
 expect_jsonl "$work/a b/metrics.jsonl" 3
 finetune --data "$work/train.jsonl" --max-steps 3 --schedule constant --out "$work/a b"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 
 # A disk that takes no more: a clear line, no half checkpoint, and no adapter.
 last="qrun finetune, files limited to 200 KB"
@@ -260,7 +260,7 @@ expect_code 0
 for signal in TERM INT; do
     last="qrun finetune, SIG$signal"
     : >"$work/out" # nothing of the run before is taken for a first step
-    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 --data "$work/train.jsonl" \
+    "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 --data "$work/train.jsonl" \
         --max-steps $many --out "$parts" --json >"$work/out" 2>"$work/err" &
     process=$!
     while kill -0 "$process" 2>/dev/null && ! grep -q '"step"' "$work/out"; do sleep 0.01; done
@@ -274,7 +274,7 @@ for signal in TERM INT; do
 done
 finetune --data "$work/train.jsonl" --max-steps $many --out "$parts"
 expect_code 0
-expect_out "Going on from step"
+expect_out "Resuming after step"
 expect_true "the adapter is that of the whole run" cmp -s "$whole/adapter_model.safetensors" \
     "$parts/adapter_model.safetensors"
 expect_jsonl "$parts/metrics.jsonl" $many

@@ -120,7 +120,7 @@ stop_at_4
 # shellcheck disable=SC2086
 finetune $good "$work/c"
 expect_code 0
-expect_out "Going on from step 4"
+expect_out "Resuming after step 4"
 expect_true "it ends as the whole run" cmp -s "$work/whole/adapter_model.safetensors" "$work/c/adapter_model.safetensors"
 
 # damaged NAME COMMAND…: after the command on checkpoint-4 the run refuses, and loses nothing; without it, it goes on.
@@ -140,7 +140,7 @@ damaged() {
     # shellcheck disable=SC2086
     finetune $good "$work/c"
     expect_code 0
-    expect_out "Going on from step 2"
+    expect_out "Resuming after step 2"
     expect_true "it ends as the whole run" cmp -s "$work/whole/adapter_model.safetensors" \
         "$work/c/adapter_model.safetensors"
 }
@@ -170,7 +170,7 @@ another() {
 }
 another "rank is 3 here and 2 there" --rank 3
 another "seed is 9 here and 0 there" --seed 9
-another "learning rate is 0.001 here and 0.0002 there" --lr 1e-3
+another "learning rate is 0.001 here and 0.0002 there" --learning-rate 1e-3
 another "total steps is 7 here and 6 there" --max-steps 7
 another "seq tokens is 48 here and 64 there" --seq-len 48
 another "rslora is on here and off there" --rslora
@@ -221,7 +221,7 @@ else
     echo "note: no file system of our own here; tests/crash has full disks without one"
 fi
 # A run that diverges: the steps are skipped and named, five in a row end it, and what was saved before is still there.
-finetune --data "$work/train.jsonl" --out "$work/diverged" --max-steps 40 --lr 100 --weight-decay 1 \
+finetune --data "$work/train.jsonl" --out "$work/diverged" --max-steps 40 --learning-rate 100 --weight-decay 1 \
     --schedule constant --save-every 1 --keep 100
 expect_true "a run that diverges ends" test "$code" -ne 0
 expect_err "skipped: its"

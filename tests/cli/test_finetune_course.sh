@@ -5,13 +5,13 @@ head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 tail -6 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/eval.jsonl"
 
 # finetune ARGUMENTS…: of the shipped model, small and quick.
-finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --lr 5e-3 --seed 3 "$@"; }
+finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 "$@"; }
 
 # ---- What is refused ----
 
 for wrong in "needs --batching group|--batch-tokens 100" "did you mean 'group'|--batching grouped" \
-    "exclude each other|--batching group --batch-size 2 --batch-tokens 100" "needs --eval-every|--early-stopping 3" \
-    "needs --early-stopping|--early-stopping-threshold 0.1" "needs --eval-data|--load-best"; do
+    "exclude each other|--batching group --batch-size 2 --batch-tokens 100" "needs --eval-every|--early-stopping-patience 3" \
+    "needs --early-stopping-patience|--early-stopping-threshold 0.1" "needs --eval-data|--load-best"; do
     # shellcheck disable=SC2086 # words of the list
     run finetune --model "$model" --data x --out y ${wrong#*|}
     expect_code 2
@@ -37,8 +37,8 @@ expect_err "--seq-len of at most 16"
 # Answers that contradict those that are learned: after some steps the loss of the evaluation rises.
 sed 's/"content": *"Ahoy[^"]*"/"content": "Good evening."/' "$work/train.jsonl" | head -6 >"$work/contrary.jsonl"
 early() {
-    finetune --data "$work/train.jsonl" --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --lr 1e-2 \
-        --early-stopping 3 --early-stopping-threshold 0.001 --keep 1 "$@"
+    finetune --data "$work/train.jsonl" --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --learning-rate 1e-2 \
+        --early-stopping-patience 3 --early-stopping-threshold 0.001 --keep 1 "$@"
 }
 early --out "$work/early"
 expect_code 0
@@ -58,7 +58,7 @@ expect_true "the adapter is the best one's" cmp -s "$work/early/adapter_model.sa
 expect_true "the report says so" grep -q "stopped early" "$work/early/report.html"
 early --out "$work/early"
 expect_code 0
-expect_out "All steps are done already"
+expect_out "All steps are done"
 
 # Stopped again and again, it takes the same course.
 code=130
@@ -67,7 +67,7 @@ for part in 1 2 3 4 5 6 7 8 9 10 11 12; do
     [ "$code" -eq 130 ] || break
     : >"$work/out"
     "$QRUN" finetune --model "$model" --seq-len 96 --rank 4 --seed 3 --data "$work/train.jsonl" \
-        --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --lr 1e-2 --early-stopping 3 \
+        --eval-data "$work/contrary.jsonl" --eval-every 5 --max-steps 200 --learning-rate 1e-2 --early-stopping-patience 3 \
         --early-stopping-threshold 0.001 --keep 1 --out "$work/parts" --json >"$work/out" 2>"$work/err" &
     process=$!
     while kill -0 "$process" 2>/dev/null && [ "$(grep -c '"step"' "$work/out")" -lt "$part" ]; do sleep 0.01; done
@@ -128,7 +128,7 @@ wait "$process"
 code=$?
 expect_code 130
 expect_one_error_line
-expect_err "interrupted while the data were read"
+expect_err "interrupted while reading the data"
 expect_true "nothing half is left" test -z "$(find "$work/reading" -type f)"
 
 # ---- Data ----
@@ -148,7 +148,7 @@ expect_out "«Hello!"
 data "{'text': 'a b c'}\n{'text': 'd\n{'text': 'e f g'}\n"
 finetune --data "$work/data.jsonl" --max-steps 1 --out "$work/one-bad" --skip-bad
 expect_code 0
-expect_out "bad lines   1 passed over; the first: $work/data.jsonl:2:10: this string has no closing quote"
+expect_out "bad lines   1 skipped; the first: $work/data.jsonl:2:10: this string has no closing quote"
 
 # refused WHY: of data.jsonl.
 refused() {

@@ -69,7 +69,7 @@ expect_jsonl "$work/out" 6
 for index in 0 1 2 3 4; do expect_out "{\"index\":$index,"; done
 run generate --model "$model" --prompt "Once upon a time" --max-tokens 24 --temperature 0 --json
 sed 's/.*"text":\(".*"\),"token_ids".*/\1/' "$work/out" >"$work/single"
-run generate --model "$model" --prompts "$work/requests.jsonl" --max-batch 2 --step-tokens 16
+run generate --model "$model" --prompts "$work/requests.jsonl" --max-sequences 2 --max-step-tokens 16
 expect_code 0
 expect_true "a request answers the same alone and among others" grep -qF -- "$(cat "$work/single")" "$work/out"
 

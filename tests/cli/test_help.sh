@@ -45,7 +45,7 @@ done
 run help generate
 for option in model adapter prompt prompts chat system tools template-arg enable-thinking temperature top-k top-p min-p \
     repetition-penalty presence-penalty frequency-penalty seed stop max-tokens n logprobs ignore-eos quant quant-head \
-    dtype kv threads device memory context max-batch output resume; do
+    dtype kv threads device memory context max-sequences output resume; do
     expect_out "--$option"
 done
 

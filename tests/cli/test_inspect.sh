@@ -21,7 +21,7 @@ run plan --model "$model"
 expect_code 0
 expect_out "kv pages"
 expect_out "in all"
-run plan --model "$model" --json --max-batch 2 --context 64
+run plan --model "$model" --json --max-sequences 2 --context 64
 expect_jsonl "$work/out" 1
 expect_out '"total_bytes":'
 run plan --shape "$model/config.json" --quant int8
@@ -30,14 +30,14 @@ expect_out "weights"
 run plan --model "$model" --memory 10KB
 expect_code 4
 expect_one_error_line
-expect_err "give more --memory, hold the weights smaller (--quant-head int8), or take smaller --step-tokens and --max-batch"
+expect_err "give more --memory, hold the weights smaller (--quant-head int8), or take smaller --max-step-tokens and --max-sequences"
 
 # A refusal names what would help, and nothing that is done already.
-run plan --model "$model" --memory 10KB --quant int8 --quant-head int8 --step-tokens 1 --max-batch 1
+run plan --model "$model" --memory 10KB --quant int8 --quant-head int8 --max-step-tokens 1 --max-sequences 1
 expect_code 4
 expect_err "give more --memory, or hold the weights smaller (--quant nf4-dq)"
-run plan --model "$model" --memory 10KB --quant nf4-dq --quant-head int8 --max-batch 1
-expect_err "; give more --memory, or take smaller --step-tokens"
+run plan --model "$model" --memory 10KB --quant nf4-dq --quant-head int8 --max-sequences 1
+expect_err "; give more --memory, or take smaller --max-step-tokens"
 run generate --model "$model" --prompt x --memory 10KB --quant nf4-dq --quant-head int8
 expect_code 4
 expect_one_error_line

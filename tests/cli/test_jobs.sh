@@ -5,7 +5,7 @@ cd "$work" || exit 1
 awk 'BEGIN { for (i = 0; i < 40; i++)
     printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 24, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' \
     >requests.jsonl
-set -- generate --model "$model" --prompts requests.jsonl --max-batch 4
+set -- generate --model "$model" --prompts requests.jsonl --max-sequences 4
 
 # A whole job: the file, and nothing beside it.
 run "$@" --output whole.jsonl
@@ -34,7 +34,7 @@ wait_for_answers() {
 
 # Killed: the partial file stays, a torn last line is dropped, and the rest is computed.
 last="qrun $* --output killed.jsonl, killed"
-"$QRUN" "$@" --max-batch 1 --threads 1 --output killed.jsonl >out 2>err &
+"$QRUN" "$@" --max-sequences 1 --threads 1 --output killed.jsonl >out 2>err &
 job=$!
 wait_for_answers killed.jsonl.partial 5
 run "$@" --output killed.jsonl
@@ -90,7 +90,7 @@ expect_code 2
 expect_err "the prompts are not those"
 
 # What is no partial file of ours is not taken for one.
-"$QRUN" "$@" --max-batch 1 --threads 1 --output other.jsonl >out 2>err &
+"$QRUN" "$@" --max-sequences 1 --threads 1 --output other.jsonl >out 2>err &
 job=$!
 wait_for_answers other.jsonl.partial 3
 kill -9 $job
@@ -110,7 +110,7 @@ expect_true "a half-written request is computed again" cmp -s other.txt whole.tx
 
 # SIGINT: what is answered is kept, the user is told how to go on, exit code 130. (A background process of sh ignores
 # SIGINT, so SIGTERM stands for it here; test_signals.sh sends the real one.)
-"$QRUN" "$@" --max-batch 1 --threads 1 --output term.jsonl >out 2>err &
+"$QRUN" "$@" --max-sequences 1 --threads 1 --output term.jsonl >out 2>err &
 job=$!
 wait_for_answers term.jsonl.partial 3
 kill -TERM $job
@@ -202,7 +202,7 @@ fi
 
 # A file of many lines runs in a small, steady amount of memory: requests are read as they are needed.
 awk 'BEGIN { for (i = 0; i < 3000; i++) print "{\"prompt\": \"a\", \"max_tokens\": 1}" }' >many.jsonl
-run generate --model "$model" --prompts many.jsonl --output many.out.jsonl --max-batch 64
+run generate --model "$model" --prompts many.jsonl --output many.out.jsonl --max-sequences 64
 expect_code 0
 expect_jsonl many.out.jsonl 3000
 expect_true "every index is there once" test "$(sed 's/{"index":\([0-9]*\),.*/\1/' many.out.jsonl | sort -nu | wc -l)" -eq 3000

@@ -7,7 +7,7 @@ adapter=$fixtures/adapters/llama-lora
 
 # An adapter for the shipped model, to compare texts with.
 run finetune --model "$model" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/pirate" --max-steps 4 \
-    --seq-len 128 --rank 4 --lr 2e-3 --quiet
+    --seq-len 128 --rank 4 --learning-rate 2e-3 --quiet
 expect_code 0
 
 # Merged in F32 and computed in F32: the same text as the unmerged adapter.
@@ -61,7 +61,7 @@ run merge --model "$llama" --adapter "$adapter" --out "$work/silent" --quiet
 expect_code 0
 expect_silent_err
 expect_empty_out
-run merge --model "$llama" --adapter "$adapter" --out "$work/shards" --shard-size 100KB --no-compare
+run merge --model "$llama" --adapter "$adapter" --out "$work/shards" --max-shard-size 100KB --no-compare
 expect_code 0
 expect_true "shards have an index" test -f "$work/shards/model.safetensors.index.json"
 

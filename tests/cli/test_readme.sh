@@ -19,7 +19,7 @@ expect_true "there is a summary" test "$(wc -l <"$work/lines")" -eq 3
 while IFS= read -r line; do shown "$line"; done <"$work/lines"
 
 run finetune --model "$work/nf4" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/pirate" --max-steps 1 \
-    --lr 2e-3 --seq-len 256 --threads 2 --device cpu
+    --learning-rate 2e-3 --seq-len 256 --threads 2 --device cpu
 expect_code 0
 sed -n '/^steps/d; /^tokens/,/^  in all/p; /^memory  /p' "$work/out" >"$work/lines"
 expect_true "there is a table" test "$(wc -l <"$work/lines")" -ge 10

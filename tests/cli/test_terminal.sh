@@ -27,7 +27,7 @@ expect_true "TERM=dumb: none" plain
 
 awk 'BEGIN { for (i = 0; i < 12; i++)
     print "{\"prompt\": \"Story:\", \"max_tokens\": 300, \"ignore_eos\": true}" }' >"$work/requests.jsonl"
-job="$QRUN generate --model $model --prompts $work/requests.jsonl --max-batch 2"
+job="$QRUN generate --model $model --prompts $work/requests.jsonl --max-sequences 2"
 on_terminal "$job --output $work/a.jsonl"
 expect_code 0
 expect_true "progress shows a bar and a rate" grep -q '\[#* *\].*tokens/s.*running.*waiting.*KV' "$work/out"

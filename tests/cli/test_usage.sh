@@ -20,6 +20,10 @@ wrong "did you mean '--temperature'" generate --temprature 1
 wrong "did you mean '--max-tokens'" generate --max_tokens 3
 wrong "did you mean '--model'" generate --mod x
 wrong "qrun help generate" generate --frobnicate
+wrong "did you mean '--max-sequences'" generate --max-batch 4
+wrong "did you mean '--learning-rate'" finetune --lr 1e-4
+wrong "did you mean '--target-modules'" finetune --lora-targets=attn
+wrong "qrun help generate" generate --lr 1e-4
 wrong "has no option '-z'" generate -z
 wrong "--prompt needs a value" generate --prompt
 wrong "--prompt needs a value before '--model'" generate --prompt --model x
@@ -62,7 +66,7 @@ wrong "the path of a folder, and this one is empty" finetune --model x --data y 
 wrong "exclude each other" plan --model x --shape y
 wrong "2^64" generate --seed 18446744073709551616
 wrong "such as 6GiB" generate --memory 0
-wrong "such as 6GiB" quantize --model x --out y --shard-size 0
+wrong "such as 6GiB" quantize --model x --out y --max-shard-size 0
 wrong "such as 6GiB" generate --memory 6Gb
 wrong "such as 6GiB" generate --memory -1
 wrong "such as 6GiB" generate --memory 99999999999T
@@ -83,8 +87,8 @@ wrong "needs JSON output" generate --model x --prompt a --logprobs 2
 wrong "--resume needs --output" generate --model x --prompt a --resume
 wrong "not on stdin" generate --model x --prompts - --resume --output y
 wrong "--decode prints text" tokenize --model x --decode --ids 1
-wrong "is no token id" tokenize --model "$model" --decode 1 two
-wrong "is no token id" tokenize --model "$model" --decode 99999999999
+wrong "is not a token id" tokenize --model "$model" --decode 1 two
+wrong "is not a token id" tokenize --model "$model" --decode 99999999999
 
 # Values that look odd and are right: negative numbers, "=" forms, "--".
 run tokenize --model="$model" --ids -- --model

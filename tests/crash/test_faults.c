@@ -48,10 +48,10 @@ static crash_result finetune(const place *p, const char *const *options, const c
     snprintf(model, sizeof model, "%s/model", folder.path);
     snprintf(data, sizeof data, "%s/data.jsonl", folder.path);
     const char *const common[] = {
-        QRUN_PROGRAM,   "finetune", "--model",      model, "--data",         data,     "--out",       p->out,
-        "--seq-len",    "24",       "--rank",       "2",   "--lora-targets", "q_proj", "--optimizer", "adamw8bit",
-        "--lr",         "1e-2",     "--max-steps",  "5",   "--save-every",   "2",      "--keep",      "1",
-        "--eval-split", "0.2",      "--eval-every", "3",   "--threads",      "1",      "--quiet"};
+        QRUN_PROGRAM,      "finetune", "--model",      model, "--data",           data,     "--out",       p->out,
+        "--seq-len",       "24",       "--rank",       "2",   "--target-modules", "q_proj", "--optimizer", "adamw8bit",
+        "--learning-rate", "1e-2",     "--max-steps",  "5",   "--save-every",     "2",      "--keep",      "1",
+        "--eval-split",    "0.2",      "--eval-every", "3",   "--threads",        "1",      "--quiet"};
     const char *arguments[MAX_ARGUMENTS] = {NULL};
     size_t n = 0;
     for (; n < sizeof common / sizeof *common; n++) { arguments[n] = common[n]; }

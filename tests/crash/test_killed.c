@@ -26,10 +26,10 @@ static pid_t start_run(const char *out) {
     snprintf(data, sizeof data, "%s/data.jsonl", folder.path);
     snprintf(errors, sizeof errors, "%s/errors", folder.path);
     const char *const arguments[] = {
-        QRUN_PROGRAM,   "finetune", "--model",      model, "--data",       data, "--out",   out,
-        "--seq-len",    "64",       "--batch-size", "4",   "--grad-accum", "2",  "--rank",  "4",
-        "--lr",         "5e-3",     "--max-steps",  "120", "--save-every", "3",  "--keep",  "2",
-        "--eval-split", "0.2",      "--eval-every", "10",  "--threads",    "1",  "--quiet", NULL};
+        QRUN_PROGRAM,      "finetune", "--model",      model, "--data",       data, "--out",   out,
+        "--seq-len",       "64",       "--batch-size", "4",   "--grad-accum", "2",  "--rank",  "4",
+        "--learning-rate", "5e-3",     "--max-steps",  "120", "--save-every", "3",  "--keep",  "2",
+        "--eval-split",    "0.2",      "--eval-every", "10",  "--threads",    "1",  "--quiet", NULL};
     return crash_start(arguments, NULL, errors);
 }
 

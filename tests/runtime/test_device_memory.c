@@ -230,8 +230,9 @@ static void test_weights_that_do_not_fit_are_refused(void) {
 
 static qrun_train_params train_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.seq_tokens = 32, params.batch_size = 1, params.grad_accum = 1, params.max_steps = 2;
-    params.checkpointing = "full", params.rank = 1, params.targets = "q_proj";
+    params.batches.seq_len = 32, params.batches.batch_size = 1, params.batches.grad_accum = 1,
+    params.batches.max_steps = 2;
+    params.memory.checkpointing = "full", params.lora.rank = 1, params.lora.target_modules = "q_proj";
     return params;
 }
 
@@ -250,7 +251,7 @@ static qrun_status try_training(int64_t memory_bytes, const qrun_train_params *p
     int32_t n = 0;
     qrun_status status = model != NULL ? qrun_trainer_create(model, params, &trainer, error) : QRUN_ERROR_INTERNAL;
     if (status == QRUN_OK) {
-        trainer_run_steps(trainer, params->max_steps, NULL);
+        trainer_run_steps(trainer, params->batches.max_steps, NULL);
         CHECK(qrun_trainer_export(trainer, NULL) == QRUN_OK);
         CHECK(qrun_trainer_get_info(trainer, &info, NULL) == QRUN_OK);
         const qrun_plan_entry *plan = qrun_trainer_plan(trainer, &n);
@@ -272,19 +273,19 @@ static void test_training_is_planned_to_the_byte(void) {
     qrun_train_params params = train_params(trainer_path("sized"));
     qrun_error error = QRUN_ERROR_INIT;
     train_result resident = {0}, offloaded = {0};
-    params.restart = true;
+    params.saving.restart = true;
     set_number("QRUN_SIMT_CONTEXT", CONTEXT_BYTES);
     REQUIRE(try_training(INT64_C(2) << 30, &params, &resident, &error) == QRUN_OK);
     CHECK_MSG(try_training(INT64_C(2) << 30, &params, &resident, &error) == QRUN_OK, "%s", error.message);
-    params.memory_bytes = resident.planned; /* exactly: host memory is not of it */
+    params.memory.memory_bytes = resident.planned; /* exactly: host memory is not of it */
     CHECK_MSG(try_training(resident.planned, &params, &resident, &error) == QRUN_OK, "%s", error.message);
     CHECK_INT(try_training(resident.planned - 1, &params, &resident, &error), QRUN_ERROR_MEMORY);
     CHECK_MSG(strstr(error.message, "the GPU has") != NULL, "message is \"%s\"", error.message);
-    params.memory_bytes--;
+    params.memory.memory_bytes--;
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK_INT(try_training(INT64_C(2) << 30, &params, &resident, &error), QRUN_ERROR_MEMORY);
     CHECK_MSG(strstr(error.message, "the budget is") != NULL, "message is \"%s\"", error.message);
-    params.memory_bytes = 0, params.offload_optimizer = true;
+    params.memory.memory_bytes = 0, params.memory.offload_optimizer = true;
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK_MSG(try_training(INT64_C(2) << 30, &params, &offloaded, &error) == QRUN_OK, "%s", error.message);
     CHECK(offloaded.planned_host > resident.planned_host);
@@ -301,8 +302,9 @@ static void test_training_of_8b_is_planned_within_9_gb(void) {
     int32_t n = 0;
     model_params.path = QRUN_SOURCE_DIR "/bench/shapes/llama-3.1-8b.json", model_params.random_weights = true;
     model_params.quant = QRUN_QUANT_NF4_DQ, model_params.quant_head_int8 = true;
-    params.random_tokens = true, params.rank = 16, params.seq_tokens = 4096, params.grad_accum = 2;
-    params.checkpointing = "full", params.offload_activations = true;
+    params.data.random_tokens = true, params.lora.rank = 16, params.batches.seq_len = 4096,
+    params.batches.grad_accum = 2;
+    params.memory.checkpointing = "full", params.memory.offload_activations = true;
     set_number("QRUN_SIMT_CONTEXT", 600 * (int64_t)MIB);
     qrun_context *context = open_device(80000 * (int64_t)MIB);
     REQUIRE(context != NULL);
@@ -329,8 +331,8 @@ static void test_offloading_changes_no_bits(void) {
         snprintf(name, sizeof name, "offload%d", way);
         snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
         qrun_train_params params = train_params(out[way]);
-        params.targets = "q_proj,down_proj", params.max_steps = 3;
-        params.offload_optimizer = (way & 1) != 0, params.offload_activations = (way & 2) != 0;
+        params.lora.target_modules = "q_proj,down_proj", params.batches.max_steps = 3;
+        params.memory.offload_optimizer = (way & 1) != 0, params.memory.offload_activations = (way & 2) != 0;
         CHECK_MSG(try_training(INT64_C(1) << 30, &params, &results[way], &error) == QRUN_OK, "%s", error.message);
     }
     for (int way = 1; way < 4; way++) { CHECK(trainer_adapters_are_equal(out[0], out[way])); }
@@ -343,15 +345,15 @@ static void test_offloading_is_offered(void) {
     qrun_train_params params = train_params(trainer_path("offered"));
     qrun_error error = QRUN_ERROR_INIT;
     train_result resident = {0}, offloaded = {0}, unused;
-    params.restart = true, params.targets = "all", params.rank = 16;
+    params.saving.restart = true, params.lora.target_modules = "all", params.lora.rank = 16;
     REQUIRE(try_training(INT64_C(1) << 30, &params, &resident, &error) == QRUN_OK);
-    params.offload_optimizer = true;
+    params.memory.offload_optimizer = true;
     REQUIRE(try_training(INT64_C(1) << 30, &params, &offloaded, &error) == QRUN_OK);
     CHECK(offloaded.planned < resident.planned);
-    params.offload_optimizer = false, params.memory_bytes = offloaded.planned;
+    params.memory.offload_optimizer = false, params.memory.memory_bytes = offloaded.planned;
     CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
     CHECK_MSG(strstr(error.message, "--offload optimizer (") != NULL, "message is \"%s\"", error.message);
-    params.memory_bytes = offloaded.planned - 1;
+    params.memory.memory_bytes = offloaded.planned - 1;
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
     CHECK_MSG(strstr(error.message, "--offload optimizer,activations (") != NULL, "message is \"%s\"", error.message);

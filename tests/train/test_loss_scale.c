@@ -73,11 +73,11 @@ static bool write_improbable(const char *path) {
 
 static qrun_train_params improbable_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.data = trainer_path("improbable.jsonl");
-    params.batching = QRUN_BATCHING_GROUP;
-    params.grad_accum = 1;
-    params.batch_size = 0, params.batch_tokens = 20;
-    params.learning_rate = 1e-3;
+    params.data.train_data = trainer_path("improbable.jsonl");
+    params.batches.batching = QRUN_BATCHING_GROUP;
+    params.batches.grad_accum = 1;
+    params.batches.batch_size = 0, params.batches.batch_tokens = 20;
+    params.optimization.learning_rate = 1e-3;
     return params;
 }
 

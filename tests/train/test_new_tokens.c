@@ -68,11 +68,11 @@ static int32_t vocab_of(const qrun_model *model) {
 
 static qrun_train_params params_of(const char *out, const char *modules) {
     qrun_train_params params = trainer_params(out);
-    params.data = trainer_path("new.jsonl");
-    params.modules_to_save = modules;
-    params.full = modules == NULL;
-    params.rank = modules == NULL ? 0 : params.rank;
-    params.learning_rate = 2e-3;
+    params.data.train_data = trainer_path("new.jsonl");
+    params.lora.modules_to_save = modules;
+    params.weights.full = modules == NULL;
+    params.lora.rank = modules == NULL ? 0 : params.lora.rank;
+    params.optimization.learning_rate = 2e-3;
     return params;
 }
 
@@ -131,13 +131,13 @@ static void test_tokens_without_a_row_are_refused(void) {
     REQUIRE(model != NULL);
     qrun_train_params params = params_of(trainer_path("none"), "lm_head");
     expect_refused(model, &params, QRUN_ERROR_INPUT, "line 1: has the token \"<fox>\" (2048)");
-    params.modules_to_save = NULL;
+    params.lora.modules_to_save = NULL;
     expect_refused(model, &params, QRUN_ERROR_INPUT, "--modules-to-save embed_tokens,lm_head, or --full");
-    params.data = trainer_path("data.jsonl");
-    params.eval_data = trainer_path("new.jsonl");
+    params.data.train_data = trainer_path("data.jsonl");
+    params.data.eval_data = trainer_path("new.jsonl");
     expect_refused(model, &params, QRUN_ERROR_INPUT, "new.jsonl: line 1");
     params = params_of(trainer_path("none"), TABLES);
-    params.memory_bytes = 1 << 20; /* found out once the tables are described with their new rows */
+    params.memory.memory_bytes = 1 << 20; /* found out once the tables are described with their new rows */
     expect_refused(model, &params, QRUN_ERROR_MEMORY, "needs");
     check_prompt_is_refused(model);
     qrun_model_destroy(model);
@@ -147,7 +147,7 @@ static void test_tokens_without_a_row_are_refused(void) {
 static void test_tables_grow_only_for_the_examples(void) {
     qrun_model *model = open_model(trainer_path("model"), false, false);
     qrun_train_params params = params_of(trainer_path("plain"), TABLES);
-    params.data = trainer_path("data.jsonl");
+    params.data.train_data = trainer_path("data.jsonl");
     qrun_trainer *trainer = trainer_create(model, &params);
     CHECK_INT(vocab_of(model), OWN_TOKENS);
     qrun_trainer_destroy(trainer);
@@ -238,13 +238,13 @@ static void test_an_adapter_needs_its_tokens(void) {
 static void check_full(const char *base, const char *out, bool random) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_params params = params_of(out, NULL);
-    params.init_random = random;
+    params.weights.init_random = random;
     renew_context();
     qrun_model *model = open_model(base, true, random);
     train(model, &params, 12, NULL);
     CHECK_INT(vocab_of(model), ALL_TOKENS);
     CHECK_MSG(generate(model, NULL, "The <fox> is", &error) == QRUN_OK, "%s", error.message);
-    params.out = trainer_path(random ? "again-random" : "again");
+    params.saving.out = trainer_path(random ? "again-random" : "again");
     qrun_trainer *trainer = trainer_create(model, &params);
     trainer_run_steps(trainer, 2, NULL);
     qrun_trainer_destroy(trainer);
@@ -264,8 +264,8 @@ static void test_two_tables(void) {
     check_full(trainer_path("two-tables"), trainer_path("made"), true);
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_params params = params_of(trainer_path("base"), NULL);
-    params.data = trainer_path("data.jsonl");
-    params.init_random = true;
+    params.data.train_data = trainer_path("data.jsonl");
+    params.weights.init_random = true;
     qrun_model *model = open_model(trainer_path("two-tables"), true, true);
     qrun_trainer *trainer = trainer_create(model, &params);
     REQUIRE(trainer != NULL);

@@ -80,22 +80,22 @@ static void run_end(task_run *run) {
 
 static qrun_train_params run_params(const task *t, const task_run *run, const char *out) {
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
-    params.data = run->data;
-    params.eval_data = t->eval_data != NULL ? run->eval_data : NULL;
-    params.eval_fraction = t->eval_data != NULL ? 0 : 0.15;
-    params.cache_folder = run->cache;
-    params.out = out;
-    params.rank = 8;
-    params.alpha = 16;
-    params.schedule = QRUN_SCHEDULE_COSINE;
-    params.learning_rate = 1e-3;
-    params.warmup = 10;
-    params.weight_decay = 0.01;
-    params.seq_tokens = t->seq_tokens;
-    params.batch_size = 2;
-    params.max_steps = N_STEPS;
-    params.seed = 5;
-    params.restart = true;
+    params.data.train_data = run->data;
+    params.data.eval_data = t->eval_data != NULL ? run->eval_data : NULL;
+    params.data.eval_split = t->eval_data != NULL ? 0 : 0.15;
+    params.data.cache_folder = run->cache;
+    params.saving.out = out;
+    params.lora.rank = 8;
+    params.lora.alpha = 16;
+    params.optimization.schedule = QRUN_SCHEDULE_COSINE;
+    params.optimization.learning_rate = 1e-3;
+    params.optimization.warmup = 10;
+    params.optimization.weight_decay = 0.01;
+    params.batches.seq_len = t->seq_tokens;
+    params.batches.batch_size = 2;
+    params.batches.max_steps = N_STEPS;
+    params.batches.seed = 5;
+    params.saving.restart = true;
     return params;
 }
 
@@ -253,8 +253,8 @@ static int dump(const char *name, const char *folder) {
     qr_buffer_append_text(&text, "{\"model\":");
     qr_buffer_append_json_string(&text, run.model->folder, strlen(run.model->folder));
     qr_buffer_append_format(&text, ",\"quant\":\"%s\",\"learning_rate\":%g,\"warmup\":%g,\"weight_decay\":%g,",
-                            t->quant == QRUN_QUANT_NF4 ? "nf4" : "f32", params.learning_rate, params.warmup,
-                            params.weight_decay);
+                            t->quant == QRUN_QUANT_NF4 ? "nf4" : "f32", params.optimization.learning_rate,
+                            params.optimization.warmup, params.optimization.weight_decay);
     qr_buffer_append_format(&text, "\"max_grad_norm\":1,\"n_steps\":%d,\"eval_every\":%d,\n\"steps\":[", N_STEPS,
                             EVAL_EVERY);
     put_steps(&text, run.trainer);

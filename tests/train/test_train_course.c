@@ -28,9 +28,9 @@ static void write_ragged_data(const char *path) {
 
 static qrun_train_params ragged_params(const char *out, qrun_batching batching) {
     qrun_train_params params = trainer_params(out);
-    params.data = trainer_path("ragged.jsonl");
-    params.batching = batching;
-    if (batching == QRUN_BATCHING_GROUP) { params.batch_size = 0, params.batch_tokens = 96; }
+    params.data.train_data = trainer_path("ragged.jsonl");
+    params.batches.batching = batching;
+    if (batching == QRUN_BATCHING_GROUP) { params.batches.batch_size = 0, params.batches.batch_tokens = 96; }
     return params;
 }
 
@@ -39,7 +39,7 @@ static float *gradient_of_all(qrun_model *model, qrun_batching batching, int64_t
     qrun_train_params params =
         ragged_params(trainer_path(batching == QRUN_BATCHING_GROUP ? "group" : "pack"), batching);
     qrun_error error = QRUN_ERROR_INIT;
-    params.grad_accum = 1000; /* one step has them all */
+    params.batches.grad_accum = 1000; /* one step has them all */
     qrun_trainer *trainer = trainer_create(model, &params);
     if (trainer == NULL) { return NULL; }
     trainer_run_steps(trainer, 1, loss);
@@ -79,9 +79,9 @@ static void test_grouped_batches_keep_to_their_budget(void) {
     qrun_model *model = trainer_open_model();
     qrun_train_params params = ragged_params(trainer_path("budget"), QRUN_BATCHING_GROUP);
     qrun_error error = QRUN_ERROR_INIT;
-    params.grad_accum = 1;
-    params.max_steps = 0;
-    params.epochs = 2;
+    params.batches.grad_accum = 1;
+    params.batches.max_steps = 0;
+    params.batches.epochs = 2;
     qrun_trainer *trainer = trainer_create(model, &params);
     qrun_train_info info = QRUN_TRAIN_INFO_INIT;
     REQUIRE(trainer != NULL && qrun_trainer_get_info(trainer, &info, &error) == QRUN_OK);
@@ -119,10 +119,10 @@ static void test_grouped_batches_keep_to_their_budget(void) {
 
 static void test_budgets_that_cannot_be_are_refused(void) {
     qrun_train_params params = ragged_params(trainer_path("none"), QRUN_BATCHING_GROUP);
-    params.batch_tokens = 8;
+    params.batches.batch_tokens = 8;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`batch_tokens`");
     params = ragged_params(trainer_path("none"), QRUN_BATCHING_PACK);
-    params.batch_tokens = 96;
+    params.batches.batch_tokens = 96;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`batching=group`");
     params = ragged_params(trainer_path("group"), QRUN_BATCHING_GROUP);
     qrun_model *model = trainer_open_model();
@@ -133,7 +133,7 @@ static void test_budgets_that_cannot_be_are_refused(void) {
     CHECK(qrun_trainer_save(trainer, &error) == QRUN_OK);
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
-    params.batch_tokens = 97; /* another run */
+    params.batches.batch_tokens = 97; /* another run */
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
 }
 
@@ -151,12 +151,12 @@ static void write_contrary_data(const char *path) {
 
 static qrun_train_params evaluated_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.eval_data = trainer_path("contrary.jsonl");
-    params.eval_every = 2;
-    params.max_steps = 40;
-    params.grad_accum = 1;
-    params.learning_rate = 2e-2;
-    params.keep = 1;
+    params.data.eval_data = trainer_path("contrary.jsonl");
+    params.evaluation.eval_every = 2;
+    params.batches.max_steps = 40;
+    params.batches.grad_accum = 1;
+    params.optimization.learning_rate = 2e-2;
+    params.saving.keep = 1;
     return params;
 }
 
@@ -178,8 +178,8 @@ static void hear(void *user, const qrun_train_metrics *metrics) {
 
 /* Runs to the end; cancelled after so many steps and evaluations, the run is resumed as a new process would. */
 static void run_in_parts(qrun_train_params params, int cancel_after, heard *all, qrun_train_info *info) {
-    params.on_metrics = hear;
-    params.metrics_user = all;
+    params.callbacks.on_metrics = hear;
+    params.callbacks.metrics_user = all;
     qrun_status status = QRUN_ERROR_CANCELLED;
     for (int part = 0; part < MOST_METRICS && status == QRUN_ERROR_CANCELLED; part++) {
         qrun_model *model = trainer_open_model();
@@ -200,7 +200,7 @@ static void run_in_parts(qrun_train_params params, int cancel_after, heard *all,
 
 static void test_early_stopping_ends_with_the_best(void) {
     qrun_train_params params = evaluated_params(trainer_path("early"));
-    params.early_stopping_patience = 3;
+    params.evaluation.early_stopping_patience = 3;
     heard all = {0};
     qrun_train_info info;
     run_in_parts(params, 0, &all, &info);
@@ -219,17 +219,17 @@ static void test_early_stopping_ends_with_the_best(void) {
               (long long)best_step, (long long)last_step);
     /* The adapter is that of the best checkpoint, which is still there; of the others the last is. */
     char checkpoint[600];
-    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.out, (long long)best_step);
-    CHECK(trainer_adapters_are_equal(params.out, checkpoint));
-    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.out, (long long)last_step);
-    CHECK(!trainer_adapters_are_equal(params.out, checkpoint));
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.saving.out, (long long)best_step);
+    CHECK(trainer_adapters_are_equal(params.saving.out, checkpoint));
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%lld", params.saving.out, (long long)last_step);
+    CHECK(!trainer_adapters_are_equal(params.saving.out, checkpoint));
     /* Once more: nothing is left to do, and the adapter stays. */
     heard none = {0};
     CHECK(rename(trainer_path("early/adapter_model.safetensors"), trainer_path("kept")) == 0);
     run_in_parts(params, 0, &none, &info);
     CHECK_INT(none.n, 0);
     CHECK(trainer_files_are_equal(trainer_path("early/adapter_model.safetensors"), trainer_path("kept")));
-    params.early_stopping_patience = 4; /* another run */
+    params.evaluation.early_stopping_patience = 4; /* another run */
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
 }
 
@@ -239,11 +239,11 @@ static void test_evaluations_go_on_after_a_cancel(void) {
     whole = parts = (heard){0};
     qrun_train_info info, again;
     qrun_train_params params = evaluated_params(trainer_path("whole-course"));
-    params.early_stopping_patience = 3;
-    params.early_stopping_threshold = 1e-3;
+    params.evaluation.early_stopping_patience = 3;
+    params.evaluation.early_stopping_threshold = 1e-3;
     run_in_parts(params, 0, &whole, &info);
     qrun_train_params in_parts = params;
-    in_parts.out = trainer_path("course-in-parts");
+    in_parts.saving.out = trainer_path("course-in-parts");
     run_in_parts(in_parts, 2, &parts, &again); /* after step and evaluation in turn */
     CHECK_INT(parts.n, whole.n);
     for (int i = 0; i < whole.n && i < parts.n; i++) {
@@ -253,13 +253,13 @@ static void test_evaluations_go_on_after_a_cancel(void) {
     }
     CHECK(info.best_step == again.best_step && info.best_loss == again.best_loss &&
           info.n_not_better == again.n_not_better && info.stopped_early && again.stopped_early);
-    CHECK(trainer_adapters_are_equal(params.out, in_parts.out));
+    CHECK(trainer_adapters_are_equal(params.saving.out, in_parts.saving.out));
 }
 
 static void test_the_best_checkpoint_is_kept(void) {
     qrun_train_params params = evaluated_params(trainer_path("best"));
-    params.save_every = 3;
-    params.max_steps = 16;
+    params.saving.save_every = 3;
+    params.batches.max_steps = 16;
     heard all = {0};
     qrun_train_info info;
     run_in_parts(params, 0, &all, &info);
@@ -269,15 +269,15 @@ static void test_the_best_checkpoint_is_kept(void) {
     CHECK(info.best_step < 16 && qr_file_exists(best));
     CHECK(qr_file_exists(trainer_path("best/checkpoint-16")));
     CHECK(!qr_file_exists(trainer_path("best/checkpoint-15")) && !qr_file_exists(trainer_path("best/checkpoint-12")));
-    CHECK(!trainer_adapters_are_equal(params.out, best)); /* the last one's, unless load_best asks for it */
+    CHECK(!trainer_adapters_are_equal(params.saving.out, best)); /* the last one's, unless load_best asks for it */
     CHECK(rename(best, trainer_path("best/away")) == 0);
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "the checkpoint of the best evaluation");
     params = evaluated_params(trainer_path("none"));
-    params.eval_data = NULL;
+    params.data.eval_data = NULL;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`eval_data`");
     params = evaluated_params(trainer_path("none"));
-    params.eval_every = 0;
-    params.early_stopping_patience = 1;
+    params.evaluation.eval_every = 0;
+    params.evaluation.early_stopping_patience = 1;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`eval_every`");
 }
 
@@ -303,7 +303,7 @@ static void test_after_load_best_the_run_is_over(void) {
     CHECK(qrun_trainer_evaluate(trainer, &loss, NULL) == QRUN_ERROR_ARGUMENT);
     CHECK(qrun_trainer_save(trainer, NULL) == QRUN_ERROR_ARGUMENT);
     CHECK(qrun_trainer_export(trainer, NULL) == QRUN_OK);
-    CHECK(trainer_adapters_are_equal(params.out, trainer_path("over/checkpoint-2")));
+    CHECK(trainer_adapters_are_equal(params.saving.out, trainer_path("over/checkpoint-2")));
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
 }
@@ -331,10 +331,10 @@ static void test_offload_changes_no_bits(void) {
             snprintf(name, sizeof name, "%s%d", names[way], kind);
             snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
             qrun_train_params params = trainer_params(out[way]);
-            params.optimizer = (qrun_optimizer)kind;
-            params.max_steps = 6;
+            params.optimization.optimizer = (qrun_optimizer)kind;
+            params.batches.max_steps = 6;
             for (int part = way == 2 ? 0 : 1; part < 2; part++) {
-                params.offload_optimizer = part == 0 ? false : way > 0;
+                params.memory.offload_optimizer = part == 0 ? false : way > 0;
                 qrun_trainer *trainer = trainer_create(model, &params);
                 size_t held, peak;
                 REQUIRE(trainer != NULL);
@@ -375,10 +375,10 @@ static void test_offloaded_activations_change_no_bits(void) {
             snprintf(name, sizeof name, "activations%zu-%d", c, way);
             snprintf(out[way], sizeof out[way], "%s", trainer_path(name));
             qrun_train_params params = trainer_params(out[way]);
-            params.checkpointing = cases[c].policy;
-            params.max_steps = 6;
+            params.memory.checkpointing = cases[c].policy;
+            params.batches.max_steps = 6;
             for (int part = 0; part < 2; part++) {
-                params.offload_activations = way == 1 && part == 1;
+                params.memory.offload_activations = way == 1 && part == 1;
                 qrun_trainer *trainer = trainer_create(model, &params);
                 qrun_train_info info = QRUN_TRAIN_INFO_INIT;
                 size_t held, peak;
@@ -402,7 +402,7 @@ static void test_offloaded_activations_change_no_bits(void) {
     }
     qrun_model_destroy(model);
     qrun_train_params params = trainer_params(trainer_path("none"));
-    params.offload_activations = true, params.checkpointing = "attn";
+    params.memory.offload_activations = true, params.memory.checkpointing = "attn";
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "is for layers that are computed again");
 }
 
@@ -421,7 +421,7 @@ static void test_a_cancelled_step_changes_nothing(void) {
     qrun_error error = QRUN_ERROR_INIT;
     double losses[12], again[12];
     qrun_train_params params = trainer_params(trainer_path("never"));
-    params.grad_accum = 15; /* long enough to be cancelled inside */
+    params.batches.grad_accum = 15; /* long enough to be cancelled inside */
     for (int part = 0; part < 2; part++) {
         qrun_trainer *trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
@@ -470,10 +470,10 @@ static void test_reading_the_data_is_cancelled(void) {
     fclose(file);
     qrun_train_params params = trainer_params(trainer_path("cancelled"));
     progress_record record = {.end_after = 4};
-    params.data = trainer_path("long.jsonl");
-    params.cache_folder = NULL;
-    params.progress = note_progress;
-    params.progress_user = &record;
+    params.data.train_data = trainer_path("long.jsonl");
+    params.data.cache_folder = NULL;
+    params.callbacks.progress = note_progress;
+    params.callbacks.progress_user = &record;
     trainer_expect_refusal(&params, QRUN_ERROR_CANCELLED, "long.jsonl");
     CHECK_INT(record.n_calls, 4);
     CHECK(record.last_done > 0 && record.last_done < n_bytes);
@@ -496,9 +496,9 @@ static void test_an_evaluation_is_cancelled(void) {
     qrun_model *model = trainer_open_model();
     progress_record record = {0};
     qrun_train_params params = evaluated_params(trainer_path("eval-cancelled"));
-    params.batch_size = 1;
-    params.progress = note_progress;
-    params.progress_user = &record;
+    params.batches.batch_size = 1;
+    params.callbacks.progress = note_progress;
+    params.callbacks.progress_user = &record;
     qrun_trainer *trainer = trainer_create(model, &params);
     double loss, again;
     REQUIRE(trainer != NULL);

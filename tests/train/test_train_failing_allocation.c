@@ -33,14 +33,14 @@ static qrun_status create(void *context, qr_error *err) {
 }
 
 static qrun_status create_from_data(void *context, qr_error *err) {
-    remove_tree(params.cache_folder);
-    remove_tree(params.out);
+    remove_tree(params.data.cache_folder);
+    remove_tree(params.saving.out);
     return create(context, err);
 }
 
 static qrun_status resume(void *context, qr_error *err) {
     qrun_train_params kept = params;
-    params.out = saved;
+    params.saving.out = saved;
     const qrun_status status = create(context, err);
     params = kept;
     return status;
@@ -53,7 +53,7 @@ static qrun_status train(void *context, qr_error *err) {
     double loss;
     qrun_status status;
     (void)context;
-    remove_tree(params.out);
+    remove_tree(params.saving.out);
     QR_TRY(qrun_trainer_create(model, &params, &trainer, err));
     QR_TRY(qrun_trainer_step(trainer, &metrics, &done, err));
     QR_TRY(qrun_trainer_evaluate(trainer, &loss, err));
@@ -114,15 +114,16 @@ int main(int argc, char **argv) {
     check_state.case_name = "main";
     if (!trainer_run_begin(10) || (model = trainer_open_model()) == NULL) { return 1; }
     params = trainer_params(trainer_path("out"));
-    params.optimizer = QRUN_OPTIMIZER_ADAMW8BIT;
-    params.targets = "q_proj,v_proj";
-    params.seq_tokens = 32, params.batch_size = 1, params.grad_accum = 1, params.eval_fraction = 0.2, params.keep = 1;
+    params.optimization.optimizer = QRUN_OPTIMIZER_ADAMW8BIT;
+    params.lora.target_modules = "q_proj,v_proj";
+    params.batches.seq_len = 32, params.batches.batch_size = 1, params.batches.grad_accum = 1,
+    params.data.eval_split = 0.2, params.saving.keep = 1;
     snprintf(saved, sizeof saved, "%s", trainer_path("saved"));
-    const char *out = params.out;
-    params.out = saved;
+    const char *out = params.saving.out;
+    params.saving.out = saved;
     qr_error err = {0};
     if (train(NULL, &err) != QRUN_OK) { printf("%s\n", err.message); }
-    params.out = out;
+    params.saving.out = out;
     CHECK_RUN(test_creating_from_data);
     CHECK_RUN(test_creating_from_the_cache);
     CHECK_RUN(test_going_on);

@@ -159,8 +159,10 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     snprintf(out, sizeof out, "%s/out", folder.path);
     snprintf(cache, sizeof cache, "%s/tokens", folder.path);
     model_params.path = model_path, model_params.quant = c->quant, model_params.dtype = c->dtype;
-    params.data = data, params.out = out, params.cache_folder = cache, params.checkpointing = c->policy;
-    params.optimizer = c->optimizer, params.seq_tokens = c->seq_tokens, params.max_steps = 2, params.restart = true;
+    params.data.train_data = data, params.saving.out = out, params.data.cache_folder = cache,
+    params.memory.checkpointing = c->policy;
+    params.optimization.optimizer = c->optimizer, params.batches.seq_len = c->seq_tokens, params.batches.max_steps = 2,
+    params.saving.restart = true;
     int64_t planned_before = 0;
     QR_TRY(qrun_context_create(NULL, &context, error));
     QR_TRY(plan_before(context, &model_params, &params, &planned_before, error));

@@ -24,7 +24,7 @@ static void test_a_run_learns_in_the_planned_memory(void) {
     CHECK_STR(info.data_format, "prompt/completion");
     qrun_trainer_destroy(trainer);
     qrun_adapter *adapter;
-    CHECK_MSG(qrun_adapter_open(model, params.out, NULL, &adapter, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(qrun_adapter_open(model, params.saving.out, NULL, &adapter, &error) == QRUN_OK, "%s", error.message);
     qrun_model_destroy(model);
 }
 
@@ -37,11 +37,11 @@ static void test_random_tokens_measure(void) {
     qrun_train_info none = QRUN_TRAIN_INFO_INIT, full = QRUN_TRAIN_INFO_INIT;
     qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
     bool done;
-    params.random_tokens = true;
-    params.seq_tokens = 32;
-    params.batch_size = 3;
-    params.max_steps = 2;
-    params.checkpointing = "none";
+    params.data.random_tokens = true;
+    params.batches.seq_len = 32;
+    params.batches.batch_size = 3;
+    params.batches.max_steps = 2;
+    params.memory.checkpointing = "none";
     REQUIRE(model != NULL && qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK);
     CHECK(qrun_trainer_get_info(trainer, &none, &error) == QRUN_OK);
     CHECK(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK && !done);
@@ -53,7 +53,7 @@ static void test_random_tokens_measure(void) {
     char *text = NULL;
     CHECK_INT(qrun_trainer_show_example(trainer, 0, &text, &error), QRUN_ERROR_UNSUPPORTED);
     qrun_trainer_destroy(trainer);
-    params.checkpointing = "full";
+    params.memory.checkpointing = "full";
     REQUIRE(qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK);
     CHECK(qrun_trainer_get_info(trainer, &full, &error) == QRUN_OK);
     qrun_trainer_destroy(trainer);
@@ -86,8 +86,9 @@ static void test_a_stopped_run_ends_as_one_that_was_not(void) {
             qrun_model *model = trainer_open_model();
             qrun_trainer *trainer;
             qrun_train_params params = trainer_params(part == 0 ? whole : stopped);
-            params.optimizer = kinds[k];
-            params.checkpointing = part == 2 ? "full" : "none"; /* how activations are kept is no part of a run */
+            params.optimization.optimizer = kinds[k];
+            params.memory.checkpointing =
+                part == 2 ? "full" : "none"; /* how activations are kept is no part of a run */
             REQUIRE(model != NULL && qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK);
             trainer_run_steps(trainer, part == 1 ? 5 : 12, part == 0 ? losses : again);
             if (part == 1) {
@@ -105,22 +106,22 @@ static void test_a_stopped_run_ends_as_one_that_was_not(void) {
 
 static void test_what_cannot_be_is_refused(void) {
     qrun_train_params params = trainer_params(trainer_path("none"));
-    params.data = trainer_path("missing.jsonl");
+    params.data.train_data = trainer_path("missing.jsonl");
     trainer_expect_refusal(&params, QRUN_ERROR_NOT_FOUND, "missing.jsonl");
     params = trainer_params(trainer_path("none"));
-    params.memory_bytes = 1 << 20;
+    params.memory.memory_bytes = 1 << 20;
     trainer_expect_refusal(&params, QRUN_ERROR_MEMORY, "the budget is 1.00 MiB");
     params = trainer_params(trainer_path("none"));
-    params.targets = "q_prj";
+    params.lora.target_modules = "q_prj";
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "q_prj");
     params = trainer_params(trainer_path("none"));
-    params.checkpointing = "every:0";
+    params.memory.checkpointing = "every:0";
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "every:0");
     params = trainer_params(trainer_path("none"));
-    params.seq_tokens = 4096;
+    params.batches.seq_len = 4096;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "4096");
     params = trainer_params(trainer_path("s0")); /* holds a checkpoint of other options */
-    params.rank = 8;
+    params.lora.rank = 8;
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
     CHECK(!qr_file_exists(trainer_path("none/adapter_config.json")));
 }
@@ -128,11 +129,11 @@ static void test_what_cannot_be_is_refused(void) {
 /* Each rule about fields that do not go together, or need others, is the library's. */
 static void test_combinations_of_fields_are_refused(void) {
     qrun_train_params params[12];
-    const char *const messages[] = {"`eval_data` and `eval_fraction` exclude each other",
+    const char *const messages[] = {"`eval_data` and `eval_split` exclude each other",
                                     "`early_stopping_patience` needs `eval_every`",
                                     "`early_stopping_threshold` needs `early_stopping_patience`",
-                                    "`eval_every` needs `eval_data` or `eval_fraction`",
-                                    "`load_best` needs `eval_data` or `eval_fraction`",
+                                    "`eval_every` needs `eval_data` or `eval_split`",
+                                    "`load_best` needs `eval_data` or `eval_split`",
                                     "`batch_tokens` needs `batching=group`",
                                     "`batch_size` and `batch_tokens` exclude each other",
                                     "`full` does not begin from an adapter",
@@ -141,18 +142,18 @@ static void test_combinations_of_fields_are_refused(void) {
                                     "`init_embedding_std` needs `init_random`",
                                     "`lora_dropout` must be from 0 to 0.99, not 1"};
     for (int i = 0; i < 12; i++) { params[i] = trainer_params(trainer_path("none")); }
-    params[0].eval_data = params[0].data, params[0].eval_fraction = 0.1;
-    params[1].early_stopping_patience = 3;
-    params[2].early_stopping_threshold = 0.1;
-    params[3].eval_every = 5;
-    params[4].load_best = true;
-    params[5].batch_tokens = 96;
-    params[6].batching = QRUN_BATCHING_GROUP, params[6].batch_tokens = 96;
-    params[7].full = true, params[7].adapter = "some/adapter";
-    params[8].full = true; /* with a rank */
-    params[9].init_random = true;
-    params[10].full = true, params[10].rank = 0, params[10].init_embedding_std = 0.1;
-    params[11].lora_dropout = 1;
+    params[0].data.eval_data = params[0].data.train_data, params[0].data.eval_split = 0.1;
+    params[1].evaluation.early_stopping_patience = 3;
+    params[2].evaluation.early_stopping_threshold = 0.1;
+    params[3].evaluation.eval_every = 5;
+    params[4].evaluation.load_best = true;
+    params[5].batches.batch_tokens = 96;
+    params[6].batches.batching = QRUN_BATCHING_GROUP, params[6].batches.batch_tokens = 96;
+    params[7].weights.full = true, params[7].lora.adapter = "some/adapter";
+    params[8].weights.full = true; /* with a rank */
+    params[9].weights.init_random = true;
+    params[10].weights.full = true, params[10].lora.rank = 0, params[10].weights.init_embedding_std = 0.1;
+    params[11].lora.lora_dropout = 1;
     for (int i = 0; i < 12; i++) { trainer_expect_refusal(&params[i], QRUN_ERROR_ARGUMENT, messages[i]); }
 }
 
@@ -163,7 +164,7 @@ static void test_restart_begins_again(void) {
     qrun_train_params params = trainer_params(trainer_path("again"));
     double losses[12], again[12];
     for (int part = 0; part < 3; part++) { /* steps 1 to 6; 1 to 3 again; then the rest */
-        params.restart = part == 1;
+        params.saving.restart = part == 1;
         qrun_trainer *trainer = trainer_create(model, &params);
         qrun_train_info info = QRUN_TRAIN_INFO_INIT;
         REQUIRE(trainer != NULL && qrun_trainer_get_info(trainer, &info, &error) == QRUN_OK);

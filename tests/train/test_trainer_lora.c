@@ -9,7 +9,7 @@
 
 static qrun_train_params dropout_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.lora_dropout = 0.25;
+    params.lora.lora_dropout = 0.25;
     return params;
 }
 
@@ -42,7 +42,7 @@ static void test_dropout_goes_on_to_the_bit(void) {
     for (int part = 0; part < 3; part++) { /* whole; up to step 5; the rest */
         qrun_model *model = trainer_open_model();
         qrun_train_params params = dropout_params(trainer_path(part == 0 ? "dropout" : "dropout-stopped"));
-        params.checkpointing = part == 2 ? "full" : "none";
+        params.memory.checkpointing = part == 2 ? "full" : "none";
         qrun_trainer *trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
         if (part == 0) { check_plan_is_kept(trainer); }
@@ -58,9 +58,9 @@ static void test_dropout_goes_on_to_the_bit(void) {
 
 static void test_dropout_decides_the_run(void) {
     qrun_train_params params = dropout_params(trainer_path("dropout-stopped"));
-    params.lora_dropout = 0.3;
+    params.lora.lora_dropout = 0.3;
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`restart`");
-    params.lora_dropout = 1.5;
+    params.lora.lora_dropout = 1.5;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "dropout");
 }
 
@@ -73,7 +73,7 @@ static void test_dora_learns_in_the_planned_memory(void) {
         renew_context();
         qrun_model *model = trainer_open_model();
         qrun_train_params params = trainer_params(trainer_path(dora ? "dora" : "plain"));
-        params.dora = dora != 0;
+        params.lora.dora = dora != 0;
         qrun_trainer *trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
         trainer_run_steps(trainer, 12, dora ? losses : plain);
@@ -102,17 +102,17 @@ static void test_going_on_from_an_adapter(void) {
         snprintf(second, sizeof second, "%s", trainer_path(dora ? "on-dora" : "on-lora"));
         qrun_model *model = trainer_open_model();
         qrun_train_params params = trainer_params(first);
-        params.dora = dora != 0;
-        params.alpha = 6;
-        params.targets = "q_proj,down_proj";
+        params.lora.dora = dora != 0;
+        params.lora.alpha = 6;
+        params.lora.target_modules = "q_proj,down_proj";
         qrun_trainer *trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
         trainer_run_steps(trainer, 4, NULL);
         CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
         qrun_trainer_destroy(trainer);
         params = trainer_params(second);
-        params.rank = 0;
-        params.adapter = first;
+        params.lora.rank = 0;
+        params.lora.adapter = first;
         trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
         CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
@@ -120,14 +120,14 @@ static void test_going_on_from_an_adapter(void) {
         trainer_run_steps(trainer, 2, NULL);
         qrun_trainer_destroy(trainer);
         qrun_model_destroy(model);
-        params.out = trainer_path("on-refused");
-        params.rank = 8;
+        params.saving.out = trainer_path("on-refused");
+        params.lora.rank = 8;
         trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "rank 4, not 8");
-        params.rank = 0;
-        params.targets = "attn";
-        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`targets`");
-        params.targets = NULL;
-        params.adapter = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-lora";
+        params.lora.rank = 0;
+        params.lora.target_modules = "attn";
+        trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "`target_modules`");
+        params.lora.target_modules = NULL;
+        params.lora.adapter = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-lora";
         trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "made for");
     }
 }

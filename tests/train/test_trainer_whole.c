@@ -26,9 +26,9 @@ static qrun_model *open_trainable(const char *path, bool random, qrun_dtype dtyp
 
 static qrun_train_params full_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.rank = 0;
-    params.full = true;
-    params.learning_rate = 1e-3;
+    params.lora.rank = 0;
+    params.weights.full = true;
+    params.optimization.learning_rate = 1e-3;
     return params;
 }
 
@@ -90,8 +90,8 @@ static void test_a_whole_model_learns_in_the_planned_memory(void) {
         char name[16];
         snprintf(name, sizeof name, "full%zu", k);
         qrun_train_params params = full_params(trainer_path(name));
-        params.optimizer = kinds[k];
-        if (kinds[k] == QRUN_OPTIMIZER_SGD) { params.learning_rate = 0.05; }
+        params.optimization.optimizer = kinds[k];
+        if (kinds[k] == QRUN_OPTIMIZER_SGD) { params.optimization.learning_rate = 0.05; }
         renew_context();
         qrun_model *model = open_trainable(EXAMPLE, false, QRUN_DTYPE_BF16);
         qrun_trainer *trainer = trainer_create(model, &params);
@@ -135,8 +135,8 @@ static void test_a_stopped_full_run_ends_as_one_that_was_not(void) {
     qrun_error error = QRUN_ERROR_INIT;
     for (int part = 0; part < 3; part++) { /* whole; up to step 5; the rest */
         qrun_train_params params = full_params(trainer_path(part == 0 ? "f-whole" : "f-stopped"));
-        params.init_random = true;
-        params.checkpointing = part == 2 ? "full" : "none";
+        params.weights.init_random = true;
+        params.memory.checkpointing = part == 2 ? "full" : "none";
         qrun_model *model = open_trainable(EXAMPLE, true, QRUN_DTYPE_BF16);
         qrun_trainer *trainer = trainer_create(model, &params);
         REQUIRE(trainer != NULL);
@@ -163,10 +163,10 @@ static void test_random_weights_are_as_the_family_begins(void) {
     qrun_error error = QRUN_ERROR_INIT;
     qr_error err = {0};
     qrun_train_params params = full_params(trainer_path("random"));
-    params.init_random = true;
-    params.init_embedding_std = 0.09;
-    params.max_steps = 1;
-    params.warmup = 1; /* the first step's rate is 0 */
+    params.weights.init_random = true;
+    params.weights.init_embedding_std = 0.09;
+    params.batches.max_steps = 1;
+    params.optimization.warmup = 1; /* the first step's rate is 0 */
     qrun_model *model = open_trainable(EXAMPLE, true, QRUN_DTYPE_F32);
     qrun_trainer *trainer = trainer_create(model, &params);
     REQUIRE(trainer != NULL);
@@ -214,16 +214,16 @@ static void test_what_full_training_refuses(void) {
     REQUIRE(quantised != NULL && trainable != NULL && random != NULL);
     expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "trainable");
     expect_create(random, &params, QRUN_ERROR_ARGUMENT, "random weights");
-    params.modules_to_save = "lm_head";
+    params.lora.modules_to_save = "lm_head";
     expect_create(trainable, &params, QRUN_ERROR_ARGUMENT, "every module");
     params = full_params(EXAMPLE);
-    params.cache_folder = trainer_path("tokens");
+    params.data.cache_folder = trainer_path("tokens");
     expect_create(trainable, &params, QRUN_ERROR_INPUT, "own folder");
     params = trainer_params(trainer_path("none"));
-    params.init_random = true;
+    params.weights.init_random = true;
     expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "`full`");
     params = trainer_params(trainer_path("none"));
-    params.modules_to_save = "lm_head,lm_haed";
+    params.lora.modules_to_save = "lm_head,lm_haed";
     expect_create(quantised, &params, QRUN_ERROR_ARGUMENT, "lm_haed");
     qrun_model_destroy(quantised);
     qrun_model_destroy(trainable);
@@ -245,8 +245,8 @@ static void test_modules_with_lora(void) {
     qrun_error error = QRUN_ERROR_INIT;
     for (int part = 0; part < 3; part++) {
         qrun_train_params params = trainer_params(trainer_path(part == 0 ? "m-whole" : "m-stopped"));
-        params.modules_to_save = "lm_head,model.norm,embed_tokens,k_proj";
-        params.learning_rate = 1e-3;
+        params.lora.modules_to_save = "lm_head,model.norm,embed_tokens,k_proj";
+        params.optimization.learning_rate = 1e-3;
         renew_context();
         qrun_model *model = trainer_open_model();
         qrun_trainer *trainer = trainer_create(model, &params);

@@ -61,17 +61,17 @@ qrun_model *trainer_open_model_in(qrun_dtype dtype) {
 
 qrun_train_params trainer_params(const char *out) {
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
-    params.data = trainer_path("data.jsonl");
-    params.cache_folder = trainer_path("tokens");
-    params.out = out;
-    params.rank = 4;
-    params.learning_rate = 5e-3;
-    params.seq_tokens = 64;
-    params.batch_size = 2;
-    params.grad_accum = 2;
-    params.max_steps = 12;
-    params.warmup = 2;
-    params.seed = 7;
+    params.data.train_data = trainer_path("data.jsonl");
+    params.data.cache_folder = trainer_path("tokens");
+    params.saving.out = out;
+    params.lora.rank = 4;
+    params.optimization.learning_rate = 5e-3;
+    params.batches.seq_len = 64;
+    params.batches.batch_size = 2;
+    params.batches.grad_accum = 2;
+    params.batches.max_steps = 12;
+    params.optimization.warmup = 2;
+    params.batches.seed = 7;
     return params;
 }
 

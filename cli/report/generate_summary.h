@@ -1,6 +1,6 @@
 /* What a run of generate came to: for people, and as one line of JSON. */
-#ifndef QRUN_CLI_REPORT_REPORT_H
-#define QRUN_CLI_REPORT_REPORT_H
+#ifndef QRUN_CLI_REPORT_GENERATE_SUMMARY_H
+#define QRUN_CLI_REPORT_GENERATE_SUMMARY_H
 
 #include "cli/options/engine.h"
 

@@ -1,0 +1,222 @@
+#include "cli/options/train.h"
+
+#include <limits.h>
+
+/* clang-format off */
+const option_choice train_optimizers[] = {
+    {"adamw", QRUN_OPTIMIZER_ADAMW}, {"adamw8bit", QRUN_OPTIMIZER_ADAMW8BIT}, {"adafactor", QRUN_OPTIMIZER_ADAFACTOR},
+    {"sgd", QRUN_OPTIMIZER_SGD}, {NULL, 0}};
+const option_choice train_offloads[] = {
+    {"none", 0}, {"optimizer", TRAIN_OFFLOAD_OPTIMIZER}, {"activations", TRAIN_OFFLOAD_ACTIVATIONS},
+    {"optimizer,activations", TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_ACTIVATIONS}, {NULL, 0}};
+static const option_choice inits[] = {{"model", false}, {"random", true}, {NULL, 0}};
+static const option_choice schedules[] = {
+    {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT}, {NULL, 0}};
+static const option_choice batchings[] = {
+    {"pack", QRUN_BATCHING_PACK}, {"group", QRUN_BATCHING_GROUP}, {NULL, 0}};
+
+#define TRAIN(field) INTO(finetune_options, train.field)
+
+static const option data_table[] = {
+    {.name = "data", .letter = 'd', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", TRAIN(data.train_data),
+     .completion = COMPLETE_FILE,
+     .help = "The examples: JSON Lines or one JSON array. Each is {\"messages\": [{\"role\", \"content\"}, …]}, "
+             "{\"prompt\", \"completion\"}, {\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", "
+             "\"answer\"}, {\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first "
+             "one decides. The loss counts what the assistant says (of a text, everything)."},
+    {.name = "eval-data", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", TRAIN(data.eval_data),
+     .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on."},
+    {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.5, TRAIN(data.eval_split),
+     .help = "Instead of --eval-data: the share of --data to set aside for evaluation, such as 0.1."},
+    {.name = "skip-bad", .kind = OPTION_FLAG, TRAIN(data.skip_bad),
+     .help = "Skip and count lines that are not valid examples. Without it, the first one ends the run with an error."},
+    {.name = "show-mask", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1000000, .neutral = true,
+     INTO(finetune_options, show_mask),
+     .help = "Print the first N examples as the model is trained on them, the tokens that count in the loss between "
+             "«…», and exit. Needs no --out, and writes nothing there."},
+};
+
+static const option adapter_table[] = {
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(saving.out),
+     .completion = COMPLETE_FOLDER,
+     .help = "The folder for the adapter (as PEFT and 'qrun generate --adapter' read it), or with --full for the new "
+             "model, with checkpoints, metrics.jsonl, trainer_state.json and report.html."},
+    {.name = "target-modules", .kind = OPTION_TEXT, .value_name = "WHICH", TRAIN(lora.target_modules),
+     .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
+    {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 512, TRAIN(lora.rank),
+     .help = "Rank of the update of each layer. Default: 16."},
+    {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(lora.alpha),
+     .help = "The update is scaled by alpha / rank. Default: twice the rank."},
+    {.name = "train-head", .kind = OPTION_FLAG, INTO(finetune_options, train_head),
+     .help = "Train the whole output head too: --modules-to-save lm_head."},
+    {.name = "modules-to-save", .kind = OPTION_TEXT, .value_name = "NAMES", TRAIN(lora.modules_to_save),
+     .help = "Modules that are trained whole and stored in the adapter, as in PEFT: such as lm_head,embed_tokens. These "
+             "two get rows for tokens that were added to the tokenizer, if the examples have such tokens; so does "
+             "--full."},
+    {.name = "rslora", .kind = OPTION_FLAG, TRAIN(lora.rslora), .help = "Scale by alpha / √rank instead."},
+    {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(lora.adapter), .completion = COMPLETE_FOLDER,
+     .help = "Continue training this PEFT LoRA adapter instead of a new one. Its rank, alpha, targets and kind are "
+             "kept; options that say otherwise are refused."},
+    {.name = "dora", .kind = OPTION_FLAG, TRAIN(lora.dora),
+     .help = "DoRA: also train the magnitude of every row of the adapted matrices. Takes a third more time."},
+    {.name = "lora-dropout", .kind = OPTION_NUMBER, .value_name = "P", .low = 0, .high = 0.99, TRAIN(lora.lora_dropout),
+     .help = "While training, drop each input of an adapter with this probability. Results do not depend on "
+             "how examples are batched. Default: 0."},
+};
+
+static const option full_table[] = {
+    {.name = "full", .kind = OPTION_FLAG, TRAIN(weights.full),
+     .help = "Train every weight instead of an adapter. The model is held in the compute type (--dtype), and --out "
+             "becomes a model folder of its own. Takes about 18 bytes per weight with adamw, 12 with adamw8bit."},
+    {.name = "init", .kind = OPTION_CHOICE, .choices = inits, TRAIN(weights.init_random),
+     .help = "With --full: start from the model's weights, or from random ones as its family initialises them. random "
+             "needs no weights in --model, only config.json and the tokenizer. Default: model."},
+    {.name = "init-embedding-std", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 100,
+     TRAIN(weights.init_embedding_std),
+     .help = "With --init random: standard deviation of the embeddings. Default: that of the other matrices, "
+             "initializer_range in config.json."},
+};
+
+static const option training_table[] = {
+    {.name = "epochs", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(batches.epochs),
+     .help = "How often to go through the data. Default: 1."},
+    {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15, TRAIN(batches.max_steps),
+     .help = "Train for this many steps, whatever --epochs says."},
+    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", .low = 2, .high = 1 << 20, TRAIN(batches.seq_len),
+     .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
+             "length, and do not see each other. Default: 1024, or the model's context where that is smaller."},
+    {.name = "batching", .kind = OPTION_CHOICE, .choices = batchings, TRAIN(batches.batching),
+     .help = "Which examples are computed together: packed into --batch-size rows as they come, or grouped by length, "
+             "as many as --batch-tokens has room for. Default: pack."},
+    {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 4096,
+     TRAIN(batches.batch_size), .help = "Rows computed at a time. Default: 1."},
+    {.name = "batch-tokens", .kind = OPTION_INT, .value_name = "N", .low = 2, .high = INT32_MAX,
+     TRAIN(batches.batch_tokens),
+     .help = "With --batching group: the most tokens computed at a time; the number of examples follows from their "
+             "lengths. Default: --batch-size times --seq-len."},
+    {.name = "grad-accum", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1 << 20, TRAIN(batches.grad_accum),
+     .help = "Batches that make one step: the memory of one, the gradient of all. Default: 1."},
+    {.name = "seed", .kind = OPTION_SEED, .value_name = "N", TRAIN(batches.seed),
+     .help = "Order of the data and initial values of the adapter. The same seed gives the same adapter. Default: 0."},
+};
+
+static const option optimizer_table[] = {
+    {.name = "optimizer", .kind = OPTION_CHOICE, .choices = train_optimizers, TRAIN(optimization.optimizer),
+     .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
+    {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
+     TRAIN(optimization.learning_rate),
+     .help = "Highest learning rate. Default: 2e-4; with --full 2e-5, from random weights 1e-3."},
+    {.name = "schedule", .kind = OPTION_CHOICE, .choices = schedules, TRAIN(optimization.schedule),
+     .help = "How the learning rate falls after the warm-up. Default: linear, to 0."},
+    {.name = "warmup", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9, TRAIN(optimization.warmup),
+     .help = "Steps in which the learning rate rises from 0; below 1, a share of all steps. Default: 0."},
+    {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1,
+     TRAIN(optimization.weight_decay),
+     .help = "Decoupled from the gradient; norms and biases do not decay, as in the Hugging Face Trainer. Default: 0."},
+    {.name = "decay-all", .kind = OPTION_FLAG, TRAIN(optimization.decay_all), .help = "Let norms and biases decay too."},
+    {.name = "loraplus-lr-ratio", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6,
+     TRAIN(optimization.loraplus_lr_ratio),
+     .help = "LoRA+: the learning rate of B divided by that of A, such as 16. Default: 1."},
+    {.name = "max-grad-norm", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9,
+     TRAIN(optimization.max_grad_norm), .help = "Scale a gradient whose norm is larger; 0: never. Default: 1."},
+};
+
+static const option memory_table[] = {
+    {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
+     INTO(finetune_options, engine.model.memory_bytes),
+     .help = "Budget for everything: 6GiB, 500MB … Default: what the machine has free. What cannot fit is refused "
+             "before it starts."},
+    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, .choices = train_offloads,
+     INTO(finetune_options, offload),
+     .help = "optimizer: hold its states in host memory and copy them to the device in pieces during the update. "
+             "activations: hold the inputs of recomputed layers (see --checkpointing) there, from the forward to the "
+             "backward pass. Copying overlaps computing. Results do not depend on it. On the CPU both are the same "
+             "memory. Default: none."},
+    {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY",
+     TRAIN(memory.checkpointing),
+     .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
+             "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
+             "auto, which keeps as many as --memory allows."},
+    {.name = "plan", .neutral = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
+     .help = "Show what the run would take, by category, and end. Only the model's description is read; "
+             "--data and --out are not needed."},
+    {.name = "shape", .neutral = true, .kind = OPTION_TEXT, .value_name = "CONFIG.json",
+     INTO(finetune_options, engine.shape), .completion = COMPLETE_FILE,
+     .help = "With --plan, instead of --model: only a model's config.json."},
+};
+
+static const option course_table[] = {
+    {.name = "eval-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15,
+     TRAIN(evaluation.eval_every), .help = "Evaluate every N steps, and at the end. Default: only at the end."},
+    {.name = "early-stopping-patience", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e9,
+     TRAIN(evaluation.early_stopping_patience),
+     .help = "End the run after N evaluations in a row that were not better than the best. Needs --eval-every; "
+             "the adapter is then that of the best evaluation."},
+    {.name = "early-stopping-threshold", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9,
+     TRAIN(evaluation.early_stopping_threshold),
+     .help = "How much lower than the best a loss has to be to count as better. Default: 0."},
+    {.name = "load-best", .kind = OPTION_FLAG, TRAIN(evaluation.load_best),
+     .help = "Write the adapter of the best evaluation at the end, not that of the last step. The checkpoint of the "
+             "best evaluation stays in --out in either case."},
+    {.name = "save-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15,
+     TRAIN(saving.save_every), .help = "Write a checkpoint every N steps, and at the end. Default: only at the end."},
+    {.name = "keep", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1000000,
+     TRAIN(saving.keep),
+     .help = "How many of the last checkpoints to keep, besides that of the best evaluation; older ones are removed. "
+             "Default: 2."},
+    {.name = "restart", .neutral = true, .kind = OPTION_FLAG, TRAIN(saving.restart),
+     .help = "Start again from the first step. Without it, training resumes from the last checkpoint in --out."},
+    {.name = "json", .neutral = true, .kind = OPTION_FLAG, INTO(finetune_options, json),
+     .help = "Write JSON lines to stdout and nothing else: {\"start\"} with data and plan, the lines of metrics.jsonl, "
+             "and {\"result\"}."},
+    {.name = "verbose", .neutral = true, .letter = 'v', .kind = OPTION_FLAG, INTO(finetune_options, verbose),
+     .help = "Without a progress bar: about twenty lines of progress on stderr."},
+    {.name = "quiet", .neutral = true, .letter = 'q', .kind = OPTION_FLAG, INTO(finetune_options, quiet),
+     .help = "No progress, no tables."},
+};
+/* clang-format on */
+
+enum { N_THREAD_OPTIONS = 2 }; /* --threads and --device: the table's others have words of their own here */
+
+const option_group finetune_groups[N_FINETUNE_GROUPS] = {
+    OPTION_GROUP("Model", model_option_table, offsetof(finetune_options, engine)),
+    OPTION_GROUP("Data", data_table, 0),
+    OPTION_GROUP("Adapter", adapter_table, 0),
+    OPTION_GROUP("Full fine-tuning", full_table, 0),
+    OPTION_GROUP("Training", training_table, 0),
+    OPTION_GROUP("Optimiser", optimizer_table, 0),
+    OPTION_GROUP("Memory", memory_table, 0),
+    OPTION_GROUP("Course", course_table, 0),
+    {"Machine", machine_option_table, N_THREAD_OPTIONS, offsetof(finetune_options, engine)},
+};
+
+const finetune_options finetune_defaults = {
+    .engine = ENGINE_OPTIONS_INIT,
+    .train = {.struct_size = sizeof(qrun_train_params), .optimization.max_grad_norm = 1},
+};
+
+void train_set_offload(qrun_train_params *params, int offload) {
+    params->memory.offload_optimizer = (offload & TRAIN_OFFLOAD_OPTIMIZER) != 0;
+    params->memory.offload_activations = (offload & TRAIN_OFFLOAD_ACTIVATIONS) != 0;
+}
+
+qrun_train_params finetune_train_params(const finetune_options *o, text_buffer *modules) {
+    qrun_train_params p = o->train;
+    if (o->train_head) {
+        const char *others = p.lora.modules_to_save;
+        text_format(modules, "lm_head%s%s", others != NULL ? "," : "", others != NULL ? others : "");
+        p.lora.modules_to_save = modules->data;
+    }
+    if (p.optimization.max_grad_norm == 0) { p.optimization.max_grad_norm = -1; } /* 0: never; to the library, 1 */
+    train_set_offload(&p, o->offload);
+    p.memory.memory_bytes = o->engine.model.memory_bytes;
+    p.saving.save_every = 0; /* training.c saves, once the metrics of the step are on file */
+    return p;
+}
+
+qrun_model_params finetune_model_params(const finetune_options *o) {
+    qrun_model_params p = engine_model_params(&o->engine);
+    p.trainable = o->train.weights.full;
+    p.random_weights = p.random_weights || o->train.weights.init_random;
+    return p;
+}

@@ -1,0 +1,59 @@
+"""Every field of qrun.h that a library message can name has an option of that name, or is listed here as having none.
+
+    python3 check_api_names.py path/to/qrun.h path/to/api_names path/to/qrun
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+from check_ctypes import fields_of
+
+# The struct, the commands whose options fill it, and its fields that have no option.
+STRUCTS = [
+    ("qrun_context_params", "generate", ""),
+    ("qrun_model_params", "generate finetune", "random_weights progress progress_user"),
+    ("qrun_session_params", "generate", "kv_tokens"),
+    ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json has_seed n_stop on_event user"),
+    ("qrun_eval_params", "eval", "progress progress_user"),
+    ("qrun_quantize_params", "quantize", "progress progress_user"),
+    ("qrun_merge_params", "merge", "progress progress_user"),
+    ("qrun_train_data", "finetune", "cache_folder random_tokens"),
+    ("qrun_train_lora", "finetune", ""),
+    ("qrun_train_weights", "finetune", ""),
+    ("qrun_train_optimization", "finetune", ""),
+    ("qrun_train_batches", "finetune", ""),
+    ("qrun_train_memory", "finetune", ""),
+    ("qrun_train_evaluation", "finetune", ""),
+    ("qrun_train_saving", "finetune", ""),
+]
+
+
+def main():
+    header = re.sub(r"/\*.*?\*/", "", pathlib.Path(sys.argv[1]).read_text(), flags=re.S)
+    groups = {kind for _, kind in fields_of(header, "qrun_train_params") if kind.startswith("qrun_train_")}
+    unlisted = groups - {name for name, _, _ in STRUCTS} - {"qrun_train_callbacks"}
+    if unlisted:
+        sys.exit(f"groups of qrun_train_params that this test does not know: {unlisted}")
+    n_fields = 0
+    for struct, commands, without in STRUCTS:
+        known = ""
+        for command in commands.split():
+            known += subprocess.check_output([sys.argv[3], "help", command], text=True)
+        fields = [field for field, _ in fields_of(header, struct) if field != "struct_size"]
+        options = subprocess.check_output([sys.argv[2], *fields], text=True).splitlines()
+        for field, option in zip(fields, options, strict=True):
+            n_fields += 1
+            name, _, value = option.partition(" ")
+            line = re.search(rf"^ +(?:-\w, +)?{name}(?![\w-]).*$", known, re.M)
+            if (line is None) != (field in without.split()):
+                sys.exit(f"{struct}.{field}: qrun help {commands} has {'no' if line is None else 'an'} option {name}")
+            if value and not re.search(rf"[ |]{value}\b", line.group(0)):
+                sys.exit(f"{struct}.{field}: {name} has no value {value}")
+    print(f"{n_fields} fields")
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    main()
