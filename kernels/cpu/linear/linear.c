@@ -1,6 +1,6 @@
 /* The linear op: tasks, operands, and what happens to a sum before it is stored. The products are the instruction set's
  * (linear.h). */
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 
 #include <string.h>
 
@@ -105,7 +105,7 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
     if (src_bytes == dst_bytes) {
         memcpy(dst, src, (size_t)n * dst_bytes);
     } else {
-        run->matmul->outer->pack(src, args->x_dtype, NULL, n, dst);
+        run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, n, dst);
     }
     memset(dst + (size_t)n * dst_bytes, 0, (size_t)(run->n_k_padded - n) * dst_bytes);
 }
@@ -139,7 +139,8 @@ static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned c
     return workspace + prepared_x_bytes(run->matmul, args);
 }
 
-void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k) {
+void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row,
+                           int64_t *ahead_k) {
     int64_t in_block = row - panel->row + n_ahead;
     *ahead_row = panel->row;
     *ahead_k = panel->k;
@@ -291,13 +292,8 @@ static qrun_status linear_run_op(qr_backend *backend, const void *untyped, void 
     return QRUN_OK;
 }
 
-static bool linear_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_linear(args, err);
-}
-
 const qr_op_impl qr_cpu_op_linear = {
-    .supports = linear_supports,
+    .supports = qr_op_supports_linear,
     .workspace_bytes = linear_workspace,
     .run = linear_run_op,
 };

@@ -48,7 +48,7 @@ typedef struct qr_cpu_product {
     bool first;
 } qr_cpu_product;
 
-struct qr_cpu_outer_kernel; /* kernels/cpu/linear/outer.h */
+struct qr_cpu_gemm_kernel; /* kernels/cpu/linear/gemm_backward.h */
 
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
@@ -66,7 +66,7 @@ typedef struct qr_cpu_matmul {
                       int64_t n_k_padded, uint16_t *dst);
     void (*tile_turn)(const float *sums, int64_t sum_stride, int64_t n_w, int64_t n_x, float *dst, int64_t dst_stride);
     /* The product of the backward pass, on the same elements. */
-    const struct qr_cpu_outer_kernel *outer;
+    const struct qr_cpu_gemm_kernel *gemm_backward;
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
     void (*combine)(const float *rows, const float *factors, int64_t n, float *sums);
     /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL:
@@ -84,7 +84,8 @@ extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulat
 /* The place in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then
  * its K blocks, then the next panel (k_block 0: the next panel at once). `fetch` prefetches it: the processor's own
  * prefetcher does not see this order, and without the hint three quarters of the time went into waiting for codes. */
-void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k);
+void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row,
+                           int64_t *ahead_k);
 
 /* dst[j] = absmax of the block that columns [k + 64j, k + 64j + 64) of a row lie in (NF4_GROUPS; F32, two roundings for
  * NF4_DQ). A row past the end gives zeros. */

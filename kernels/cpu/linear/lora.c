@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/op_check.h"
 
 enum {
@@ -95,7 +95,7 @@ static void gather_x_row(void *untyped, int64_t sorted, int worker) {
     const int64_t offset = run->order[sorted] * args->x_stride;
     float *dst = run->x + sorted * run->n_k_padded;
     const unsigned char *src = (const unsigned char *)args->x + (size_t)offset * qr_dtype_bytes(args->x_dtype);
-    run->matmul->outer->pack(src, args->x_dtype, NULL, args->in, dst);
+    run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, args->in, dst);
     memset(dst + args->in, 0, (size_t)(run->n_k_padded - args->in) * sizeof *dst);
 }
 
@@ -173,13 +173,8 @@ static qrun_status lora_run_op(qr_backend *backend, const void *untyped, void *w
     return QRUN_OK;
 }
 
-static bool lora_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_lora(args, err);
-}
-
 const qr_op_impl qr_cpu_op_lora = {
-    .supports = lora_supports,
+    .supports = qr_op_supports_lora,
     .workspace_bytes = lora_workspace,
     .run = lora_run_op,
 };

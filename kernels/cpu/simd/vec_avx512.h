@@ -100,14 +100,18 @@ QR_INLINE qr_vec qr_vec_from_bf16(__m256i v) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
-/* Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
-QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) {
+/* Rounded to BF16 in the upper 16 bits. Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
+QR_INLINE __m512i qr_vec_bf16_bits(qr_vec v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+    return _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
+}
+QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(qr_vec_bf16_bits(v), 16)); }
+/* Each lane rounded to the nearest BF16 value. */
+QR_INLINE qr_vec qr_vec_round_bf16(qr_vec v) {
+    return _mm512_castsi512_ps(_mm512_and_si512(qr_vec_bf16_bits(v), _mm512_set1_epi32((int)0xFFFF0000)));
 }
 QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) { qr_vec_store_16_n(p, qr_vec_to_bf16(v), n); }
 

@@ -127,7 +127,11 @@ QR_VEC_STORE(qr_vec_store_i8_n, int8_t, qr_vec_f32_to_i8)
 #undef QR_VEC_LOAD
 #undef QR_VEC_STORE
 
-/* Each lane rounded to the nearest binary16 value. */
+/* Each lane rounded to the nearest BF16, or binary16, value. */
+QR_INLINE qr_vec qr_vec_round_bf16(qr_vec v) {
+    for (int i = 0; i < QR_VEC; i++) { v[i] = qr_bf16_to_f32(qr_f32_to_bf16(v[i])); }
+    return v;
+}
 QR_INLINE qr_vec qr_vec_round_f16(qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { v[i] = qr_f16_to_f32(qr_f32_to_f16(v[i])); }
     return v;

@@ -107,13 +107,8 @@ static qrun_status dora_norm_run_op(qr_backend *backend, const void *untyped, vo
     return QRUN_OK;
 }
 
-static bool dora_norm_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_dora_norm(args, err);
-}
-
 const qr_op_impl qr_cpu_op_dora_norm = {
-    .supports = dora_norm_supports,
+    .supports = qr_op_supports_dora_norm,
     .workspace_bytes = dora_norm_workspace,
     .run = dora_norm_run_op,
 };
