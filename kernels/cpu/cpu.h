@@ -7,9 +7,7 @@
 #ifndef QR_KERNELS_CPU_CPU_H
 #define QR_KERNELS_CPU_CPU_H
 
-#include <stdatomic.h>
-
-#include "kernels/backend.h"
+#include "kernels/host_memory.h"
 
 /* Each level has everything of those before it.
  *   AVX2:        AVX2, FMA, F16C
@@ -36,9 +34,8 @@ typedef struct qr_cpu_isa {
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
-    qr_backend base; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
+    qr_host_backend host; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
     const qr_cpu_isa *isa;
-    atomic_size_t held_bytes, peak_bytes;
 } qr_cpu_backend;
 
 static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }

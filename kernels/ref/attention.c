@@ -57,11 +57,6 @@ static double load_element(const qr_kv_layout *layout, const kv_vector *src, int
     return 0.0;
 }
 
-size_t qr_ref_kv_write_workspace(const qr_kv_write_args *args) {
-    (void)args;
-    return 0;
-}
-
 void qr_ref_kv_write(const qr_kv_write_args *args, void *workspace) {
     (void)workspace;
     const qr_kv_layout *layout = &args->layout;

@@ -7,21 +7,6 @@
 #include "base/random.h"
 #include "kernels/ref/ref.h"
 
-#define NO_WORKSPACE(name)                                           \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
-        (void)args;                                                  \
-        return 0;                                                    \
-    }
-
-NO_WORKSPACE(rope_backward)
-NO_WORKSPACE(activation_backward)
-NO_WORKSPACE(gate_backward)
-NO_WORKSPACE(embedding_backward)
-NO_WORKSPACE(scatter_rows)
-NO_WORKSPACE(dropout)
-NO_WORKSPACE(round_act)
-NO_WORKSPACE(store_weight)
-
 /* The transpose of what rope multiplies with, the attention factor in the tables included. */
 void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
     (void)workspace;

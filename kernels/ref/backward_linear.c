@@ -48,11 +48,6 @@ void qr_ref_linear_backward(const qr_linear_backward_args *args, void *workspace
 
 /* --- weight_backward --- */
 
-size_t qr_ref_weight_backward_workspace(const qr_weight_backward_args *args) {
-    (void)args;
-    return 0;
-}
-
 void qr_ref_weight_backward(const qr_weight_backward_args *args, void *workspace) {
     (void)workspace;
     for (int64_t o = 0; o < args->out; o++) {

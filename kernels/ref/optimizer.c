@@ -5,16 +5,6 @@
 #include "kernels/ref/ref.h"
 #include "quant/dynamic8.h"
 
-#define NO_WORKSPACE(name)                                           \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
-        (void)args;                                                  \
-        return 0;                                                    \
-    }
-
-NO_WORKSPACE(adamw)
-NO_WORKSPACE(sgd)
-NO_WORKSPACE(adafactor)
-
 /* bitsandbytes' factors of an update: p += step_size · m / (sqrt(v) + eps), all of it F32. */
 typedef struct bnb_factors {
     float step_size, eps;

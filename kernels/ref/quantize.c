@@ -7,11 +7,6 @@
 
 enum { PIECE = 4096 }; /* elements; the largest NF4 block */
 
-size_t qr_ref_quantize_workspace(const qr_quantize_args *args) {
-    (void)args;
-    return 0;
-}
-
 static void load_piece(const qr_quantize_args *args, int64_t first, int64_t n, float *piece) {
     for (int64_t i = 0; i < n; i++) { piece[i] = qr_ref_load(args->src, args->src_dtype, first + i); }
 }

@@ -9,11 +9,6 @@
 #include "base/dtype.h"
 #include "kernels/backend.h"
 
-typedef struct qr_ref_backend {
-    qr_backend base;
-    size_t bytes_held, bytes_peak;
-} qr_ref_backend;
-
 /* Fills in the functions of ref/weight.c. */
 void qr_ref_set_weight_functions(qr_backend *backend);
 
@@ -34,11 +29,28 @@ float qr_ref_round(float value, qr_dtype dtype);
 double qr_ref_act_fn(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);
 
-/* size_t qr_ref_<op>_workspace(args) and void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
-#define QR_X(name)                                                  \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args); \
-    void qr_ref_##name(const qr_##name##_args *args, void *workspace);
+/* void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
+#define QR_X(name) void qr_ref_##name(const qr_##name##_args *args, void *workspace);
 QR_OPS(QR_X)
+#undef QR_X
+
+/* The ops that need a workspace: size_t qr_ref_<op>_workspace(args) is its bytes. */
+#define QR_REF_WORKSPACE_OPS(X)  \
+    X(embedding)                 \
+    X(linear)                    \
+    X(lora)                      \
+    X(dora_norm)                 \
+    X(attention)                 \
+    X(sample)                    \
+    X(linear_backward)           \
+    X(lora_backward)             \
+    X(rms_norm_backward)         \
+    X(layer_norm_backward)       \
+    X(attention_packed)          \
+    X(attention_packed_backward) \
+    X(adamw8bit)
+#define QR_X(name) size_t qr_ref_##name##_workspace(const qr_##name##_args *args);
+QR_REF_WORKSPACE_OPS(QR_X)
 #undef QR_X
 
 #endif

@@ -3,11 +3,6 @@
 
 #include "kernels/ref/ref.h"
 
-size_t qr_ref_rope_table_workspace(const qr_rope_table_args *args) {
-    (void)args;
-    return 0;
-}
-
 /* The angle is rounded to F32 because transformers computes it so; the functions of that angle are exact here. */
 void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     (void)workspace;
@@ -19,11 +14,6 @@ void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
             args->sin_table[i * args->half + j] = (float)sin((double)angle) * args->factor[slot];
         }
     }
-}
-
-size_t qr_ref_rope_workspace(const qr_rope_args *args) {
-    (void)args;
-    return 0;
 }
 
 void qr_ref_rope(const qr_rope_args *args, void *workspace) {

@@ -325,7 +325,7 @@ void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const q
     qr_kv_write_args write;
     qr_packed_backward_plan_make(backend, args, workspace, &call.plan);
     qr_packed_kv_write(forward, &call.plan.pages, &write);
-    QR_ISA(qr_cpu_kv_write)(backend, &write, NULL);
+    QR_ISA(qr_cpu_kv_write)(backend, &write);
     qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
     const int64_t n_tasks = (int64_t)forward->n_seqs * forward->n_kv_heads;
     const int64_t n_threads = qr_threads_count(backend->threads);

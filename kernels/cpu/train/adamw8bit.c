@@ -115,8 +115,7 @@ static void run_blocks(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_adamw8bit)(const qr_backend *backend, const qr_adamw8bit_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_adamw8bit)(const qr_backend *backend, const qr_adamw8bit_args *args) {
     enum { COST = 16 };
     const float correction1 = 1.0F - (float)pow((double)args->beta1, (double)args->step);
     const float correction2 = sqrtf(1.0F - (float)pow((double)args->beta2, (double)args->step));

@@ -103,29 +103,23 @@ static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args,
-                                        void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_backward_rows, args);
 }
 
-void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_backward_rows, args);
 }
 
-void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * PHILOX_COST, dropout_rows, args);
 }
 
-void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, round_act_rows, args);
 }
 
-void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args) {
     struct store_weight s = {.args = args};
     qr_cpu_layout_of(&args->weight->desc, &s.layout);
     qr_cpu_run_ranges(backend, args->weight->desc.rows, args->weight->desc.cols, store_weight_rows, &s);
