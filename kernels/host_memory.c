@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sizes.h"
+#include "kernels/op_check.h"
 
 static void destroy(qr_backend *backend) { qr_free(backend); }
 
@@ -64,4 +66,47 @@ void qr_host_memory_set_functions(qr_backend *backend) {
     backend->transfer_in = transfer;
     backend->transfer_out = transfer;
     backend->transfer_wait = transfer_wait;
+}
+
+size_t qr_host_scale_bytes(const qr_weight_desc *desc, size_t *nested_bytes) {
+    const int64_t n_blocks = qr_weight_blocks(desc);
+    *nested_bytes = 0;
+    switch (desc->format) {
+        case QR_WEIGHT_INT8: return (size_t)desc->rows * sizeof(float);
+        case QR_WEIGHT_NF4: return (size_t)n_blocks * sizeof(float);
+        case QR_WEIGHT_NF4_DQ:
+            *nested_bytes = (size_t)qr_ceil_div(n_blocks, QR_NESTED_BLOCK) * sizeof(float);
+            return (size_t)n_blocks;
+        default: return 0;
+    }
+}
+
+static void copy_part(void *dst, const void *src, size_t n_bytes) {
+    if (n_bytes > 0 && dst != NULL) { memcpy(dst, src, n_bytes); }
+}
+
+qrun_status qr_host_put_scales(qr_weight *weight, const qr_weight_scales *scales, void *first, void *nested,
+                               qr_error *err) {
+    const qr_weight_format format = weight->desc.format;
+    QR_RETURN_IF_ERROR(qr_check_weight_scales(&weight->desc, scales, err));
+    size_t nested_bytes;
+    const size_t first_bytes = qr_host_scale_bytes(&weight->desc, &nested_bytes);
+    const void *src = format == QR_WEIGHT_INT8  ? (const void *)scales->row_absmax
+                      : format == QR_WEIGHT_NF4 ? (const void *)scales->absmax
+                                                : scales->absmax_codes;
+    copy_part(first, src, first_bytes);
+    copy_part(nested, scales->nested_absmax, nested_bytes);
+    if (format == QR_WEIGHT_NF4_DQ) { weight->nested_offset = scales->nested_offset; }
+    return QRUN_OK;
+}
+
+void qr_host_get_scales(const qr_weight_desc *desc, const void *first, const void *nested, float *row_absmax,
+                        float *absmax, uint8_t *absmax_codes, float *nested_absmax) {
+    size_t nested_bytes;
+    const size_t first_bytes = qr_host_scale_bytes(desc, &nested_bytes);
+    copy_part(desc->format == QR_WEIGHT_INT8  ? (void *)row_absmax
+              : desc->format == QR_WEIGHT_NF4 ? (void *)absmax
+                                              : absmax_codes,
+              first, first_bytes);
+    copy_part(nested_absmax, nested, nested_bytes);
 }

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The op that is checked, and where its refusal goes. */
+/* The op that is checked, and the error that a refusal fills in. */
 typedef struct check {
     const char *op;
     qr_error *err;
@@ -212,7 +212,7 @@ static bool check_sample(const check *c, const qr_sample_args *a) {
 
 /* --- Training ---------------------------------------------------------------------------------------------------- */
 
-/* A factor of a running mean: at 1 nothing new would ever enter it. */
+/* A factor of a running mean: with 1, no new value would enter it. */
 static bool check_decay(const check *c, const char *what, float value) {
     REQUIRE(value >= 0.0F && value < 1.0F, "%s is %g; it must be at least 0 and less than 1", what, (double)value);
     return true;

@@ -56,7 +56,7 @@ void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, gather_rows, args);
 }
 
-/* A token may come many times, so it is the columns that are cut: every task adds all tokens, in order. */
+/* A token may occur many times, so the columns are cut: every task adds all tokens, in order. */
 enum { COLUMN_BLOCK = 64 };
 
 static void embedding_backward_columns(const void *args, int64_t begin, int64_t end) {

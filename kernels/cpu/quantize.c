@@ -16,7 +16,7 @@ QR_INLINE qr_vec load_pairs(const void *src, qr_dtype dtype, int64_t index, qr_v
     return qr_vec_split(first, qr_vec_load_act_n(src, dtype, index + QR_VEC, QR_VEC), odd);
 }
 
-/* The largest of |x|; NaN is passed over, as by fmaxf. */
+/* The largest of |x|; NaN is skipped, as by fmaxf. */
 QR_INLINE float absmax_of(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
     qr_vec highest = qr_vec_zero(), highest_odd = qr_vec_zero(), odd;
     int64_t j = 0;
@@ -124,7 +124,7 @@ static void quantize(const qr_quantize_args *a) {
     }
 }
 
-/* In the calling thread: callers are many. */
+/* In the calling thread: many threads call it at once. */
 void QR_ISA(qr_cpu_quantize)(const qr_backend *backend, const qr_quantize_args *args) {
     (void)backend;
     quantize(args);

@@ -1,5 +1,5 @@
-/* The vector ops of the instruction set that a source is being compiled for, by name, for ops that are made of others.
- * */
+/* The vector ops of the instruction set that a source is being compiled for, by name, for ops that call others.
+ */
 #ifndef QR_KERNELS_CPU_VECTOR_OPS_ISA_H
 #define QR_KERNELS_CPU_VECTOR_OPS_ISA_H
 

@@ -34,15 +34,19 @@ static double read_pass(const void *arg) {
     return (double)(sum & 1);
 }
 
+static double sum_of(const float *sums) {
+    float sum = 0.0F;
+    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
+    return (double)sum;
+}
+
 static double f32_pass(const void *arg) {
     const float *factor = arg;
     float sums[N_SUMS] = {0};
     for (int i = 0; i < PRODUCTS; i++) {
         for (int j = 0; j < N_SUMS; j++) { sums[j] = sums[j] * factor[j] + factor[0]; }
     }
-    float sum = 0.0F;
-    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
-    return (double)sum;
+    return sum_of(sums);
 }
 
 static double bf16_pass(const void *arg) {
@@ -53,9 +57,7 @@ static double bf16_pass(const void *arg) {
             sums[j] += qr_bf16_to_f32(factor[j]) * qr_bf16_to_f32(factor[(i + j) % N_SUMS]);
         }
     }
-    float sum = 0.0F;
-    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
-    return (double)sum;
+    return sum_of(sums);
 }
 
 qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {

@@ -1,4 +1,4 @@
-/* quantize: the source is brought to F32 piece by piece and handed to quant/. */
+/* quantize: the source is converted to F32 piece by piece and passed to quant/. */
 #include "base/half.h"
 #include "base/sizes.h"
 #include "kernels/ref/ref.h"
@@ -54,8 +54,6 @@ void qr_ref_quantize(const qr_quantize_args *args, void *workspace) {
         case QR_WEIGHT_NF4:
         case QR_WEIGHT_NF4_DQ: quantize_nf4(args); break;
         case QR_WEIGHT_INT8: quantize_int8(args); break;
-        case QR_WEIGHT_F16: convert(args, QR_DTYPE_F16); break;
-        case QR_WEIGHT_BF16: convert(args, QR_DTYPE_BF16); break;
-        default: convert(args, QR_DTYPE_F32); break;
+        default: convert(args, qr_ref_plain_dtype(args->format)); break;
     }
 }

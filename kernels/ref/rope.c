@@ -16,18 +16,21 @@ void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     }
 }
 
+void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign) {
+    for (int64_t j = 0; j < half; j++) {
+        const double c = (double)cos_row[j], s = sign * (double)sin_row[j];
+        const double a = (double)x[j], b = (double)x[j + half];
+        x[j] = (float)(a * c - b * s);
+        x[j + half] = (float)(b * c + a * s);
+    }
+}
+
 void qr_ref_rope(const qr_rope_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_tokens; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             float *x = args->x + i * args->x_stride + h * args->head_dim;
-            for (int64_t j = 0; j < args->half; j++) {
-                const double c = (double)args->cos_table[i * args->half + j];
-                const double s = (double)args->sin_table[i * args->half + j];
-                const double a = (double)x[j], b = (double)x[j + args->half];
-                x[j] = (float)(a * c - b * s);
-                x[j + args->half] = (float)(b * c + a * s);
-            }
+            qr_ref_rotate(x, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half, 1.0);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* The CPU backend: the vtable, and memory from mmap with huge pages asked for (a decode step streams the whole model:
- * 4 KiB pages would cost a TLB miss every 64 lines). */
+/* The CPU backend: the vtable, and memory from mmap that requests huge pages. A decode step streams the whole model,
+ * and 4 KiB pages would cost a TLB miss every 64 lines. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
@@ -73,14 +73,10 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
         .threads = threads,
         .memory_create = memory_create,
         .memory_destroy = memory_destroy,
-        .weight_bytes = qr_cpu_weight_bytes,
-        .weight_put_rows = qr_cpu_weight_put_rows,
-        .weight_put_scales = qr_cpu_weight_put_scales,
-        .weight_get_rows = qr_cpu_weight_get_rows,
-        .weight_get_scales = qr_cpu_weight_get_scales,
         .measure_limits = qr_cpu_measure_limits,
     };
     qr_host_memory_set_functions(&cpu->host.base);
+    qr_cpu_set_weight_functions(&cpu->host.base);
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }
     *backend = &cpu->host.base;
     return QRUN_OK;

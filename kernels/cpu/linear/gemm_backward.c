@@ -11,7 +11,7 @@
 #include "base/sizes.h"
 
 enum {
-    COL_STEP = 16,                      /* to which columns are filled up with zeros */
+    COL_STEP = 16,                      /* columns are padded with zeros to a multiple of it */
     FETCH_ROWS = QR_CPU_NF4_GROUP_ROWS, /* weight rows that are dequantised before they are paired */
     FETCH_STRIDE = QR_CPU_GEMM_COLS + 32,
     MAX_K = 2 * QR_CPU_GEMM_UNITS,
@@ -177,13 +177,13 @@ static void store_c(const qr_cpu_gemm_args *args, const gemm_block *block, const
     }
 }
 
-/* C may be added to where it is: no column is filled up, and it is read and written once. */
+/* C may be added to in place: no column is padded, and it is read and written once. */
 static bool c_in_place(const gemm_run *run, const gemm_block *block) {
     const qr_cpu_gemm_args *args = run->args;
     return args->accumulate && block->n_cols % COL_STEP == 0 && args->k <= QR_CPU_GEMM_UNITS * run->kernel->unit_k;
 }
 
-/* A few rows at a time, so that C is read in longer runs than the strips that `multiply` goes by. */
+/* A few rows at a time, so that C is read in longer runs than the strips of `multiply`. */
 static void multiply_in_place(const qr_cpu_gemm_kernel *kernel, qr_cpu_gemm_product part) {
     enum { ROWS = 24 };
     for (int64_t n_left = part.n_rows; n_left > 0; n_left -= ROWS) {
@@ -228,7 +228,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     if (!in_place) { store_c(args, &block, scratch->c); }
 }
 
-/* Rows of a task: as many as fit, unless threads would be left without work. */
+/* Rows of a task: as many as fit, unless that leaves threads without work. */
 static int64_t rows_of_task(int64_t m, int64_t n_col_blocks, int64_t n_threads) {
     enum { TALL_TILE = 12, LEAST_ROWS = 4 * TALL_TILE };
     const int64_t wanted = qr_min(qr_ceil_div(2 * n_threads, n_col_blocks), qr_ceil_div(m, LEAST_ROWS));

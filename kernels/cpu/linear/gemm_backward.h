@@ -38,8 +38,8 @@ typedef struct qr_cpu_gemm_product {
 /* What an instruction set supplies; of qr_cpu_matmul.gemm_backward. */
 typedef struct qr_cpu_gemm_kernel {
     int64_t unit_k; /* of k in a unit: 1 (F32) or 2 (BF16 pairs) */
-    /* dst = n elements of src, F32, BF16 or F16, times `factors` where not NULL, as operands, filled up to whole units.
-     * With operands of BF16 values src is BF16 and the product is rounded to F32, then to BF16. */
+    /* dst = n elements of src, F32, BF16 or F16, times `factors` where not NULL, as operands, padded with zeros to
+     * whole units. With operands of BF16 values src is BF16 and the product is rounded to F32, then to BF16. */
     void (*pack)(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
     /* n_rows rows of n (a multiple of 32) BF16 elements as rows of pairs, a last odd one paired with zeros. NULL:
      * F32. */

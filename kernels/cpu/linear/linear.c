@@ -37,19 +37,18 @@ static int64_t element_step(const qr_cpu_matmul *matmul) {
 static bool takes_tiles(const qr_cpu_matmul *matmul) { return matmul->tile_pack != NULL; }
 static int64_t tile_cols(int64_t n_rows) { return qr_min(n_rows, QR_CPU_TILE_COLS); }
 
-/* Rows a multiple of 512 bytes apart fall into the same few sets of L1 and push each other out, so such rows are kept a
+/* Rows a multiple of 512 bytes apart use the same few sets of L1 and evict each other, so such rows are stored one
  * vector further apart. */
 static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
     return n * (int64_t)matmul->element_bytes % 512 == 0 ? n + element_step(matmul) : n;
 }
 
-/* Rows of x may be read as they are: the right type, no vector reaches past their end, and there are few, or they lie
- * well. */
+/* Rows of x may be read in place: they have the right type, no vector reads past their end, and there are few, or their
+ * stride suits L1. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const bool lies_well =
-        args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
+    const bool suits_l1 = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
     return !takes_tiles(matmul) && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
-           args->weight->desc.cols % element_step(matmul) == 0 && lies_well;
+           args->weight->desc.cols % element_step(matmul) == 0 && suits_l1;
 }
 
 /* Elements from one row of x to the next in the workspace; tiles are dense. */
@@ -79,7 +78,7 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
     return panel_bytes(matmul) + (size_t)(n_sums * sum_stride(matmul, n_rows)) * sizeof(float);
 }
 
-/* Also where x is used in place: a plan that asks with another stride than a call has must not come out short. */
+/* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
@@ -185,7 +184,7 @@ static void store_rows(const linear_run *run, const float *sums, int64_t i, int6
     }
 }
 
-/* Tiles leave their sums by weight rows; they are turned 16 rows of x at a time. */
+/* Tiles write their sums by weight rows; these are transposed 16 rows of x at a time. */
 static void store_turned(const linear_run *run, const qr_cpu_product *product, int64_t i, int64_t row) {
     float block[QR_CPU_TILE_COLS * SUM_COLS];
     for (int64_t r = 0; r < product->n_x; r += QR_CPU_TILE_COLS) {

@@ -13,7 +13,7 @@
 
 enum { TILE_ROWS = 16, TILE_K = 32, K_BLOCK = 512 };
 
-/* Macros, because the compiler's intrinsics put the number into the text of the instruction. */
+/* Macros, because the compiler's intrinsics need a literal tile number. */
 #define TILES_C0 0
 #define TILES_C1 1
 #define TILES_C2 2

@@ -91,44 +91,24 @@ QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
 }
 
 /* 32 INT8 codes as BF16, which is exact. */
-static inline __m512bh int8_values(const int8_t *src) {
+static inline __m512bh int8_values(const void *untyped) {
+    const int8_t *src = untyped;
     const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)));
     const __m512 high =
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + 16))));
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
-enum { INT8_TILE = 4 };
-
-/* One K block of four rows of INT8 codes. */
-QR_INLINE void decode_int8_tile(const int8_t *const rows[INT8_TILE], int64_t ahead, const uint16_t *x, int64_t x_stride,
-                                const int n_x, int64_t n_k, float *sums, int64_t sum_stride, bool first) {
-    __m512 acc[QR_CPU_DECODE_ROWS][INT8_TILE];
-    QR_UNROLL for (int i = 0; i < n_x; i++) {
-        QR_UNROLL for (int r = 0; r < INT8_TILE; r++) { acc[i][r] = _mm512_setzero_ps(); }
-    }
-    for (int64_t k = 0; k < n_k; k += TILE_STEP) {
-        QR_UNROLL for (int r = 0; r < INT8_TILE; r++) {
-            const __m512bh w = int8_values(rows[r] + k);
-            _mm_prefetch(rows[r] + k + ahead, _MM_HINT_T0);
-            QR_UNROLL for (int i = 0; i < n_x; i++) {
-                acc[i][r] = tile_dot(acc[i][r], w, tile_load(x + i * x_stride + k));
-            }
-        }
-    }
-    QR_UNROLL for (int i = 0; i < n_x; i++) { qr_vec_reduce(acc[i], sums + i * sum_stride, first); }
-}
-
 QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
-    const int64_t row_bytes = (int64_t)p->layout->row_bytes;
-    for (int64_t o = 0; o < p->n_rows; o += INT8_TILE) {
+    for (int64_t o = 0; o < p->n_rows; o += QR_TILE_ROWS) {
         for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
-            const int8_t *rows[INT8_TILE];
-            for (int64_t r = 0; r < INT8_TILE; r++) {
+            const void *rows[QR_TILE_ROWS];
+            for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
                 rows[r] = (const int8_t *)qr_cpu_row(p->weight, p->layout, p->row + qr_min(o + r, p->n_rows - 1)) + k;
             }
-            decode_int8_tile(rows, INT8_TILE * row_bytes, (const uint16_t *)product->x + k, product->x_stride, n_x,
-                             qr_min(product->n_k - k, K_BLOCK), product->sums + o, product->sum_stride, k == 0);
+            tile_multiply(rows, int8_values, 1, true, QR_TILE_ROWS * (int64_t)p->layout->row_bytes,
+                          (const uint16_t *)product->x + k, product->x_stride, n_x, qr_min(product->n_k - k, K_BLOCK),
+                          product->sums + o, product->sum_stride, k == 0);
         }
     }
 }

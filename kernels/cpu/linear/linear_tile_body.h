@@ -5,11 +5,14 @@
  *     tile_dot(acc, w, x)                   acc (a qr_vec) plus the products of w and x
  * and includes vec_tile.h. The same accumulations happen, in the same order, whatever the shape of the tile. */
 
-/* QR_TILE_ROWS weight rows by n_x (a constant after inlining) rows of x. Weights `ahead` elements on are prefetched;
- * 0: none are. */
-QR_INLINE void tile_multiply(const tile_element *const w[QR_TILE_ROWS], int64_t ahead, const tile_element *x,
-                             int64_t x_stride, const int n_x, int64_t n_k, float *sums, int64_t sum_stride,
-                             bool first) {
+typedef tile_vector (*tile_load_fn)(const void *src);
+static inline tile_vector tile_load_element(const void *src) { return tile_load(src); }
+
+/* QR_TILE_ROWS weight rows by n_x rows of x. load_w reads a vector of weights of w_bytes each; those `ahead` bytes on
+ * are prefetched, if prefetches. load_w, w_bytes, prefetches and n_x are constants after inlining. */
+QR_INLINE void tile_multiply(const void *const w[QR_TILE_ROWS], tile_load_fn load_w, const size_t w_bytes,
+                             const bool prefetches, int64_t ahead, const tile_element *x, int64_t x_stride,
+                             const int n_x, int64_t n_k, float *sums, int64_t sum_stride, bool first) {
     qr_vec acc[QR_TILE_MAX_COLS][QR_TILE_ROWS];
     tile_vector xv[QR_TILE_MAX_COLS];
     QR_UNROLL for (int i = 0; i < n_x; i++) {
@@ -18,8 +21,9 @@ QR_INLINE void tile_multiply(const tile_element *const w[QR_TILE_ROWS], int64_t 
     for (int64_t k = 0; k < n_k; k += TILE_STEP) {
         QR_UNROLL for (int i = 0; i < n_x; i++) { xv[i] = tile_load(x + i * x_stride + k); }
         QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
-            const tile_vector wv = tile_load(w[r] + k);
-            if (ahead > 0) { __builtin_prefetch(w[r] + k + ahead); }
+            const unsigned char *src = (const unsigned char *)w[r] + (size_t)k * w_bytes;
+            const tile_vector wv = load_w(src);
+            if (prefetches) { __builtin_prefetch(src + ahead); }
             QR_UNROLL for (int i = 0; i < n_x; i++) { acc[i][r] = tile_dot(acc[i][r], wv, xv[i]); }
         }
     }
@@ -30,10 +34,10 @@ QR_INLINE void tile_multiply(const tile_element *const w[QR_TILE_ROWS], int64_t 
 QR_INLINE void multiply_rows(const qr_cpu_product *p, int64_t i, const int n_x, const bool prefetches) {
     const tile_element *x = (const tile_element *)p->x + i * p->x_stride, *w = p->w;
     for (int64_t o = 0; o < p->n_w; o += QR_TILE_ROWS) {
-        const tile_element *rows[QR_TILE_ROWS];
+        const void *rows[QR_TILE_ROWS];
         for (int r = 0; r < QR_TILE_ROWS; r++) { rows[r] = w + qr_min(o + r, p->n_w - 1) * p->w_stride; }
-        tile_multiply(rows, prefetches ? QR_TILE_ROWS * p->w_stride : 0, x, p->x_stride, n_x, p->n_k,
-                      p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
+        tile_multiply(rows, tile_load_element, sizeof *w, prefetches, QR_TILE_ROWS * p->w_stride * (int64_t)sizeof *w,
+                      x, p->x_stride, n_x, p->n_k, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
     }
 }
 

@@ -37,6 +37,25 @@
 #include "kernels/cpu/simd/vec_c.h"
 #endif
 
+#if QR_VEC > 4
+/* Sums of lanes in F64. */
+typedef union qr_vec_f64 {
+    struct {
+        qr_vec_half low, high;
+    };
+    double lanes[QR_VEC];
+} qr_vec_f64;
+QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
+    sums->low = qr_vec_half_add(sums->low, qr_vec_low(v));
+    sums->high = qr_vec_half_add(sums->high, qr_vec_high(v));
+}
+QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
+    const qr_vec_half low = qr_vec_low(v), high = qr_vec_high(v);
+    sums->low = qr_vec_half_fma(low, low, sums->low);
+    sums->high = qr_vec_half_fma(high, high, sums->high);
+}
+#endif
+
 /* Elements [index, index + n) of a tensor of F32, BF16 or F16, in F32; and back, rounded to nearest. */
 QR_INLINE qr_vec qr_vec_load_act_n(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
     if (dtype == QR_DTYPE_BF16) { return qr_vec_load_bf16_n((const uint16_t *)src + index, n); }

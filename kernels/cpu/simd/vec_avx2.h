@@ -74,23 +74,12 @@ QR_INLINE float qr_vec_highest(qr_vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Sums of lanes in F64. */
-typedef union qr_vec_f64 {
-    struct {
-        __m256d low, high;
-    };
-    double lanes[QR_VEC];
-} qr_vec_f64;
-QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
-    sums->low = _mm256_add_pd(sums->low, _mm256_cvtps_pd(_mm256_castps256_ps128(v)));
-    sums->high = _mm256_add_pd(sums->high, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)));
-}
-QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
-    sums->low = _mm256_fmadd_pd(low, low, sums->low);
-    sums->high = _mm256_fmadd_pd(high, high, sums->high);
-}
+/* Half of the lanes in F64. */
+typedef __m256d qr_vec_half;
+QR_INLINE qr_vec_half qr_vec_low(qr_vec v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
+QR_INLINE qr_vec_half qr_vec_high(qr_vec v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+QR_INLINE qr_vec_half qr_vec_half_add(qr_vec_half a, qr_vec_half b) { return _mm256_add_pd(a, b); }
+QR_INLINE qr_vec_half qr_vec_half_fma(qr_vec_half a, qr_vec_half b, qr_vec_half c) { return _mm256_fmadd_pd(a, b, c); }
 
 /* The first n 16-bit elements. */
 QR_INLINE __m128i qr_vec_load_16_n(const uint16_t *p, int64_t n) {

@@ -12,7 +12,7 @@ static float row_highest(const float *x, int64_t n) {
     for (int64_t j = 0; j < n; j += QR_VEC) {
         qr_vec v = qr_vec_load_n(x + j, n - j);
         if (n - j < QR_VEC) { v = qr_vec_select_range(v, highest, 0, (int)(n - j)); }
-        highest = qr_vec_max(v, highest); /* NaN stays out, and comes back with the exponentials */
+        highest = qr_vec_max(v, highest); /* NaN is skipped here; the exponentials propagate it */
     }
     return qr_vec_highest(highest);
 }
@@ -50,8 +50,8 @@ typedef struct normalizer {
     double sum;
 } normalizer;
 
-/* One reading of the row: a chunk is looked at twice, for its maximum and its sum, while it is in the nearest cache.
- * The cap is monotonic, so it is the cap of the highest that is the highest. */
+/* Reads the row from memory once: a chunk is read twice, for its maximum and its sum, while it is in L1. The cap is
+ * monotonic, so the highest capped logit is the cap of the highest logit. */
 QR_INLINE normalizer normalize(const float *x, int64_t n, float cap) {
     enum { CHUNK = 4096 };
     normalizer total = {-INFINITY, 0.0};
@@ -62,7 +62,7 @@ QR_INLINE normalizer normalize(const float *x, int64_t n, float cap) {
             total.sum *= exp((double)total.highest - (double)highest);
             total.highest = highest;
         }
-        /* A chunk of nothing but −∞ counts for nothing; NaN goes through. */
+        /* A chunk of −∞ only adds 0; NaN propagates. */
         const float shift = total.highest > -INFINITY ? total.highest : 0.0F;
         total.sum += sum_of_exponentials(x + j, n_chunk, shift, cap);
     }
