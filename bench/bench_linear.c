@@ -112,7 +112,8 @@ static void bench_format(const bench *b, qr_weight_format format) {
         const int64_t m = o->rows[i];
         const size_t x_bytes = (size_t)(m * o->in) * qr_dtype_bytes(o->dtype),
                      y_bytes = (size_t)(m * o->out) * sizeof(float);
-        qr_weight x_like = {.desc = {QR_WEIGHT_BF16, 0, m, o->in}, .data = memory(backend, x_bytes)};
+        qr_weight x_like = {.desc = {.format = QR_WEIGHT_BF16, .rows = m, .cols = o->in},
+                            .data = memory(backend, x_bytes)};
         fill_weight(&x_like, x_bytes);
         const qr_linear_args args = {.weight = weights,
                                      .x = x_like.data,

@@ -1,6 +1,6 @@
-/* Opens libqrun_cuda.so: the file that QRUN_CUDA_LIBRARY names, else the one beside the library (or program) that this
- * is part of, else wherever the dynamic linker looks. It stays open: closing CUDA's runtime under a running driver
- * thread is not safe, and a process needs it once. */
+/* Opens libqrun_cuda.so: the file that QRUN_CUDA_LIBRARY names, else the one in the folder of this library or program,
+ * else the one that the dynamic linker finds. It stays open: closing CUDA's runtime under a running driver thread is
+ * not safe, and a process needs it once. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,10 +13,10 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The file beside this code's own; false where it is not there. */
-static bool beside_this(char path[PATH_BYTES]) {
+/* The file in the folder of this code; false when there is none. */
+static bool in_own_folder(char path[PATH_BYTES]) {
     Dl_info own;
-    if (dladdr((const void *)(uintptr_t)beside_this, &own) == 0 || own.dli_fname == NULL) { return false; }
+    if (dladdr((const void *)(uintptr_t)in_own_folder, &own) == 0 || own.dli_fname == NULL) { return false; }
     const char *slash = strrchr(own.dli_fname, '/');
     const int folder = slash != NULL ? (int)(slash - own.dli_fname) + 1 : 0;
     const int length = snprintf(path, PATH_BYTES, "%.*s%s", folder, own.dli_fname, QR_CUDA_PLUGIN_FILE);
@@ -26,14 +26,14 @@ static bool beside_this(char path[PATH_BYTES]) {
 static qrun_status open_library(void **library, qr_error *err) {
     char path[PATH_BYTES];
     const char *named = getenv("QRUN_CUDA_LIBRARY");
-    const bool is_named = named != NULL && named[0] != '\0', is_beside = !is_named && beside_this(path);
-    const char *file = is_named ? named : is_beside ? path : QR_CUDA_PLUGIN_FILE;
+    const bool is_named = named != NULL && named[0] != '\0', is_own = !is_named && in_own_folder(path);
+    const char *file = is_named ? named : is_own ? path : QR_CUDA_PLUGIN_FILE;
     *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (*library != NULL) { return QRUN_OK; }
-    if (!is_named && !is_beside) {
+    if (!is_named && !is_own) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "cuda: " QR_CUDA_PLUGIN_FILE " was not found: this build of qrun has no CUDA backend, or it "
-                       "lies elsewhere (QRUN_CUDA_LIBRARY names the file)");
+                       "is in another folder (QRUN_CUDA_LIBRARY names the file)");
     }
     const char *reason = dlerror();
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: cannot open %s: %s", file, reason != NULL ? reason : "unknown");
@@ -64,7 +64,7 @@ qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr
     if (status == QRUN_OK) { status = plugin->create(threads, backend, err); }
     if (status != QRUN_OK) { return status; }
     status = qr_backend_self_check(*backend, err);
-    if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* what asks for more than is left is told so */
+    if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* later allocations report what is missing */
     if (status != QRUN_OK) {
         qr_backend_destroy(*backend);
         *backend = NULL;

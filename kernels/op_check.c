@@ -3,426 +3,360 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* One precondition: fails with the op's name before the message. */
-#define REQUIRE(condition, op, ...)                                \
-    do {                                                           \
-        if (!(condition)) { return refuse(err, op, __VA_ARGS__); } \
+/* The op that is checked, and the error that a refusal fills in. */
+typedef struct check {
+    const char *op;
+    qr_error *err;
+} check;
+
+/* One precondition of the check `c`: fails with the op's name before the message. */
+#define REQUIRE(condition, ...)                              \
+    do {                                                     \
+        if (!(condition)) { return refuse(c, __VA_ARGS__); } \
     } while (0)
 
-QR_PRINTF(3, 4) static bool refuse(qr_error *err, const char *op, const char *fmt, ...) {
+QR_PRINTF(2, 3) static bool refuse(const check *c, const char *fmt, ...) {
+    qr_error *err = c->err;
     if (err != NULL && err->status == QRUN_OK) {
         va_list args;
         va_start(args, fmt);
         qr_vfail(err, QRUN_ERROR_ARGUMENT, fmt, args);
         va_end(args);
-        qr_error_prefix(err, op);
+        qr_error_prefix(err, c->op);
     }
     return false;
 }
 
-static bool check_positive(const char *op, const char *what, int64_t value, qr_error *err) {
-    REQUIRE(value > 0, op, "%s is %" PRId64 "; it must be positive", what, value);
+static bool check_positive(const check *c, const char *what, int64_t value) {
+    REQUIRE(value > 0, "%s is %" PRId64 "; it must be positive", what, value);
     return true;
 }
 
 /* A matrix view: both sizes positive, the stride no shorter than a row, the last element countable. */
-static bool check_view(const char *op, const char *what, int64_t n_rows, int64_t row, int64_t stride, qr_error *err) {
-    if (!check_positive(op, "the number of rows", n_rows, err) ||
-        !check_positive(op, "the length of a row", row, err)) {
+static bool check_view(const check *c, const char *what, int64_t n_rows, int64_t row, int64_t stride) {
+    if (!check_positive(c, "the number of rows", n_rows) || !check_positive(c, "the length of a row", row)) {
         return false;
     }
-    REQUIRE(stride >= row, op, "%s has a row stride of %" PRId64 " elements, less than its row of %" PRId64, what,
-            stride, row);
-    REQUIRE(n_rows <= INT64_MAX / 16 / stride, op, "%s of %" PRId64 " rows %" PRId64 " apart is too large", what,
-            n_rows, stride);
+    REQUIRE(stride >= row, "%s has a row stride of %" PRId64 " elements, less than its row of %" PRId64, what, stride,
+            row);
+    REQUIRE(n_rows <= INT64_MAX / 16 / stride, "%s of %" PRId64 " rows %" PRId64 " apart is too large", what, n_rows,
+            stride);
     return true;
 }
 
-static bool check_act_dtype(const char *op, const char *what, qr_dtype dtype, qr_error *err) {
-    REQUIRE(dtype == QR_DTYPE_F32 || dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16, op,
+static bool check_act_dtype(const check *c, const char *what, qr_dtype dtype) {
+    REQUIRE(dtype == QR_DTYPE_F32 || dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16,
             "%s is %s; it must be F32, BF16 or F16", what, qr_dtype_name(dtype));
     return true;
 }
 
-static bool check_eps(const char *op, float eps, qr_error *err) {
-    REQUIRE(eps >= 0.0F && isfinite(eps), op, "eps is %g; it must be finite and not negative", (double)eps);
+static bool check_not_negative(const check *c, const char *what, float value) {
+    REQUIRE(value >= 0.0F && isfinite(value), "%s is %g; it must be finite and not negative", what, (double)value);
     return true;
 }
 
-static bool check_finite(const char *op, const char *what, float value, qr_error *err) {
-    REQUIRE(isfinite(value), op, "%s is %g; it must be finite", what, (double)value);
+static bool check_finite(const check *c, const char *what, float value) {
+    REQUIRE(isfinite(value), "%s is %g; it must be finite", what, (double)value);
     return true;
 }
 
-static bool check_weight(const char *op, const qr_weight *weight, qr_error *err) {
-    REQUIRE(weight != NULL, op, "there is no weight");
-    return qr_weight_desc_check(&weight->desc, op, err) == QRUN_OK;
+static bool check_vocab(const check *c, int64_t vocab) {
+    REQUIRE(vocab <= INT32_MAX, "a vocabulary of %" PRId64 " is too large", vocab);
+    return true;
+}
+
+static bool check_weight(const check *c, const qr_weight *weight) {
+    REQUIRE(weight != NULL, "there is no weight");
+    return qr_weight_desc_check(&weight->desc, c->op, c->err) == QRUN_OK;
 }
 
 /* n_heads · head_dim elements a row, checked for overflow. */
-static bool check_heads(const char *op, int64_t n_heads, int64_t head_dim, qr_error *err) {
-    if (!check_positive(op, "the number of heads", n_heads, err) || !check_positive(op, "head_dim", head_dim, err)) {
+static bool check_heads(const check *c, int64_t n_heads, int64_t head_dim) {
+    if (!check_positive(c, "the number of heads", n_heads) || !check_positive(c, "head_dim", head_dim)) {
         return false;
     }
-    REQUIRE(n_heads <= INT32_MAX / head_dim, op, "%" PRId64 " heads of %" PRId64 " elements are too many", n_heads,
+    REQUIRE(n_heads <= INT32_MAX / head_dim, "%" PRId64 " heads of %" PRId64 " elements are too many", n_heads,
             head_dim);
     return true;
 }
 
-static bool check_kv_layout(const char *op, const qr_kv_layout *layout, size_t page_stride_bytes, qr_error *err) {
-    REQUIRE((unsigned)layout->format <= QR_KV_INT8, op, "%d is not a K/V format", (int)layout->format);
-    if (!check_heads(op, layout->n_kv_heads, layout->head_dim, err)) { return false; }
-    REQUIRE(page_stride_bytes >= qr_kv_layer_bytes(layout) && page_stride_bytes % 64 == 0, op,
+/* The rotated half of a head. */
+static bool check_rotation(const check *c, int64_t n_heads, int64_t head_dim, int64_t half) {
+    if (!check_heads(c, n_heads, head_dim) || !check_positive(c, "half", half)) { return false; }
+    REQUIRE(half <= head_dim / 2, "half is %" PRId64 ", more than half of head_dim %" PRId64, half, head_dim);
+    return true;
+}
+
+/* What attention and attention_packed have in common; the heads have been checked. */
+static bool check_scores(const check *c, int32_t n_heads, int32_t n_kv_heads, float scale, float softcap,
+                         int32_t window) {
+    REQUIRE(n_heads % n_kv_heads == 0, "%d query heads do not divide over %d K/V heads", (int)n_heads, (int)n_kv_heads);
+    REQUIRE(softcap >= 0.0F && isfinite(softcap), "softcap is %g; it must be positive, or 0 for none", (double)softcap);
+    REQUIRE(window >= 0, "window is %d; it must be positive, or 0 for all", (int)window);
+    return check_finite(c, "scale", scale);
+}
+
+static bool check_kv_layout(const check *c, const qr_kv_layout *layout, size_t page_stride_bytes) {
+    REQUIRE((unsigned)layout->format <= QR_KV_INT8, "%d is not a K/V format", (int)layout->format);
+    if (!check_heads(c, layout->n_kv_heads, layout->head_dim)) { return false; }
+    REQUIRE(page_stride_bytes >= qr_kv_layer_bytes(layout) && page_stride_bytes % 64 == 0,
             "pages are %zu bytes apart; it must be a multiple of 64 and at least the layer's %zu", page_stride_bytes,
             qr_kv_layer_bytes(layout));
     return true;
 }
 
-static bool check_act_fn(const char *op, qr_act_fn fn, qr_error *err) {
-    REQUIRE((unsigned)fn <= QR_ACT_GELU_ERF, op, "%d is not an activation function", (int)fn);
+static bool check_act_fn(const check *c, qr_act_fn fn) {
+    REQUIRE((unsigned)fn <= QR_ACT_GELU_ERF, "%d is not an activation function", (int)fn);
     return true;
 }
 
-bool qr_check_quantize(const void *args, qr_error *err) {
-    const qr_quantize_args *a = args;
+static bool check_quantize(const check *c, const qr_quantize_args *a) {
     const qr_weight_desc desc = {.format = a->format, .block = a->block, .rows = a->n_rows, .cols = a->cols};
-    REQUIRE(a->src_dtype == QR_DTYPE_F32 || a->src_dtype == QR_DTYPE_F16 || a->src_dtype == QR_DTYPE_BF16, "quantize",
-            "the source is %s; it must be F32, F16 or BF16", qr_dtype_name(a->src_dtype));
-    return qr_weight_desc_check(&desc, "quantize", err) == QRUN_OK;
+    return check_act_dtype(c, "the source", a->src_dtype) && qr_weight_desc_check(&desc, c->op, c->err) == QRUN_OK;
 }
 
-bool qr_check_embedding(const void *args, qr_error *err) {
-    const qr_embedding_args *a = args;
-    if (!check_weight("embedding", a->table, err)) { return false; }
-    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "embedding", "the table is %s; it must be f32, f16, bf16 or int8",
+static bool check_embedding(const check *c, const qr_embedding_args *a) {
+    if (!check_weight(c, a->table)) { return false; }
+    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "the table is %s; it must be f32, f16, bf16 or int8",
             qr_weight_format_name(a->table->desc.format));
-    REQUIRE(a->table->desc.rows <= INT32_MAX, "embedding", "a vocabulary of %" PRId64 " is too large",
-            a->table->desc.rows);
-    return check_view("embedding", "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols, err);
+    return check_vocab(c, a->table->desc.rows) &&
+           check_view(c, "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols);
 }
 
-bool qr_check_gather_rows(const void *args, qr_error *err) {
-    const qr_gather_rows_args *a = args;
-    return check_view("gather_rows", "dst", a->n_rows, a->dim, a->dim, err);
+static bool check_gather_rows(const check *c, const qr_gather_rows_args *a) {
+    return check_view(c, "dst", a->n_rows, a->dim, a->dim);
 }
 
-bool qr_check_rms_norm(const void *args, qr_error *err) {
-    const qr_rms_norm_args *a = args;
-    return check_heads("rms_norm", a->n_groups, a->dim, err) && check_eps("rms_norm", a->eps, err) &&
-           check_act_dtype("rms_norm", "dst", a->dst_dtype, err) &&
-           check_view("rms_norm", "src", a->n_rows, a->n_groups * a->dim, a->src_stride, err) &&
-           check_view("rms_norm", "dst", a->n_rows, a->n_groups * a->dim, a->dst_stride, err);
+static bool check_rms_norm(const check *c, const qr_rms_norm_args *a) {
+    return check_heads(c, a->n_groups, a->dim) && check_not_negative(c, "eps", a->eps) &&
+           check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "src", a->n_rows, a->n_groups * a->dim, a->src_stride) &&
+           check_view(c, "dst", a->n_rows, a->n_groups * a->dim, a->dst_stride);
 }
 
-bool qr_check_layer_norm(const void *args, qr_error *err) {
-    const qr_layer_norm_args *a = args;
-    return check_eps("layer_norm", a->eps, err) && check_act_dtype("layer_norm", "dst", a->dst_dtype, err) &&
-           check_view("layer_norm", "src", a->n_rows, a->dim, a->dim, err);
+static bool check_layer_norm(const check *c, const qr_layer_norm_args *a) {
+    return check_not_negative(c, "eps", a->eps) && check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "src", a->n_rows, a->dim, a->dim);
 }
 
-bool qr_check_linear(const void *args, qr_error *err) {
-    const qr_linear_args *a = args;
-    return check_weight("linear", a->weight, err) && check_act_dtype("linear", "x", a->x_dtype, err) &&
-           check_view("linear", "x", a->n_rows, a->weight->desc.cols, a->x_stride, err) &&
-           check_view("linear", "y", a->n_rows, a->weight->desc.rows, a->y_stride, err);
+static bool check_linear(const check *c, const qr_linear_args *a) {
+    return check_weight(c, a->weight) && check_act_dtype(c, "x", a->x_dtype) &&
+           check_view(c, "x", a->n_rows, a->weight->desc.cols, a->x_stride) &&
+           check_view(c, "y", a->n_rows, a->weight->desc.rows, a->y_stride);
 }
 
-bool qr_check_lora(const void *args, qr_error *err) {
-    const qr_lora_args *a = args;
-    return check_act_dtype("lora", "x", a->x_dtype, err) &&
-           check_positive("lora", "the number of adapters", a->n_adapters, err) &&
-           check_positive("lora", "max_rank", a->max_rank, err) &&
-           check_view("lora", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("lora", "y", a->n_rows, a->out, a->y_stride, err);
+static bool check_lora(const check *c, const qr_lora_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "the number of adapters", a->n_adapters) &&
+           check_positive(c, "max_rank", a->max_rank) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
+           check_view(c, "y", a->n_rows, a->out, a->y_stride);
 }
 
-bool qr_check_dora_norm(const void *args, qr_error *err) {
-    const qr_dora_norm_args *a = args;
-    return check_weight("dora_norm", a->weight, err) && check_positive("dora_norm", "rank", a->rank, err) &&
-           check_finite("dora_norm", "scale", a->scale, err);
+static bool check_dora_norm(const check *c, const qr_dora_norm_args *a) {
+    return check_weight(c, a->weight) && check_positive(c, "rank", a->rank) && check_finite(c, "scale", a->scale);
 }
 
-bool qr_check_dora(const void *args, qr_error *err) {
-    const qr_dora_args *a = args;
-    return check_positive("dora", "the number of adapters", a->n_adapters, err) &&
-           check_view("dora", "src", a->n_rows, a->dim, a->src_stride, err) &&
-           check_view("dora", "dst", a->n_rows, a->dim, a->dst_stride, err);
+static bool check_dora(const check *c, const qr_dora_args *a) {
+    return check_positive(c, "the number of adapters", a->n_adapters) &&
+           check_view(c, "src", a->n_rows, a->dim, a->src_stride) &&
+           check_view(c, "dst", a->n_rows, a->dim, a->dst_stride);
 }
 
-bool qr_check_rope_table(const void *args, qr_error *err) {
-    const qr_rope_table_args *a = args;
-    return check_view("rope_table", "the table", a->n_tokens, a->half, a->half, err);
+static bool check_rope_table(const check *c, const qr_rope_table_args *a) {
+    return check_view(c, "the table", a->n_tokens, a->half, a->half);
 }
 
-bool qr_check_rope(const void *args, qr_error *err) {
-    const qr_rope_args *a = args;
-    if (!check_heads("rope", a->n_heads, a->head_dim, err) || !check_positive("rope", "half", a->half, err)) {
-        return false;
-    }
-    REQUIRE(a->half <= a->head_dim / 2, "rope", "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
-            a->head_dim);
-    return check_view("rope", "x", a->n_tokens, a->n_heads * a->head_dim, a->x_stride, err);
+static bool check_rope(const check *c, const qr_rope_args *a) {
+    return check_rotation(c, a->n_heads, a->head_dim, a->half) &&
+           check_view(c, "x", a->n_tokens, a->n_heads * a->head_dim, a->x_stride);
 }
 
-bool qr_check_kv_write(const void *args, qr_error *err) {
-    const qr_kv_write_args *a = args;
+static bool check_kv_write(const check *c, const qr_kv_write_args *a) {
     const int64_t row = (int64_t)a->layout.n_kv_heads * a->layout.head_dim;
-    return check_kv_layout("kv_write", &a->layout, a->page_stride_bytes, err) &&
-           check_view("kv_write", "k", a->n_tokens, row, a->k_stride, err) &&
-           check_view("kv_write", "v", a->n_tokens, row, a->v_stride, err);
+    return check_kv_layout(c, &a->layout, a->page_stride_bytes) && check_view(c, "k", a->n_tokens, row, a->k_stride) &&
+           check_view(c, "v", a->n_tokens, row, a->v_stride);
 }
 
-bool qr_check_attention(const void *args, qr_error *err) {
-    const qr_attention_args *a = args;
-    if (!check_kv_layout("attention", &a->layout, a->page_stride_bytes, err) ||
-        !check_heads("attention", a->n_heads, a->layout.head_dim, err)) {
-        return false;
-    }
-    REQUIRE(a->n_heads % a->layout.n_kv_heads == 0, "attention", "%d query heads do not divide over %d K/V heads",
-            (int)a->n_heads, (int)a->layout.n_kv_heads);
-    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), "attention",
-            "softcap is %g; it must be positive, or 0 for none", (double)a->softcap);
-    REQUIRE(isfinite(a->scale), "attention", "scale is %g", (double)a->scale);
-    REQUIRE(a->window >= 0, "attention", "window is %d; it must be positive, or 0 for all", (int)a->window);
-    return check_positive("attention", "the number of sequences", a->n_seqs, err) &&
-           check_positive("attention", "table_stride", a->table_stride, err) &&
-           check_act_dtype("attention", "dst", a->dst_dtype, err) &&
-           check_view("attention", "q", a->n_tokens, (int64_t)a->n_heads * a->layout.head_dim, a->q_stride, err);
+static bool check_attention(const check *c, const qr_attention_args *a) {
+    const qr_kv_layout *layout = &a->layout;
+    return check_kv_layout(c, layout, a->page_stride_bytes) && check_heads(c, a->n_heads, layout->head_dim) &&
+           check_scores(c, a->n_heads, layout->n_kv_heads, a->scale, a->softcap, a->window) &&
+           check_positive(c, "the number of sequences", a->n_seqs) &&
+           check_positive(c, "table_stride", a->table_stride) && check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "q", a->n_tokens, (int64_t)a->n_heads * layout->head_dim, a->q_stride);
 }
 
-bool qr_check_activation(const void *args, qr_error *err) {
-    const qr_activation_args *a = args;
-    return check_act_fn("activation", a->fn, err) && check_act_dtype("activation", "dst", a->dst_dtype, err) &&
-           check_view("activation", "x", a->n_rows, a->dim, a->x_stride, err);
+static bool check_activation(const check *c, const qr_activation_args *a) {
+    return check_act_fn(c, a->fn) && check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "x", a->n_rows, a->dim, a->x_stride);
 }
 
-bool qr_check_gate(const void *args, qr_error *err) {
-    const qr_gate_args *a = args;
-    return check_act_fn("gate", a->fn, err) && check_act_dtype("gate", "dst", a->dst_dtype, err) &&
-           check_view("gate", "g", a->n_rows, a->dim, a->g_stride, err) &&
-           check_view("gate", "u", a->n_rows, a->dim, a->u_stride, err);
+static bool check_gate(const check *c, const qr_gate_args *a) {
+    return check_act_fn(c, a->fn) && check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "g", a->n_rows, a->dim, a->g_stride) && check_view(c, "u", a->n_rows, a->dim, a->u_stride);
 }
 
-bool qr_check_add(const void *args, qr_error *err) {
-    const qr_add_args *a = args;
-    return check_view("add", "x", 1, a->n, a->n, err);
+static bool check_add(const check *c, const qr_add_args *a) { return check_view(c, "x", 1, a->n, a->n); }
+
+static bool check_softcap(const check *c, const qr_softcap_args *a) {
+    REQUIRE(a->cap > 0.0F && isfinite(a->cap), "the cap is %g; it must be positive", (double)a->cap);
+    return check_view(c, "x", 1, a->n, a->n);
 }
 
-bool qr_check_softcap(const void *args, qr_error *err) {
-    const qr_softcap_args *a = args;
-    REQUIRE(a->cap > 0.0F && isfinite(a->cap), "softcap", "the cap is %g; it must be positive", (double)a->cap);
-    return check_view("softcap", "x", 1, a->n, a->n, err);
+static bool check_nll(const check *c, const qr_nll_args *a) {
+    return check_vocab(c, a->vocab) && check_view(c, "logits", a->n_rows, a->vocab, a->vocab);
 }
 
-bool qr_check_nll(const void *args, qr_error *err) {
-    const qr_nll_args *a = args;
-    REQUIRE(a->vocab <= INT32_MAX, "nll", "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_view("nll", "logits", a->n_rows, a->vocab, a->vocab, err);
-}
-
-bool qr_check_sample(const void *args, qr_error *err) {
-    const qr_sample_args *a = args;
-    REQUIRE(a->vocab <= INT32_MAX, "sample", "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_view("sample", "logits", a->n_draws, a->vocab, a->vocab, err);
+static bool check_sample(const check *c, const qr_sample_args *a) {
+    return check_vocab(c, a->vocab) && check_view(c, "logits", a->n_draws, a->vocab, a->vocab);
 }
 
 /* --- Training ---------------------------------------------------------------------------------------------------- */
 
-static bool check_not_negative(const char *op, const char *what, float value, qr_error *err) {
-    REQUIRE(value >= 0.0F && isfinite(value), op, "%s is %g; it must be finite and not negative", what, (double)value);
+/* A factor of a running mean: with 1, no new value would enter it. */
+static bool check_decay(const check *c, const char *what, float value) {
+    REQUIRE(value >= 0.0F && value < 1.0F, "%s is %g; it must be at least 0 and less than 1", what, (double)value);
     return true;
 }
 
-/* A factor of a running mean: at 1 nothing new would ever enter it. */
-static bool check_decay(const char *op, const char *what, float value, qr_error *err) {
-    REQUIRE(value >= 0.0F && value < 1.0F, op, "%s is %g; it must be at least 0 and less than 1", what, (double)value);
-    return true;
+static bool check_step(const check *c, int64_t n, int64_t step, float grad_scale, float lr) {
+    REQUIRE(step >= 1, "step is %" PRId64 "; the first one is 1", step);
+    return check_view(c, "p", 1, n, n) && check_finite(c, "grad_scale", grad_scale) && check_finite(c, "lr", lr);
 }
 
-static bool check_step(const char *op, int64_t n, int64_t step, float grad_scale, float lr, qr_error *err) {
-    REQUIRE(step >= 1, op, "step is %" PRId64 "; the first one is 1", step);
-    return check_view(op, "p", 1, n, n, err) && check_finite(op, "grad_scale", grad_scale, err) &&
-           check_finite(op, "lr", lr, err);
+static bool check_linear_backward(const check *c, const qr_linear_backward_args *a) {
+    return check_weight(c, a->weight) && check_act_dtype(c, "dy", a->dy_dtype) &&
+           check_view(c, "dy", a->n_rows, a->weight->desc.rows, a->dy_stride) &&
+           check_view(c, "dx", a->n_rows, a->weight->desc.cols, a->dx_stride);
 }
 
-bool qr_check_linear_backward(const void *args, qr_error *err) {
-    const qr_linear_backward_args *a = args;
-    return check_weight("linear_backward", a->weight, err) &&
-           check_act_dtype("linear_backward", "dy", a->dy_dtype, err) &&
-           check_view("linear_backward", "dy", a->n_rows, a->weight->desc.rows, a->dy_stride, err) &&
-           check_view("linear_backward", "dx", a->n_rows, a->weight->desc.cols, a->dx_stride, err);
+static bool check_weight_backward(const check *c, const qr_weight_backward_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
+           check_view(c, "dy", a->n_rows, a->out, a->dy_stride) && check_view(c, "dw", a->out, a->in, a->in);
 }
 
-bool qr_check_weight_backward(const void *args, qr_error *err) {
-    const qr_weight_backward_args *a = args;
-    return check_act_dtype("weight_backward", "x", a->x_dtype, err) &&
-           check_view("weight_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("weight_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
-           check_view("weight_backward", "dw", a->out, a->in, a->in, err);
+static bool check_lora_backward(const check *c, const qr_lora_backward_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "rank", a->rank) &&
+           check_finite(c, "scale", a->scale) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
+           check_view(c, "dy", a->n_rows, a->out, a->dy_stride) &&
+           (a->dx == NULL || check_view(c, "dx", a->n_rows, a->in, a->dx_stride));
 }
 
-bool qr_check_lora_backward(const void *args, qr_error *err) {
-    const qr_lora_backward_args *a = args;
-    return check_act_dtype("lora_backward", "x", a->x_dtype, err) &&
-           check_positive("lora_backward", "rank", a->rank, err) &&
-           check_finite("lora_backward", "scale", a->scale, err) &&
-           check_view("lora_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("lora_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
-           (a->dx == NULL || check_view("lora_backward", "dx", a->n_rows, a->in, a->dx_stride, err));
+static bool check_dora_backward(const check *c, const qr_dora_backward_args *a) {
+    return check_view(c, "dy", a->n_rows, a->dim, a->dy_stride) && check_view(c, "z", a->n_rows, a->dim, a->z_stride);
 }
 
-bool qr_check_dora_backward(const void *args, qr_error *err) {
-    const qr_dora_backward_args *a = args;
-    return check_view("dora_backward", "dy", a->n_rows, a->dim, a->dy_stride, err) &&
-           check_view("dora_backward", "z", a->n_rows, a->dim, a->z_stride, err);
+static bool check_rms_norm_backward(const check *c, const qr_rms_norm_backward_args *a) {
+    return check_heads(c, a->n_groups, a->dim) && check_not_negative(c, "eps", a->eps) &&
+           check_view(c, "x", a->n_rows, a->n_groups * a->dim, a->x_stride) &&
+           check_view(c, "dy", a->n_rows, a->n_groups * a->dim, a->dy_stride) &&
+           check_view(c, "dx", a->n_rows, a->n_groups * a->dim, a->dx_stride);
 }
 
-bool qr_check_rms_norm_backward(const void *args, qr_error *err) {
-    const qr_rms_norm_backward_args *a = args;
-    const char *op = "rms_norm_backward";
-    return check_heads(op, a->n_groups, a->dim, err) && check_eps(op, a->eps, err) &&
-           check_view(op, "x", a->n_rows, a->n_groups * a->dim, a->x_stride, err) &&
-           check_view(op, "dy", a->n_rows, a->n_groups * a->dim, a->dy_stride, err) &&
-           check_view(op, "dx", a->n_rows, a->n_groups * a->dim, a->dx_stride, err);
+static bool check_layer_norm_backward(const check *c, const qr_layer_norm_backward_args *a) {
+    return check_not_negative(c, "eps", a->eps) && check_view(c, "x", a->n_rows, a->dim, a->dim);
 }
 
-bool qr_check_layer_norm_backward(const void *args, qr_error *err) {
-    const qr_layer_norm_backward_args *a = args;
-    return check_eps("layer_norm_backward", a->eps, err) &&
-           check_view("layer_norm_backward", "x", a->n_rows, a->dim, a->dim, err);
+static bool check_rope_backward(const check *c, const qr_rope_backward_args *a) {
+    return check_rotation(c, a->n_heads, a->head_dim, a->half) &&
+           check_view(c, "dx", a->n_tokens, a->n_heads * a->head_dim, a->dx_stride);
 }
 
-bool qr_check_rope_backward(const void *args, qr_error *err) {
-    const qr_rope_backward_args *a = args;
-    const char *op = "rope_backward";
-    if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_positive(op, "half", a->half, err)) { return false; }
-    REQUIRE(a->half <= a->head_dim / 2, op, "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
-            a->head_dim);
-    return check_view(op, "dx", a->n_tokens, a->n_heads * a->head_dim, a->dx_stride, err);
-}
-
-static bool check_packed(const char *op, const qr_attention_packed_args *a, qr_error *err) {
-    if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_heads(op, a->n_kv_heads, a->head_dim, err)) {
-        return false;
-    }
-    REQUIRE(a->n_heads % a->n_kv_heads == 0, op, "%d query heads do not divide over %d K/V heads", (int)a->n_heads,
-            (int)a->n_kv_heads);
-    REQUIRE(a->window >= 0, op, "window is %d; it must be positive, or 0 for all", (int)a->window);
-    REQUIRE(a->max_seq_tokens <= a->n_tokens, op, "max_seq_tokens is %d, more than the %" PRId64 " tokens there are",
+static bool check_attention_packed(const check *c, const qr_attention_packed_args *a) {
+    if (!check_heads(c, a->n_heads, a->head_dim) || !check_heads(c, a->n_kv_heads, a->head_dim)) { return false; }
+    REQUIRE(a->max_seq_tokens <= a->n_tokens, "max_seq_tokens is %d, more than the %" PRId64 " tokens there are",
             (int)a->max_seq_tokens, a->n_tokens);
-    return check_positive(op, "the number of sequences", a->n_seqs, err) &&
-           check_positive(op, "max_seq_tokens", a->max_seq_tokens, err) && check_finite(op, "scale", a->scale, err) &&
-           check_not_negative(op, "softcap", a->softcap, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
-           check_view(op, "q", a->n_tokens, (int64_t)a->n_heads * a->head_dim, a->qkv_stride, err);
+    return check_scores(c, a->n_heads, a->n_kv_heads, a->scale, a->softcap, a->window) &&
+           check_positive(c, "the number of sequences", a->n_seqs) &&
+           check_positive(c, "max_seq_tokens", a->max_seq_tokens) && check_act_dtype(c, "dst", a->dst_dtype) &&
+           check_view(c, "q", a->n_tokens, (int64_t)a->n_heads * a->head_dim, a->qkv_stride);
 }
 
-bool qr_check_attention_packed(const void *args, qr_error *err) { return check_packed("attention_packed", args, err); }
-
-bool qr_check_attention_packed_backward(const void *args, qr_error *err) {
-    const qr_attention_packed_backward_args *a = args;
-    const char *op = "attention_packed_backward";
-    return check_packed(op, &a->forward, err) &&
-           check_view(op, "dq", a->forward.n_tokens, (int64_t)a->forward.n_heads * a->forward.head_dim, a->dqkv_stride,
-                      err);
+static bool check_attention_packed_backward(const check *c, const qr_attention_packed_backward_args *a) {
+    return check_attention_packed(c, &a->forward) &&
+           check_view(c, "dq", a->forward.n_tokens, (int64_t)a->forward.n_heads * a->forward.head_dim, a->dqkv_stride);
 }
 
-bool qr_check_activation_backward(const void *args, qr_error *err) {
-    const qr_activation_backward_args *a = args;
-    const char *op = "activation_backward";
-    return check_act_fn(op, a->fn, err) && check_view(op, "x", a->n_rows, a->dim, a->x_stride, err) &&
-           check_view(op, "dy", a->n_rows, a->dim, a->dy_stride, err) &&
-           check_view(op, "dx", a->n_rows, a->dim, a->dx_stride, err);
+static bool check_activation_backward(const check *c, const qr_activation_backward_args *a) {
+    return check_act_fn(c, a->fn) && check_view(c, "x", a->n_rows, a->dim, a->x_stride) &&
+           check_view(c, "dy", a->n_rows, a->dim, a->dy_stride) && check_view(c, "dx", a->n_rows, a->dim, a->dx_stride);
 }
 
-bool qr_check_gate_backward(const void *args, qr_error *err) {
-    const qr_gate_backward_args *a = args;
-    const char *op = "gate_backward";
-    return check_act_fn(op, a->fn, err) && check_view(op, "g and u", a->n_rows, a->dim, a->gu_stride, err) &&
-           check_view(op, "dg and du", a->n_rows, a->dim, a->dgu_stride, err);
+static bool check_gate_backward(const check *c, const qr_gate_backward_args *a) {
+    return check_act_fn(c, a->fn) && check_view(c, "g and u", a->n_rows, a->dim, a->gu_stride) &&
+           check_view(c, "dg and du", a->n_rows, a->dim, a->dgu_stride);
 }
 
-bool qr_check_cross_entropy(const void *args, qr_error *err) {
-    const qr_cross_entropy_args *a = args;
-    const char *op = "cross_entropy";
-    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_not_negative(op, "softcap", a->softcap, err) && check_finite(op, "dloss", a->dloss, err) &&
-           check_view(op, "logits", a->n_rows, a->vocab, a->vocab, err);
+static bool check_cross_entropy(const check *c, const qr_cross_entropy_args *a) {
+    return check_vocab(c, a->vocab) && check_not_negative(c, "softcap", a->softcap) &&
+           check_finite(c, "dloss", a->dloss) && check_view(c, "logits", a->n_rows, a->vocab, a->vocab);
 }
 
-bool qr_check_embedding_backward(const void *args, qr_error *err) {
-    const qr_embedding_backward_args *a = args;
-    const char *op = "embedding_backward";
-    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_view(op, "dy", a->n_tokens, a->dim, a->dim, err) &&
-           check_view(op, "dtable", a->vocab, a->dim, a->dim, err);
+static bool check_embedding_backward(const check *c, const qr_embedding_backward_args *a) {
+    return check_vocab(c, a->vocab) && check_view(c, "dy", a->n_tokens, a->dim, a->dim) &&
+           check_view(c, "dtable", a->vocab, a->dim, a->dim);
 }
 
-bool qr_check_scatter_rows(const void *args, qr_error *err) {
-    const qr_scatter_rows_args *a = args;
-    REQUIRE(a->n_rows <= a->n_dst_rows, "scatter_rows", "%" PRId64 " rows do not fit into %" PRId64, a->n_rows,
-            a->n_dst_rows);
-    return check_view("scatter_rows", "src", a->n_rows, a->dim, a->dim, err) &&
-           check_view("scatter_rows", "dst", a->n_dst_rows, a->dim, a->dim, err);
+static bool check_scatter_rows(const check *c, const qr_scatter_rows_args *a) {
+    REQUIRE(a->n_rows <= a->n_dst_rows, "%" PRId64 " rows do not fit into %" PRId64, a->n_rows, a->n_dst_rows);
+    return check_view(c, "src", a->n_rows, a->dim, a->dim) && check_view(c, "dst", a->n_dst_rows, a->dim, a->dim);
 }
 
-bool qr_check_dropout(const void *args, qr_error *err) {
-    const qr_dropout_args *a = args;
-    return check_decay("dropout", "p", a->p, err) && check_act_dtype("dropout", "x", a->x_dtype, err) &&
-           check_view("dropout", "x", a->n_rows, a->dim, a->x_stride, err) &&
-           check_view("dropout", "dst", a->n_rows, a->dim, a->dst_stride, err);
+static bool check_dropout(const check *c, const qr_dropout_args *a) {
+    return check_decay(c, "p", a->p) && check_act_dtype(c, "x", a->x_dtype) &&
+           check_view(c, "x", a->n_rows, a->dim, a->x_stride) && check_view(c, "dst", a->n_rows, a->dim, a->dst_stride);
 }
 
-bool qr_check_round_act(const void *args, qr_error *err) {
-    const qr_round_act_args *a = args;
-    return check_act_dtype("round_act", "dst", a->dst_dtype, err) &&
-           check_view("round_act", "src", a->n_rows, a->dim, a->src_stride, err);
+static bool check_round_act(const check *c, const qr_round_act_args *a) {
+    return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "src", a->n_rows, a->dim, a->src_stride);
 }
 
-bool qr_check_store_weight(const void *args, qr_error *err) {
-    const qr_store_weight_args *a = args;
-    if (!check_weight("store_weight", a->weight, err)) { return false; }
-    REQUIRE(a->weight->desc.format <= QR_WEIGHT_BF16, "store_weight", "the weight is %s; it must be F32, F16 or BF16",
+static bool check_store_weight(const check *c, const qr_store_weight_args *a) {
+    if (!check_weight(c, a->weight)) { return false; }
+    REQUIRE(a->weight->desc.format <= QR_WEIGHT_BF16, "the weight is %s; it must be F32, F16 or BF16",
             qr_weight_format_name(a->weight->desc.format));
     return true;
 }
 
-bool qr_check_sum_squares(const void *args, qr_error *err) {
-    const qr_sum_squares_args *a = args;
-    return check_view("sum_squares", "x", 1, a->n, a->n, err);
+static bool check_sum_squares(const check *c, const qr_sum_squares_args *a) {
+    return check_view(c, "x", 1, a->n, a->n);
 }
 
-bool qr_check_adamw(const void *args, qr_error *err) {
-    const qr_adamw_args *a = args;
-    return check_step("adamw", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("adamw", "beta1", a->beta1, err) && check_decay("adamw", "beta2", a->beta2, err) &&
-           check_eps("adamw", a->eps, err) && check_finite("adamw", "weight_decay", a->weight_decay, err);
+/* adamw and adamw8bit have these fields in common. */
+#define CHECK_ADAM(a)                                                                                     \
+    (check_step(c, (a)->n, (a)->step, (a)->grad_scale, (a)->lr) && check_decay(c, "beta1", (a)->beta1) && \
+     check_decay(c, "beta2", (a)->beta2) && check_not_negative(c, "eps", (a)->eps) &&                     \
+     check_finite(c, "weight_decay", (a)->weight_decay))
+
+static bool check_adamw(const check *c, const qr_adamw_args *a) { return CHECK_ADAM(a); }
+static bool check_adamw8bit(const check *c, const qr_adamw8bit_args *a) { return CHECK_ADAM(a); }
+
+static bool check_sgd(const check *c, const qr_sgd_args *a) {
+    return check_step(c, a->n, a->step, a->grad_scale, a->lr) && check_decay(c, "momentum", a->momentum) &&
+           check_finite(c, "weight_decay", a->weight_decay);
 }
 
-bool qr_check_adamw8bit(const void *args, qr_error *err) {
-    const qr_adamw8bit_args *a = args;
-    return check_step("adamw8bit", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("adamw8bit", "beta1", a->beta1, err) && check_decay("adamw8bit", "beta2", a->beta2, err) &&
-           check_eps("adamw8bit", a->eps, err) && check_finite("adamw8bit", "weight_decay", a->weight_decay, err);
-}
-
-bool qr_check_sgd(const void *args, qr_error *err) {
-    const qr_sgd_args *a = args;
-    return check_step("sgd", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("sgd", "momentum", a->momentum, err) &&
-           check_finite("sgd", "weight_decay", a->weight_decay, err);
-}
-
-bool qr_check_adafactor(const void *args, qr_error *err) {
-    const qr_adafactor_args *a = args;
-    const char *op = "adafactor";
-    if (!check_view(op, "p", a->rows, a->cols, a->cols, err)) { return false; }
-    REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), op, "clip_threshold is %g; it must be positive",
+static bool check_adafactor(const check *c, const qr_adafactor_args *a) {
+    if (!check_view(c, "p", a->rows, a->cols, a->cols)) { return false; }
+    REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), "clip_threshold is %g; it must be positive",
             (double)a->clip_threshold);
-    REQUIRE(a->decay_rate <= 0.0F && isfinite(a->decay_rate), op,
+    REQUIRE(a->decay_rate <= 0.0F && isfinite(a->decay_rate),
             "decay_rate is %g; it must not be positive (usually -0.8)", (double)a->decay_rate);
-    return check_step(op, a->rows * a->cols, a->step, a->grad_scale, a->lr, err) && check_eps(op, a->eps1, err) &&
-           check_finite(op, "weight_decay", a->weight_decay, err);
+    return check_step(c, a->rows * a->cols, a->step, a->grad_scale, a->lr) && check_not_negative(c, "eps1", a->eps1) &&
+           check_finite(c, "weight_decay", a->weight_decay);
 }
+
+/* --- The functions of op_check.h --------------------------------------------------------------------------------- */
+
+#define QR_X(name)                                                                           \
+    bool qr_check_##name(const void *args, qr_error *err) {                                  \
+        return check_##name(&(check){.op = #name, .err = err}, args);                        \
+    }                                                                                        \
+    bool qr_op_supports_##name(const qr_backend *backend, const void *args, qr_error *err) { \
+        (void)backend;                                                                       \
+        return qr_check_##name(args, err);                                                   \
+    }
+QR_OPS(QR_X)
+#undef QR_X
 
 /* --- Weights ----------------------------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ qr_sample_scratch qr_sample_scratch_at(void *memory, int64_t vocab) {
     return (qr_sample_scratch){memory, (int32_t *)(void *)heap};
 }
 
-/* Of a block of values, the largest: eight running maxima, so that the compiler can keep them in one register. */
+/* The largest of n values: eight running maxima, which the compiler can keep in one register. */
 static float block_maximum(const float *values, int64_t n) {
     enum { LANES = 8 };
     float lanes[LANES];
@@ -31,7 +31,7 @@ static float block_maximum(const float *values, int64_t n) {
     return lanes[0];
 }
 
-static int32_t likeliest(const float *logits, int64_t vocab) {
+static int32_t most_likely(const float *logits, int64_t vocab) {
     const float highest = block_maximum(logits, vocab);
     int64_t i = 0;
     while (i + 1 < vocab && logits[i] != highest) { i++; }
@@ -48,7 +48,7 @@ static double sum_weights(const float *logits, int64_t vocab, float highest, dou
     return sum;
 }
 
-/* ---- The ids in falling order, as many as are asked for ---------------------------------------------------------- */
+/* ---- The ids in falling order, as many as are needed ----------------------------------------------------------- */
 
 static bool before(const float *logits, int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
@@ -67,7 +67,7 @@ static void sift_down(int32_t *heap, int64_t n, int64_t i, const float *logits) 
     heap[i] = id;
 }
 
-/* Takes the top off a heap of n and puts it behind the rest. */
+/* Moves the top of a heap of n to its end; the rest is a heap of n − 1. */
 static int32_t pop(int32_t *heap, int64_t n, const float *logits) {
     const int32_t top = heap[0];
     heap[0] = heap[n - 1];
@@ -76,9 +76,9 @@ static int32_t pop(int32_t *heap, int64_t n, const float *logits) {
     return top;
 }
 
-/* ---- Draws ------------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ---------------------------------------------------------------------------------------------------- */
 
-/* How many of the first n_taken weights (in falling order, relative to the likeliest) survive top_p and min_p. */
+/* How many of the first n_taken weights (in falling order, relative to the most likely) survive top_p and min_p. */
 static int64_t survivors(const qr_sample_draw *draw, const double *weights, int64_t n_taken, double total) {
     double mass = 0;
     int64_t n = 0;
@@ -88,9 +88,9 @@ static int64_t survivors(const qr_sample_draw *draw, const double *weights, int6
     return n;
 }
 
-/* Draws among the likeliest: takes ids off the heap until top_k, top_p or min_p says enough. */
-static int32_t draw_filtered(const qr_sample_draw *draw, const float *logits, int64_t vocab,
-                             const qr_sample_scratch *scratch) {
+/* Samples among the most likely: pops ids off the heap until top_k, top_p or min_p ends it. */
+static int32_t sample_filtered(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+                               const qr_sample_scratch *scratch) {
     int32_t *heap = scratch->heap;
     double *weights = scratch->weights;
     const double inverse_temperature = 1.0 / (double)draw->temperature;
@@ -119,22 +119,24 @@ static int32_t draw_filtered(const qr_sample_draw *draw, const float *logits, in
     return heap[vocab - 1 - chosen];
 }
 
-static int32_t draw_unfiltered(const qr_sample_draw *draw, const float *logits, int64_t vocab) {
-    const int32_t best = likeliest(logits, vocab);
+static int32_t sample_unfiltered(const qr_sample_draw *draw, const float *logits, int64_t vocab) {
+    const int32_t best = most_likely(logits, vocab);
     const double inverse_temperature = 1.0 / (double)draw->temperature;
     double rest = draw->uniform * sum_weights(logits, vocab, logits[best], inverse_temperature);
     for (int64_t i = 0; i < vocab; i++) {
         rest -= weight_of(logits[i], logits[best], inverse_temperature);
         if (rest < 0) { return (int32_t)i; }
     }
-    return best; /* rounding left a crumb */
+    return best; /* rounding left a remainder */
 }
 
 int32_t qr_sample_token(const qr_sample_draw *draw, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch) {
-    if (draw->temperature <= 0.0F) { return likeliest(logits, vocab); }
-    if (draw->top_k <= 0 && draw->top_p >= 1.0F && draw->min_p <= 0.0F) { return draw_unfiltered(draw, logits, vocab); }
-    return draw_filtered(draw, logits, vocab, scratch);
+    if (draw->temperature <= 0.0F) { return most_likely(logits, vocab); }
+    if (draw->top_k <= 0 && draw->top_p >= 1.0F && draw->min_p <= 0.0F) {
+        return sample_unfiltered(draw, logits, vocab);
+    }
+    return sample_filtered(draw, logits, vocab, scratch);
 }
 
 bool qr_logits_are_finite(const float *logits, int64_t vocab) {

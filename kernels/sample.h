@@ -1,5 +1,5 @@
-/* One draw from one row of logits, in scalar C with F64 sums: the sample op of the reference and of the processor, and
- * what the runtime draws with where it changed the logits first (penalties, masks). */
+/* One sample from one row of logits, in scalar C with F64 sums: the sample op of the ref and the cpu backend. The
+ * runtime samples with it too when it has changed the logits (penalties, masks). */
 #ifndef QR_KERNELS_SAMPLE_H
 #define QR_KERNELS_SAMPLE_H
 
@@ -7,24 +7,24 @@
 
 /* Scratch for one vocabulary, of one thread at a time. */
 typedef struct qr_sample_scratch {
-    double *weights; /* [vocab] of the ids taken off the heap */
-    int32_t *heap;   /* [vocab] ids; the likeliest on top, then the chosen ones in order at the end */
+    double *weights; /* [vocab] of the ids popped off the heap */
+    int32_t *heap;   /* [vocab] ids: a heap with the most likely on top, then the popped ones */
 } qr_sample_scratch;
 
 /* Its bytes, a multiple of 64, and its parts at 64-byte aligned memory of that size. */
 size_t qr_sample_scratch_bytes(int64_t vocab);
 qr_sample_scratch qr_sample_scratch_at(void *memory, int64_t vocab);
 
-/* The token that `draw` (its row is not looked at) takes from logits [vocab]: numbers, or −∞ for what must not be
- * drawn; at least one is a number. */
+/* The token that `draw` samples from logits [vocab]: finite values, or −∞ for ids that are excluded; at least one is
+ * finite. draw->row is not read. */
 int32_t qr_sample_token(const qr_sample_draw *draw, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch);
 
-/* The op's whole answer for one row. */
+/* The op's result for one row. */
 qr_sampled qr_sample_row(const qr_sample_draw *draw, const float *logits, int64_t vocab,
                          const qr_sample_scratch *scratch);
 
-/* Whether every value is a number, none infinite. */
+/* Whether every value is finite. */
 bool qr_logits_are_finite(const float *logits, int64_t vocab);
 
 /* log of the sum of exp(logits): log p(id) is logits[id] − that. */

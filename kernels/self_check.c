@@ -24,7 +24,7 @@ enum {
     ARENA_BYTES = 1 << 18,
 };
 
-/* One of the two backends, with one piece of its memory that is dealt out from the front. */
+/* One of the two backends, with a block of its memory that is handed out from the front. */
 typedef struct side {
     qr_backend *backend;
     unsigned char *memory;
@@ -46,7 +46,7 @@ static qrun_status put(side *s, const void *host, size_t n_bytes, const void **d
     return s->backend->copy_in(s->backend, memory, host, n_bytes, err);
 }
 
-/* s->workspace has room for n_bytes. */
+/* Makes s->workspace at least n_bytes. */
 static qrun_status need_workspace(side *s, size_t n_bytes, qr_error *err) {
     if (n_bytes <= s->workspace_bytes) { return QRUN_OK; }
     s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->workspace, s->workspace_bytes);
@@ -100,7 +100,7 @@ static qrun_status multiply(side *s, const qr_weight_desc *desc, const canonical
     const void *device_x;
     float *device_y = take(s, (size_t)(n_rows * OUT) * sizeof *y);
     QR_RETURN_IF_ERROR(
-        put(s, x, (size_t)(n_rows * IN) * sizeof *x, &device_x, err)); /* fails where what is above did not fit */
+        put(s, x, (size_t)(n_rows * IN) * sizeof *x, &device_x, err)); /* fails when one of the two above did not fit */
     QR_RETURN_IF_ERROR(backend->weight_put_rows(backend, &weight, 0, OUT, w->codes, err));
     QR_RETURN_IF_ERROR(backend->weight_put_scales(backend, &weight, &w->scales, err));
     const qr_linear_args args = {.weight = &weight,
@@ -122,8 +122,8 @@ static qrun_status compare(const char *what, const float *found, const float *ex
         const double error = fabs((double)found[i] - (double)expected[i]);
         if (error <= bound * (1.0 + fabs((double)expected[i]))) { continue; }
         return qr_fail(err, QRUN_ERROR_DEVICE,
-                       "this device computes wrong numbers: %s gives %g where %g is right; use another device "
-                       "(--device cpu), and please report it",
+                       "this device computes wrong values: %s gives %g instead of %g; use another device "
+                       "(`device=cpu`), and please report it",
                        what, (double)found[i], (double)expected[i]);
     }
     return QRUN_OK;
@@ -148,8 +148,8 @@ static qrun_status check_linear(side *s, side *ref, const qr_weight_desc *desc, 
     QR_TRY(compare(what, all->many, all->expected, ROWS * OUT, LINEAR_BOUND, err));
     if (memcmp(all->many, all->few, sizeof all->few) != 0) {
         QR_TRY(qr_fail(err, QRUN_ERROR_DEVICE,
-                       "this device computes other bits for a row alone and among others (%s); use another device "
-                       "(--device cpu), and please report it",
+                       "this device computes different bits for a row alone and among others (%s); use another "
+                       "device (`device=cpu`), and please report it",
                        what));
     }
 out:
@@ -182,7 +182,7 @@ static void fill_attention(attention_data *d) {
 static qrun_status attend(side *s, const attention_data *d, float *result, qr_error *err) {
     qr_backend *backend = s->backend;
     uint16_t dst[HEADS * HEAD_DIM];
-    const qr_kv_layout layout = {QR_KV_BF16, KV_HEADS, HEAD_DIM};
+    const qr_kv_layout layout = {.format = QR_KV_BF16, .n_kv_heads = KV_HEADS, .head_dim = HEAD_DIM};
     const size_t page_bytes = qr_kv_layer_bytes(&layout);
     qr_kv_write_args write = {.layout = layout,
                               .n_tokens = CONTEXT,
@@ -220,7 +220,7 @@ static qrun_status attend(side *s, const attention_data *d, float *result, qr_er
     return QRUN_OK;
 }
 
-/* Two roundings to BF16 of numbers below 1. */
+/* Two roundings to BF16 of values below 1. */
 static const double ATTENTION_BOUND = 1e-2;
 
 static qrun_status check_attention(side *s, side *ref, qr_error *err) {
@@ -253,7 +253,8 @@ static void close_side(side *s) {
 }
 
 qrun_status qr_backend_self_check(qr_backend *backend, qr_error *err) {
-    static const qr_weight_desc nf4_dq = {QR_WEIGHT_NF4_DQ, QR_NF4_BLOCK, OUT, IN}, int8 = {QR_WEIGHT_INT8, 0, OUT, IN};
+    static const qr_weight_desc nf4_dq = {.format = QR_WEIGHT_NF4_DQ, .block = QR_NF4_BLOCK, .rows = OUT, .cols = IN};
+    static const qr_weight_desc int8 = {.format = QR_WEIGHT_INT8, .rows = OUT, .cols = IN};
     side s = {.backend = backend}, ref = {0};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_backend_ref_create(NULL, &ref.backend, err));

@@ -7,9 +7,7 @@
 #ifndef QR_KERNELS_CPU_CPU_H
 #define QR_KERNELS_CPU_CPU_H
 
-#include <stdatomic.h>
-
-#include "kernels/backend.h"
+#include "kernels/host_memory.h"
 
 /* Each level has everything of those before it.
  *   AVX2:        AVX2, FMA, F16C
@@ -36,9 +34,8 @@ typedef struct qr_cpu_isa {
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
-    qr_backend base; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
+    qr_host_backend host; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
     const qr_cpu_isa *isa;
-    atomic_size_t held_bytes, peak_bytes;
 } qr_cpu_backend;
 
 static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }
@@ -102,15 +99,7 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
     return (uint8_t *)weight->data + (size_t)(row / QR_CPU_NF4_GROUP_ROWS) * layout->group_bytes + (size_t)in_group;
 }
 
-/* The vtable's weight functions (backend/weight.c). */
-size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc);
-qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
-                                   const void *codes, qr_error *err);
-qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
-                                     qr_error *err);
-qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
-                                   void *codes, qr_error *err);
-qrun_status qr_cpu_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
-                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
+/* Fills in the functions of backend/weight.c. */
+void qr_cpu_set_weight_functions(qr_backend *backend);
 
 #endif

@@ -43,22 +43,18 @@ static void softcap_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_activation)(const qr_backend *backend, const qr_activation_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_activation)(const qr_backend *backend, const qr_activation_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_rows, args);
 }
 
-void QR_ISA(qr_cpu_gate)(const qr_backend *backend, const qr_gate_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_gate)(const qr_backend *backend, const qr_gate_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_rows, args);
 }
 
-void QR_ISA(qr_cpu_add)(const qr_backend *backend, const qr_add_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_add)(const qr_backend *backend, const qr_add_args *args) {
     qr_cpu_run_ranges(backend, args->n, 1, add_range, args);
 }
 
-void QR_ISA(qr_cpu_softcap)(const qr_backend *backend, const qr_softcap_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_softcap)(const qr_backend *backend, const qr_softcap_args *args) {
     qr_cpu_run_ranges(backend, args->n, FUNCTION_COST, softcap_range, args);
 }

@@ -46,19 +46,17 @@ static void gather_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_embedding)(const qr_backend *backend, const qr_embedding_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_embedding)(const qr_backend *backend, const qr_embedding_args *args) {
     struct embedding e = {.args = args};
     qr_cpu_layout_of(&args->table->desc, &e.layout);
     qr_cpu_run_ranges(backend, args->n_tokens, args->table->desc.cols, embedding_rows, &e);
 }
 
-void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, gather_rows, args);
 }
 
-/* A token may come many times, so it is the columns that are cut: every task adds all tokens, in order. */
+/* A token may occur many times, so the columns are cut: every task adds all tokens, in order. */
 enum { COLUMN_BLOCK = 64 };
 
 static void embedding_backward_columns(const void *args, int64_t begin, int64_t end) {
@@ -101,14 +99,11 @@ static void scatter_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_embedding_backward)(const qr_backend *backend, const qr_embedding_backward_args *args,
-                                       void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_embedding_backward)(const qr_backend *backend, const qr_embedding_backward_args *args) {
     const int64_t n_blocks = qr_ceil_div(args->dim, COLUMN_BLOCK);
     qr_cpu_run_ranges(backend, n_blocks, args->n_tokens * COLUMN_BLOCK, embedding_backward_columns, args);
 }
 
-void QR_ISA(qr_cpu_scatter_rows)(const qr_backend *backend, const qr_scatter_rows_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_scatter_rows)(const qr_backend *backend, const qr_scatter_rows_args *args) {
     qr_cpu_run_ranges(backend, args->n_dst_rows, args->dim, scatter_range, args);
 }

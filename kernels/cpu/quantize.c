@@ -1,19 +1,9 @@
 /* quantize: one pass from the file's type to canonical codes, bit-equal to quant/. A block, or a row, is read twice,
  * the second time from the first-level cache. */
-#include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/simd/vec_nf4.h"
 #include "kernels/cpu/simd/vec_units.h"
 #include "kernels/cpu/vector_ops.h"
 #include "quant/format.h"
-
-/* Elements [index, index + n) of a tensor in the file's type. */
-QR_INLINE qr_vec load_source(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
-    switch (dtype) {
-        case QR_DTYPE_BF16: return qr_vec_load_bf16_n((const uint16_t *)src + index, n);
-        case QR_DTYPE_F16: return qr_vec_load_f16_n((const uint16_t *)src + index, n);
-        default: return qr_vec_load_n((const float *)src + index, n);
-    }
-}
 
 /* Elements [index, index + 2 · QR_VEC): the even ones, and the odd ones in *odd. A pair of BF16 is one 32-bit lane. */
 QR_INLINE qr_vec load_pairs(const void *src, qr_dtype dtype, int64_t index, qr_vec *odd) {
@@ -22,11 +12,11 @@ QR_INLINE qr_vec load_pairs(const void *src, qr_dtype dtype, int64_t index, qr_v
         *odd = qr_vec_unit_bf16(units, 1);
         return qr_vec_unit_bf16(units, 0);
     }
-    const qr_vec first = load_source(src, dtype, index, QR_VEC);
-    return qr_vec_split(first, load_source(src, dtype, index + QR_VEC, QR_VEC), odd);
+    const qr_vec first = qr_vec_load_act_n(src, dtype, index, QR_VEC);
+    return qr_vec_split(first, qr_vec_load_act_n(src, dtype, index + QR_VEC, QR_VEC), odd);
 }
 
-/* The largest of |x|; NaN is passed over, as by fmaxf. */
+/* The largest of |x|; NaN is skipped, as by fmaxf. */
 QR_INLINE float absmax_of(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
     qr_vec highest = qr_vec_zero(), highest_odd = qr_vec_zero(), odd;
     int64_t j = 0;
@@ -34,12 +24,14 @@ QR_INLINE float absmax_of(const void *src, qr_dtype dtype, int64_t index, int64_
         if (dtype == QR_DTYPE_BF16) {
             highest = qr_vec_max(qr_vec_abs(load_pairs(src, dtype, index + j, &odd)), highest);
         } else {
-            highest = qr_vec_max(qr_vec_abs(load_source(src, dtype, index + j, QR_VEC)), highest);
-            odd = load_source(src, dtype, index + j + QR_VEC, QR_VEC);
+            highest = qr_vec_max(qr_vec_abs(qr_vec_load_act_n(src, dtype, index + j, QR_VEC)), highest);
+            odd = qr_vec_load_act_n(src, dtype, index + j + QR_VEC, QR_VEC);
         }
         highest_odd = qr_vec_max(qr_vec_abs(odd), highest_odd);
     }
-    for (; j < n; j += QR_VEC) { highest = qr_vec_max(qr_vec_abs(load_source(src, dtype, index + j, n - j)), highest); }
+    for (; j < n; j += QR_VEC) {
+        highest = qr_vec_max(qr_vec_abs(qr_vec_load_act_n(src, dtype, index + j, n - j)), highest);
+    }
     return qr_vec_highest(qr_vec_max(highest, highest_odd));
 }
 
@@ -49,7 +41,9 @@ QR_INLINE void encode_tail(const void *src, qr_dtype dtype, int64_t index, int64
     float elements[2 * QR_VEC] = {0};
     uint8_t bytes[QR_VEC];
     qr_vec odd;
-    for (int64_t j = 0; j < n; j += QR_VEC) { qr_vec_store(elements + j, load_source(src, dtype, index + j, n - j)); }
+    for (int64_t j = 0; j < n; j += QR_VEC) {
+        qr_vec_store(elements + j, qr_vec_load_act_n(src, dtype, index + j, n - j));
+    }
     const qr_vec even = load_pairs(elements, QR_DTYPE_F32, 0, &odd);
     qr_vec_store_nf4(bytes, qr_vec_mul(even, inverse), qr_vec_mul(odd, inverse), tables);
     if (n % 2 != 0) { bytes[n / 2] = (uint8_t)((bytes[n / 2] & 0xF0U) | 7U); }
@@ -84,7 +78,7 @@ QR_INLINE void quantize_int8_from(const qr_quantize_args *a, qr_dtype dtype) {
         int8_t *codes = (int8_t *)a->codes + begin;
         a->absmax[row] = absmax;
         for (int64_t j = 0; j < a->cols; j += QR_VEC) {
-            qr_vec v = load_source(a->src, dtype, begin + j, a->cols - j);
+            qr_vec v = qr_vec_load_act_n(a->src, dtype, begin + j, a->cols - j);
             if (dtype != QR_DTYPE_F16) { v = qr_vec_round_f16(v); }
             qr_vec_store_i8_n(codes + j, qr_vec_mul(v, scale), a->cols - j);
         }
@@ -94,7 +88,7 @@ QR_INLINE void quantize_int8_from(const qr_quantize_args *a, qr_dtype dtype) {
 QR_INLINE void convert_from(const qr_quantize_args *a, qr_dtype dtype) {
     const int64_t n = a->n_rows * a->cols;
     for (int64_t j = 0; j < n; j += QR_VEC) {
-        const qr_vec v = load_source(a->src, dtype, j, n - j);
+        const qr_vec v = qr_vec_load_act_n(a->src, dtype, j, n - j);
         switch (a->format) {
             case QR_WEIGHT_F16: qr_vec_store_f16_n((uint16_t *)a->codes + j, v, n - j); break;
             case QR_WEIGHT_BF16: qr_vec_store_bf16_n((uint16_t *)a->codes + j, v, n - j); break;
@@ -130,8 +124,8 @@ static void quantize(const qr_quantize_args *a) {
     }
 }
 
-/* In the calling thread: callers are many. */
-void QR_ISA(qr_cpu_quantize)(const qr_backend *backend, const qr_quantize_args *args, void *workspace) {
-    (void)backend, (void)workspace;
+/* In the calling thread: many threads call it at once. */
+void QR_ISA(qr_cpu_quantize)(const qr_backend *backend, const qr_quantize_args *args) {
+    (void)backend;
     quantize(args);
 }

@@ -1,5 +1,5 @@
-/* rope_table, rope, rope_backward. The table is made once a step and shared by all layers, so libm's functions do: they
- * reduce arguments of any size exactly. */
+/* rope_table, rope, rope_backward. The table is made once a step and shared by all layers, so libm's functions are fast
+ * enough; they reduce arguments of any size exactly. */
 #include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -16,7 +16,7 @@ static void rope_table_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-/* By the angles of the row, or back by them: the rotation is orthogonal, so its transpose is its inverse. */
+/* Rotates by the angles of the row, or back: the rotation is orthogonal, so its transpose is its inverse. */
 QR_INLINE void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half, bool back) {
     for (int64_t j = 0; j < half; j += QR_VEC) {
         const int64_t n = half - j;
@@ -30,36 +30,31 @@ QR_INLINE void rotate_head(float *x, const float *cos_row, const float *sin_row,
 
 static void rope_rows(const void *args, int64_t begin, int64_t end) {
     const qr_rope_args *a = args;
-    for (int64_t i = begin; i < end; i++) {
-        for (int64_t head = 0; head < a->n_heads; head++) {
-            float *x = a->x + i * a->x_stride + head * a->head_dim;
-            rotate_head(x, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half, false);
-        }
+    for (int64_t i = begin * a->n_heads; i < end * a->n_heads; i++) {
+        const int64_t token = i / a->n_heads, at = token * a->half;
+        float *x = a->x + token * a->x_stride + i % a->n_heads * a->head_dim;
+        rotate_head(x, a->cos_table + at, a->sin_table + at, a->half, false);
     }
 }
 
 static void rope_backward_rows(const void *args, int64_t begin, int64_t end) {
     const qr_rope_backward_args *a = args;
-    for (int64_t i = begin; i < end; i++) {
-        for (int64_t head = 0; head < a->n_heads; head++) {
-            float *dx = a->dx + i * a->dx_stride + head * a->head_dim;
-            rotate_head(dx, a->cos_table + i * a->half, a->sin_table + i * a->half, a->half, true);
-        }
+    for (int64_t i = begin * a->n_heads; i < end * a->n_heads; i++) {
+        const int64_t token = i / a->n_heads, at = token * a->half;
+        float *dx = a->dx + token * a->dx_stride + i % a->n_heads * a->head_dim;
+        rotate_head(dx, a->cos_table + at, a->sin_table + at, a->half, true);
     }
 }
 
-void QR_ISA(qr_cpu_rope_table)(const qr_backend *backend, const qr_rope_table_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_rope_table)(const qr_backend *backend, const qr_rope_table_args *args) {
     enum { LIBM_COST = 32 };
     qr_cpu_run_ranges(backend, args->n_tokens, args->half * LIBM_COST, rope_table_rows, args);
 }
 
-void QR_ISA(qr_cpu_rope)(const qr_backend *backend, const qr_rope_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_rope)(const qr_backend *backend, const qr_rope_args *args) {
     qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_rows, args);
 }
 
-void QR_ISA(qr_cpu_rope_backward)(const qr_backend *backend, const qr_rope_backward_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_rope_backward)(const qr_backend *backend, const qr_rope_backward_args *args) {
     qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_backward_rows, args);
 }

@@ -1,4 +1,4 @@
-/* sample: kernels/sample.h, a draw a task. */
+/* sample: kernels/sample.h, one task for each row. */
 #include "kernels/sample.h"
 
 #include "base/sizes.h"
@@ -11,17 +11,12 @@ typedef struct sample_run {
     size_t scratch_bytes;
 } sample_run;
 
-static bool supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_sample(args, err);
-}
-
 static size_t workspace_bytes(const qr_backend *backend, const void *args) {
     const qr_sample_args *a = args;
     return (size_t)qr_threads_count(backend->threads) * qr_sample_scratch_bytes(a->vocab);
 }
 
-static void draw_row(void *arg, int64_t index, int worker) {
+static void sample_row(void *arg, int64_t index, int worker) {
     const sample_run *run = arg;
     const qr_sample_args *a = run->args;
     const qr_sample_draw *draw = &a->draws[index];
@@ -33,9 +28,13 @@ static void draw_row(void *arg, int64_t index, int worker) {
 static qrun_status run_sample(qr_backend *backend, const void *args, void *workspace, qr_error *err) {
     (void)err;
     const qr_sample_args *a = args;
-    sample_run run = {a, workspace, qr_sample_scratch_bytes(a->vocab)};
-    qr_threads_run(backend->threads, a->n_draws, draw_row, &run);
+    sample_run run = {.args = a, .scratch = workspace, .scratch_bytes = qr_sample_scratch_bytes(a->vocab)};
+    qr_threads_run(backend->threads, a->n_draws, sample_row, &run);
     return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_sample = {supports, workspace_bytes, run_sample};
+const qr_op_impl qr_cpu_op_sample = {
+    .supports = qr_op_supports_sample,
+    .workspace_bytes = workspace_bytes,
+    .run = run_sample,
+};

@@ -6,46 +6,49 @@
 
 #include "kernels/backend.h"
 
-#define QR_CPU_VECTOR_OPS(X)     \
-    X(quantize)                  \
-    X(embedding)                 \
-    X(gather_rows)               \
-    X(rms_norm)                  \
-    X(layer_norm)                \
-    X(dora)                      \
-    X(rope_table)                \
-    X(rope)                      \
-    X(kv_write)                  \
-    X(attention)                 \
-    X(activation)                \
-    X(gate)                      \
-    X(add)                       \
-    X(softcap)                   \
-    X(nll)                       \
-    X(dora_backward)             \
-    X(rms_norm_backward)         \
-    X(layer_norm_backward)       \
-    X(rope_backward)             \
-    X(attention_packed)          \
-    X(attention_packed_backward) \
-    X(activation_backward)       \
-    X(gate_backward)             \
-    X(cross_entropy)             \
-    X(embedding_backward)        \
-    X(scatter_rows)              \
-    X(dropout)                   \
-    X(round_act)                 \
-    X(store_weight)              \
-    X(sum_squares)               \
-    X(adamw)                     \
-    X(adamw8bit)                 \
-    X(sgd)                       \
-    X(adafactor)
+/* PLAIN ops need no workspace. */
+#define QR_CPU_VECTOR_OPS(PLAIN, SCRATCH) \
+    PLAIN(quantize)                       \
+    PLAIN(embedding)                      \
+    PLAIN(gather_rows)                    \
+    PLAIN(rms_norm)                       \
+    PLAIN(layer_norm)                     \
+    PLAIN(dora)                           \
+    PLAIN(rope_table)                     \
+    PLAIN(rope)                           \
+    PLAIN(kv_write)                       \
+    SCRATCH(attention)                    \
+    PLAIN(activation)                     \
+    PLAIN(gate)                           \
+    PLAIN(add)                            \
+    PLAIN(softcap)                        \
+    PLAIN(nll)                            \
+    PLAIN(dora_backward)                  \
+    SCRATCH(rms_norm_backward)            \
+    SCRATCH(layer_norm_backward)          \
+    PLAIN(rope_backward)                  \
+    SCRATCH(attention_packed)             \
+    SCRATCH(attention_packed_backward)    \
+    PLAIN(activation_backward)            \
+    PLAIN(gate_backward)                  \
+    PLAIN(cross_entropy)                  \
+    PLAIN(embedding_backward)             \
+    PLAIN(scatter_rows)                   \
+    PLAIN(dropout)                        \
+    PLAIN(round_act)                      \
+    PLAIN(store_weight)                   \
+    SCRATCH(sum_squares)                  \
+    PLAIN(adamw)                          \
+    PLAIN(adamw8bit)                      \
+    PLAIN(sgd)                            \
+    SCRATCH(adafactor)
 
 typedef struct qr_cpu_vector_ops {
-#define QR_X(name) void (*name)(const qr_backend *backend, const qr_##name##_args *args, void *workspace);
-    QR_CPU_VECTOR_OPS(QR_X)
-#undef QR_X
+#define QR_PLAIN(name) void (*name)(const qr_backend *backend, const qr_##name##_args *args);
+#define QR_SCRATCH(name) void (*name)(const qr_backend *backend, const qr_##name##_args *args, void *workspace);
+    QR_CPU_VECTOR_OPS(QR_PLAIN, QR_SCRATCH)
+#undef QR_PLAIN
+#undef QR_SCRATCH
 } qr_cpu_vector_ops;
 
 extern const qr_cpu_vector_ops qr_cpu_vector_ops_c;

@@ -31,35 +31,23 @@ static void store_int8(const kv_vector *dst, const float *src, int64_t n) {
     }
 }
 
+static qr_dtype element_dtype(qr_kv_format format) {
+    return format == QR_KV_BF16 ? QR_DTYPE_BF16 : format == QR_KV_F16 ? QR_DTYPE_F16 : QR_DTYPE_F32;
+}
+
 static void store_vector(const qr_kv_layout *layout, const kv_vector *dst, const float *src) {
-    const int64_t n = layout->head_dim;
-    switch (layout->format) {
-        case QR_KV_INT8: store_int8(dst, src, n); break;
-        case QR_KV_BF16:
-            for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_BF16, j, (double)src[j]); }
-            break;
-        case QR_KV_F16:
-            for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_F16, j, (double)src[j]); }
-            break;
-        case QR_KV_F32:
-            for (int64_t j = 0; j < n; j++) { qr_ref_store(dst->elements, QR_DTYPE_F32, j, (double)src[j]); }
-            break;
+    if (layout->format == QR_KV_INT8) {
+        store_int8(dst, src, layout->head_dim);
+        return;
+    }
+    for (int64_t j = 0; j < layout->head_dim; j++) {
+        qr_ref_store(dst->elements, element_dtype(layout->format), j, (double)src[j]);
     }
 }
 
 static double load_element(const qr_kv_layout *layout, const kv_vector *src, int64_t j) {
-    switch (layout->format) {
-        case QR_KV_INT8: return (double)((const int8_t *)src->elements)[j] * (double)*src->scale;
-        case QR_KV_BF16: return (double)qr_ref_load(src->elements, QR_DTYPE_BF16, j);
-        case QR_KV_F16: return (double)qr_ref_load(src->elements, QR_DTYPE_F16, j);
-        case QR_KV_F32: return (double)qr_ref_load(src->elements, QR_DTYPE_F32, j);
-    }
-    return 0.0;
-}
-
-size_t qr_ref_kv_write_workspace(const qr_kv_write_args *args) {
-    (void)args;
-    return 0;
+    if (layout->format == QR_KV_INT8) { return (double)((const int8_t *)src->elements)[j] * (double)*src->scale; }
+    return (double)qr_ref_load(src->elements, element_dtype(layout->format), j);
 }
 
 void qr_ref_kv_write(const qr_kv_write_args *args, void *workspace) {

@@ -84,7 +84,7 @@ size_t qr_ref_attention_packed_backward_workspace(const qr_attention_packed_back
     return 2 * (size_t)args->forward.head_dim * sizeof(double);
 }
 
-/* The sum over head_dim of dout · out, which is what the softmax takes off every dp. */
+/* The sum over head_dim of dout · out, which the softmax subtracts from every dp. */
 static double delta_of(const qr_attention_packed_backward_args *args, const packed_query *query) {
     const qr_attention_packed_args *forward = &args->forward;
     const int64_t at = (query->token * forward->n_heads + query->head) * forward->head_dim;

@@ -7,34 +7,13 @@
 #include "base/random.h"
 #include "kernels/ref/ref.h"
 
-#define NO_WORKSPACE(name)                                           \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
-        (void)args;                                                  \
-        return 0;                                                    \
-    }
-
-NO_WORKSPACE(rope_backward)
-NO_WORKSPACE(activation_backward)
-NO_WORKSPACE(gate_backward)
-NO_WORKSPACE(embedding_backward)
-NO_WORKSPACE(scatter_rows)
-NO_WORKSPACE(dropout)
-NO_WORKSPACE(round_act)
-NO_WORKSPACE(store_weight)
-
-/* The transpose of what rope multiplies with, the attention factor in the tables included. */
+/* The transpose of the rotation, with the attention factor in the tables. */
 void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_tokens; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             float *dx = args->dx + i * args->dx_stride + h * args->head_dim;
-            for (int64_t j = 0; j < args->half; j++) {
-                const double c = (double)args->cos_table[i * args->half + j];
-                const double s = (double)args->sin_table[i * args->half + j];
-                const double a = (double)dx[j], b = (double)dx[j + args->half];
-                dx[j] = (float)(a * c + b * s);
-                dx[j + args->half] = (float)(b * c - a * s);
-            }
+            qr_ref_rotate(dx, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half, -1.0);
         }
     }
 }
@@ -131,10 +110,7 @@ void qr_ref_round_act(const qr_round_act_args *args, void *workspace) {
 void qr_ref_store_weight(const qr_store_weight_args *args, void *workspace) {
     (void)workspace;
     const qr_weight_desc *desc = &args->weight->desc;
-    const qr_dtype dtype = desc->format == QR_WEIGHT_F32   ? QR_DTYPE_F32
-                           : desc->format == QR_WEIGHT_F16 ? QR_DTYPE_F16
-                                                           : QR_DTYPE_BF16;
     for (int64_t i = 0; i < desc->rows * desc->cols; i++) {
-        qr_ref_store(args->weight->data, dtype, i, (double)args->src[i]);
+        qr_ref_store(args->weight->data, qr_ref_plain_dtype(desc->format), i, (double)args->src[i]);
     }
 }

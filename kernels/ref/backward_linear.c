@@ -11,30 +11,22 @@ size_t qr_ref_linear_backward_workspace(const qr_linear_backward_args *args) {
     return sums_bytes(args) + (size_t)args->weight->desc.cols * sizeof(float);
 }
 
-/* What row o of the weights is multiplied with: dy, and the row's factor where it is INT8. */
-static double scaled_dy(const qr_linear_backward_args *args, int64_t i, int64_t o, float row_absmax) {
+/* dy times the factor of row o of the weights, as a product with x of dy's type reads it. */
+static double scaled_dy(const qr_linear_backward_args *args, int64_t i, int64_t o, double factor) {
     const float dy = qr_ref_load(args->dy, args->dy_dtype, i * args->dy_stride + o);
-    if (args->weight->desc.format != QR_WEIGHT_INT8) { return (double)dy; }
-    if (args->dy_dtype == QR_DTYPE_BF16) { return (double)qr_ref_round(dy * (row_absmax / 127.0F), QR_DTYPE_BF16); }
-    return (double)dy * ((double)row_absmax / 127.0);
+    if (args->dy_dtype == QR_DTYPE_BF16) { return (double)qr_ref_round(dy * (float)factor, QR_DTYPE_BF16); }
+    return (double)dy * factor;
 }
 
 void qr_ref_linear_backward(const qr_linear_backward_args *args, void *workspace) {
     const int64_t in = args->weight->desc.cols, out = args->weight->desc.rows;
-    const bool int8 = args->weight->desc.format == QR_WEIGHT_INT8;
     double *sums = workspace;                                                    /* [n_rows, in] */
     float *w = (float *)(void *)((unsigned char *)workspace + sums_bytes(args)); /* [in], one row at a time */
     for (int64_t j = 0; j < args->n_rows * in; j++) { sums[j] = 0.0; }
     for (int64_t o = 0; o < out; o++) {
-        float row_absmax = 0.0F;
-        if (int8) {
-            row_absmax = qr_ref_int8_row(args->weight, o, w);
-        } else {
-            qr_ref_weight_row(args->weight, o, w);
-        }
-        for (int64_t c = 0; !int8 && c < in; c++) { w[c] = qr_ref_round(w[c], args->dy_dtype); }
+        const double factor = qr_ref_product_row(args->weight, args->dy_dtype, o, w);
         for (int64_t i = 0; i < args->n_rows; i++) {
-            const double dy = scaled_dy(args, i, o, row_absmax);
+            const double dy = scaled_dy(args, i, o, factor);
             for (int64_t c = 0; c < in; c++) { sums[i * in + c] += dy * (double)w[c]; }
         }
     }
@@ -46,28 +38,31 @@ void qr_ref_linear_backward(const qr_linear_backward_args *args, void *workspace
     }
 }
 
-/* --- weight_backward --- */
-
-size_t qr_ref_weight_backward_workspace(const qr_weight_backward_args *args) {
-    (void)args;
-    return 0;
+/* Σ over i of a[i · a_step] · b[b_first + i · b_step]. */
+static double dot(const float *a, int64_t a_step, const void *b, qr_dtype b_dtype, int64_t b_first, int64_t b_step,
+                  int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)a[i * a_step] * (double)qr_ref_load(b, b_dtype, b_first + i * b_step);
+    }
+    return sum;
 }
+
+static void add_to(float *dst, double sum) { *dst = (float)((double)*dst + sum); }
+
+/* --- weight_backward --- */
 
 void qr_ref_weight_backward(const qr_weight_backward_args *args, void *workspace) {
     (void)workspace;
     for (int64_t o = 0; o < args->out; o++) {
         for (int64_t c = 0; c < args->in; c++) {
-            double sum = 0.0;
-            for (int64_t i = 0; i < args->n_rows; i++) {
-                const double x = (double)qr_ref_load(args->x, args->x_dtype, i * args->x_stride + c);
-                sum += (double)args->dy[i * args->dy_stride + o] * x;
-            }
-            args->dw[o * args->in + c] = (float)((double)args->dw[o * args->in + c] + sum);
+            add_to(&args->dw[o * args->in + c],
+                   dot(args->dy + o, args->dy_stride, args->x, args->x_dtype, c, args->x_stride, args->n_rows));
         }
         if (args->dbias == NULL) { continue; }
         double sum = 0.0;
         for (int64_t i = 0; i < args->n_rows; i++) { sum += (double)args->dy[i * args->dy_stride + o]; }
-        args->dbias[o] = (float)((double)args->dbias[o] + sum);
+        add_to(&args->dbias[o], sum);
     }
 }
 
@@ -78,66 +73,27 @@ size_t qr_ref_lora_backward_workspace(const qr_lora_backward_args *args) {
     return 2 * (size_t)(args->n_rows * args->rank) * sizeof(float);
 }
 
-static void down(const qr_lora_backward_args *args, float *h, float *dh) {
-    for (int64_t i = 0; i < args->n_rows; i++) {
-        for (int64_t r = 0; r < args->rank; r++) {
-            double sum = 0.0, back = 0.0;
-            for (int64_t c = 0; c < args->in; c++) {
-                const double x = (double)qr_ref_load(args->x, args->x_dtype, i * args->x_stride + c);
-                sum += (double)args->a[r * args->in + c] * x;
-            }
-            for (int64_t o = 0; o < args->out; o++) {
-                back += (double)args->dy[i * args->dy_stride + o] * (double)args->b[o * args->rank + r];
-            }
-            h[i * args->rank + r] = (float)sum;
-            dh[i * args->rank + r] = (float)((double)args->scale * back);
-        }
-    }
-}
-
-static void add_db(const qr_lora_backward_args *args, const float *h) {
-    for (int64_t o = 0; o < args->out; o++) {
-        for (int64_t r = 0; r < args->rank; r++) {
-            double sum = 0.0;
-            for (int64_t i = 0; i < args->n_rows; i++) {
-                sum += (double)args->dy[i * args->dy_stride + o] * (double)h[i * args->rank + r];
-            }
-            float *db = &args->db[o * args->rank + r];
-            *db = (float)((double)*db + (double)args->scale * sum);
-        }
-    }
-}
-
-static void add_da(const qr_lora_backward_args *args, const float *dh) {
-    for (int64_t r = 0; r < args->rank; r++) {
-        for (int64_t c = 0; c < args->in; c++) {
-            double sum = 0.0;
-            for (int64_t i = 0; i < args->n_rows; i++) {
-                const double x = (double)qr_ref_load(args->x, args->x_dtype, i * args->x_stride + c);
-                sum += (double)dh[i * args->rank + r] * x;
-            }
-            args->da[r * args->in + c] = (float)((double)args->da[r * args->in + c] + sum);
-        }
-    }
-}
-
-static void add_dx(const qr_lora_backward_args *args, const float *dh) {
-    for (int64_t i = 0; i < args->n_rows; i++) {
-        for (int64_t c = 0; c < args->in; c++) {
-            double sum = 0.0;
-            for (int64_t r = 0; r < args->rank; r++) {
-                sum += (double)dh[i * args->rank + r] * (double)args->a[r * args->in + c];
-            }
-            float *dx = &args->dx[i * args->dx_stride + c];
-            *dx = (float)((double)*dx + sum);
-        }
-    }
-}
-
 void qr_ref_lora_backward(const qr_lora_backward_args *args, void *workspace) {
-    float *h = workspace, *dh = h + args->n_rows * args->rank;
-    down(args, h, dh);
-    add_db(args, h);
-    add_da(args, dh);
-    if (args->dx != NULL) { add_dx(args, dh); }
+    const int64_t n = args->n_rows, rank = args->rank, in = args->in, out = args->out, dy_stride = args->dy_stride;
+    const double scale = (double)args->scale;
+    float *h = workspace, *dh = h + n * rank;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t r = 0; r < rank; r++) {
+            h[i * rank + r] = (float)dot(args->a + r * in, 1, args->x, args->x_dtype, i * args->x_stride, 1, in);
+            dh[i * rank + r] = (float)(scale * dot(args->dy + i * dy_stride, 1, args->b, QR_DTYPE_F32, r, rank, out));
+        }
+    }
+    for (int64_t r = 0; r < rank; r++) {
+        for (int64_t o = 0; o < out; o++) {
+            add_to(&args->db[o * rank + r], scale * dot(args->dy + o, dy_stride, h, QR_DTYPE_F32, r, rank, n));
+        }
+        for (int64_t c = 0; c < in; c++) {
+            add_to(&args->da[r * in + c], dot(dh + r, rank, args->x, args->x_dtype, c, args->x_stride, n));
+        }
+    }
+    for (int64_t i = 0; args->dx != NULL && i < n; i++) {
+        for (int64_t c = 0; c < in; c++) {
+            add_to(&args->dx[i * args->dx_stride + c], dot(dh + i * rank, 1, args->a, QR_DTYPE_F32, c, in, rank));
+        }
+    }
 }

@@ -28,11 +28,6 @@ void qr_ref_dora_norm(const qr_dora_norm_args *args, void *workspace) {
     }
 }
 
-size_t qr_ref_dora_workspace(const qr_dora_args *args) {
-    (void)args;
-    return 0;
-}
-
 void qr_ref_dora(const qr_dora_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
@@ -46,11 +41,6 @@ void qr_ref_dora(const qr_dora_args *args, void *workspace) {
             *dst = (float)(before + ((double)ratio[o] - (double)args->less) * (src - bias));
         }
     }
-}
-
-size_t qr_ref_dora_backward_workspace(const qr_dora_backward_args *args) {
-    (void)args;
-    return 0;
 }
 
 void qr_ref_dora_backward(const qr_dora_backward_args *args, void *workspace) {

@@ -4,18 +4,6 @@
 
 #include "kernels/ref/ref.h"
 
-#define NO_WORKSPACE(name)                                           \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
-        (void)args;                                                  \
-        return 0;                                                    \
-    }
-
-NO_WORKSPACE(activation)
-NO_WORKSPACE(gate)
-NO_WORKSPACE(add)
-NO_WORKSPACE(softcap)
-NO_WORKSPACE(nll)
-
 double qr_ref_act_fn(qr_act_fn fn, double x) {
     const double sqrt_half = 0.70710678118654752440, sqrt_two_over_pi = 0.79788456080286535588;
     switch (fn) {

@@ -22,11 +22,6 @@ void qr_ref_embedding(const qr_embedding_args *args, void *workspace) {
     }
 }
 
-size_t qr_ref_gather_rows_workspace(const qr_gather_rows_args *args) {
-    (void)args;
-    return 0;
-}
-
 void qr_ref_gather_rows(const qr_gather_rows_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {

@@ -1,30 +1,23 @@
 /* The limits of plain C in one thread: what the reference backend could reach at most. */
-#include <time.h>
-
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/half.h"
 #include "base/sizes.h"
 #include "kernels/ref/ref.h"
 
 enum { READ_BYTES = 64 << 20, N_SUMS = 16, PRODUCTS = 1 << 16, MIN_PASSES = 3 };
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* One pass over `arg`; the result is kept, so that no pass is optimised away. */
 typedef double (*pass_fn)(const void *arg);
 
 static double best_pass_seconds(pass_fn pass, const void *arg, double seconds) {
-    const double start = seconds_now();
+    const double start = qr_now_seconds();
     double best = 1e30;
     volatile double kept = 0.0;
-    for (int i = 0; i < MIN_PASSES || seconds_now() - start < seconds; i++) {
-        const double begin = seconds_now();
+    for (int i = 0; i < MIN_PASSES || qr_now_seconds() - start < seconds; i++) {
+        const double begin = qr_now_seconds();
         kept = kept + pass(arg);
-        const double taken = seconds_now() - begin;
+        const double taken = qr_now_seconds() - begin;
         if (taken < best) { best = taken; }
     }
     return best;
@@ -41,15 +34,19 @@ static double read_pass(const void *arg) {
     return (double)(sum & 1);
 }
 
+static double sum_of(const float *sums) {
+    float sum = 0.0F;
+    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
+    return (double)sum;
+}
+
 static double f32_pass(const void *arg) {
     const float *factor = arg;
     float sums[N_SUMS] = {0};
     for (int i = 0; i < PRODUCTS; i++) {
         for (int j = 0; j < N_SUMS; j++) { sums[j] = sums[j] * factor[j] + factor[0]; }
     }
-    float sum = 0.0F;
-    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
-    return (double)sum;
+    return sum_of(sums);
 }
 
 static double bf16_pass(const void *arg) {
@@ -60,9 +57,7 @@ static double bf16_pass(const void *arg) {
             sums[j] += qr_bf16_to_f32(factor[j]) * qr_bf16_to_f32(factor[(i + j) % N_SUMS]);
         }
     }
-    float sum = 0.0F;
-    for (int j = 0; j < N_SUMS; j++) { sum += sums[j]; }
-    return (double)sum;
+    return sum_of(sums);
 }
 
 qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {

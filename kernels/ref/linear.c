@@ -9,8 +9,7 @@ static double dot(const float *w, const void *x, qr_dtype x_dtype, int64_t first
     return sum;
 }
 
-/* One row of weights as the products see it, and the factor of the sum. */
-static double product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row, float *dst) {
+double qr_ref_product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row, float *dst) {
     if (weight->desc.format == QR_WEIGHT_INT8) { return (double)qr_ref_int8_row(weight, row, dst) / 127.0; }
     qr_ref_weight_row(weight, row, dst);
     for (int64_t c = 0; c < weight->desc.cols; c++) { dst[c] = qr_ref_round(dst[c], x_dtype); }
@@ -23,7 +22,7 @@ void qr_ref_linear(const qr_linear_args *args, void *workspace) {
     const qr_weight *weight = args->weight;
     float *w = workspace; /* [in], one row at a time */
     for (int64_t o = 0; o < weight->desc.rows; o++) {
-        const double factor = product_row(weight, args->x_dtype, o, w);
+        const double factor = qr_ref_product_row(weight, args->x_dtype, o, w);
         for (int64_t i = 0; i < args->n_rows; i++) {
             float *y = &args->y[i * args->y_stride + o];
             double sum = factor * dot(w, args->x, args->x_dtype, i * args->x_stride, weight->desc.cols);

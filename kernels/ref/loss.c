@@ -4,11 +4,6 @@
 
 #include "kernels/ref/ref.h"
 
-size_t qr_ref_cross_entropy_workspace(const qr_cross_entropy_args *args) {
-    (void)args;
-    return 0;
-}
-
 static double capped(double x, double cap) { return cap > 0.0 ? qr_ref_softcap_value(x, cap) : x; }
 
 /* One row: its loss, and its gradient in place of the logits. */
@@ -39,11 +34,6 @@ void qr_ref_cross_entropy(const qr_cross_entropy_args *args, void *workspace) {
         args->loss[i] = 0.0F;
         for (int64_t v = 0; v < args->vocab; v++) { logits[v] = 0.0F; }
     }
-}
-
-size_t qr_ref_sum_squares_workspace(const qr_sum_squares_args *args) {
-    (void)args;
-    return 0;
 }
 
 void qr_ref_sum_squares(const qr_sum_squares_args *args, void *workspace) {

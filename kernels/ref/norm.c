@@ -3,11 +3,6 @@
 
 #include "kernels/ref/ref.h"
 
-size_t qr_ref_rms_norm_workspace(const qr_rms_norm_args *args) {
-    (void)args;
-    return 0;
-}
-
 void qr_ref_rms_norm(const qr_rms_norm_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
@@ -23,11 +18,6 @@ void qr_ref_rms_norm(const qr_rms_norm_args *args, void *workspace) {
             }
         }
     }
-}
-
-size_t qr_ref_layer_norm_workspace(const qr_layer_norm_args *args) {
-    (void)args;
-    return 0;
 }
 
 void qr_ref_layer_norm(const qr_layer_norm_args *args, void *workspace) {

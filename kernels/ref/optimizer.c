@@ -1,19 +1,9 @@
-/* adamw, adamw8bit, sgd and adafactor. All but what is bitsandbytes' compute in float64 and round what they store. */
+/* adamw, adamw8bit, sgd and adafactor: in float64, rounded when stored, except the updates of bitsandbytes. */
 #include <math.h>
 
 #include "base/sizes.h"
 #include "kernels/ref/ref.h"
 #include "quant/dynamic8.h"
-
-#define NO_WORKSPACE(name)                                           \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args) { \
-        (void)args;                                                  \
-        return 0;                                                    \
-    }
-
-NO_WORKSPACE(adamw)
-NO_WORKSPACE(sgd)
-NO_WORKSPACE(adafactor)
 
 /* bitsandbytes' factors of an update: p += step_size · m / (sqrt(v) + eps), all of it F32. */
 typedef struct bnb_factors {
@@ -76,7 +66,7 @@ size_t qr_ref_adamw8bit_workspace(const qr_adamw8bit_args *args) {
     return 2 * (size_t)BLOCK * sizeof(float);
 }
 
-/* m and v of the block after this gradient; where it is not finite they are forgotten. */
+/* m and v of the block after this gradient; 0 where it is not finite. */
 static void update_moments(const qr_adamw8bit_args *args, int64_t block, int64_t n, float *m, float *v) {
     const float *m_map = qr_dynamic8_map(true), *v_map = qr_dynamic8_map(false);
     for (int64_t j = 0; j < n; j++) {
@@ -105,7 +95,7 @@ static float absmax_of(const float *x, int64_t n) {
     return largest;
 }
 
-/* The nearest code, or the one beside it where that has the other sign than m. */
+/* The nearest code, or its neighbour where the nearest has another sign than m. */
 static uint8_t encode_signed(float m, float absmax) {
     const uint8_t code = qr_dynamic8_encode(m / absmax, true);
     if (signbit(qr_dynamic8_map(true)[code]) == signbit(m)) { return code; }

@@ -1,4 +1,4 @@
-/* quantize: the source is brought to F32 piece by piece and handed to quant/. */
+/* quantize: the source is converted to F32 piece by piece and passed to quant/. */
 #include "base/half.h"
 #include "base/sizes.h"
 #include "kernels/ref/ref.h"
@@ -6,11 +6,6 @@
 #include "quant/nf4.h"
 
 enum { PIECE = 4096 }; /* elements; the largest NF4 block */
-
-size_t qr_ref_quantize_workspace(const qr_quantize_args *args) {
-    (void)args;
-    return 0;
-}
 
 static void load_piece(const qr_quantize_args *args, int64_t first, int64_t n, float *piece) {
     for (int64_t i = 0; i < n; i++) { piece[i] = qr_ref_load(args->src, args->src_dtype, first + i); }
@@ -59,8 +54,6 @@ void qr_ref_quantize(const qr_quantize_args *args, void *workspace) {
         case QR_WEIGHT_NF4:
         case QR_WEIGHT_NF4_DQ: quantize_nf4(args); break;
         case QR_WEIGHT_INT8: quantize_int8(args); break;
-        case QR_WEIGHT_F16: convert(args, QR_DTYPE_F16); break;
-        case QR_WEIGHT_BF16: convert(args, QR_DTYPE_BF16); break;
-        default: convert(args, QR_DTYPE_F32); break;
+        default: convert(args, qr_ref_plain_dtype(args->format)); break;
     }
 }

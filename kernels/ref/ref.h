@@ -1,6 +1,6 @@
 /* The reference backend: one plain scalar loop per op, sums in float64, one rounding at the end. It is the executable
  * specification of ops.h; other backends are tested against it. Device memory is host memory, weights are kept in
- * their canonical form, everything runs in the calling thread and is done when `run` returns.
+ * their canonical form, everything runs in the calling thread.
  *
  * What ops.h states about data (ids inside the vocabulary, pages that exist) is asserted. */
 #ifndef QR_KERNELS_REF_REF_H
@@ -9,21 +9,26 @@
 #include "base/dtype.h"
 #include "kernels/backend.h"
 
-typedef struct qr_ref_backend {
-    qr_backend base;
-    size_t bytes_held, bytes_peak;
-} qr_ref_backend;
-
 /* Fills in the functions of ref/weight.c. */
 void qr_ref_set_weight_functions(qr_backend *backend);
+
+/* Rotates the pairs (x[j], x[j + half]) of one head by the angles of a row of the tables: by sign = 1, or back by -1.
+ */
+void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign);
 
 /* As qr_backend.measure_limits; in ref/limits.c. */
 qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
+/* The element type of a plain format: F32, F16 or BF16. */
+qr_dtype qr_ref_plain_dtype(qr_weight_format format);
 /* Elements [0, cols) of one row, dequantised to F32. */
 void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst);
-/* INT8: the codes as numbers and the row's SCB; every other format goes through qr_ref_weight_row. */
+/* INT8: the codes as values and the row's SCB; every other format goes through qr_ref_weight_row. */
 float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes);
+
+/* One row as products with x of a type read it: INT8 codes, or dequantised and rounded to the type. Returns the factor
+ * of the sum: SCB / 127, or 1. */
+double qr_ref_product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row, float *dst);
 
 /* Element `index` of a vector of F32, F16 or BF16, and its inverse (rounded to F32, then to dtype). */
 float qr_ref_load(const void *src, qr_dtype dtype, int64_t index);
@@ -34,11 +39,28 @@ float qr_ref_round(float value, qr_dtype dtype);
 double qr_ref_act_fn(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);
 
-/* size_t qr_ref_<op>_workspace(args) and void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
-#define QR_X(name)                                                  \
-    size_t qr_ref_##name##_workspace(const qr_##name##_args *args); \
-    void qr_ref_##name(const qr_##name##_args *args, void *workspace);
+/* void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
+#define QR_X(name) void qr_ref_##name(const qr_##name##_args *args, void *workspace);
 QR_OPS(QR_X)
+#undef QR_X
+
+/* The ops that need a workspace: size_t qr_ref_<op>_workspace(args) is its bytes. */
+#define QR_REF_WORKSPACE_OPS(X)  \
+    X(embedding)                 \
+    X(linear)                    \
+    X(lora)                      \
+    X(dora_norm)                 \
+    X(attention)                 \
+    X(sample)                    \
+    X(linear_backward)           \
+    X(lora_backward)             \
+    X(rms_norm_backward)         \
+    X(layer_norm_backward)       \
+    X(attention_packed)          \
+    X(attention_packed_backward) \
+    X(adamw8bit)
+#define QR_X(name) size_t qr_ref_##name##_workspace(const qr_##name##_args *args);
+QR_REF_WORKSPACE_OPS(QR_X)
 #undef QR_X
 
 #endif

@@ -3,11 +3,6 @@
 
 #include "kernels/ref/ref.h"
 
-size_t qr_ref_rope_table_workspace(const qr_rope_table_args *args) {
-    (void)args;
-    return 0;
-}
-
 /* The angle is rounded to F32 because transformers computes it so; the functions of that angle are exact here. */
 void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     (void)workspace;
@@ -21,9 +16,13 @@ void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     }
 }
 
-size_t qr_ref_rope_workspace(const qr_rope_args *args) {
-    (void)args;
-    return 0;
+void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign) {
+    for (int64_t j = 0; j < half; j++) {
+        const double c = (double)cos_row[j], s = sign * (double)sin_row[j];
+        const double a = (double)x[j], b = (double)x[j + half];
+        x[j] = (float)(a * c - b * s);
+        x[j + half] = (float)(b * c + a * s);
+    }
 }
 
 void qr_ref_rope(const qr_rope_args *args, void *workspace) {
@@ -31,13 +30,7 @@ void qr_ref_rope(const qr_rope_args *args, void *workspace) {
     for (int64_t i = 0; i < args->n_tokens; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             float *x = args->x + i * args->x_stride + h * args->head_dim;
-            for (int64_t j = 0; j < args->half; j++) {
-                const double c = (double)args->cos_table[i * args->half + j];
-                const double s = (double)args->sin_table[i * args->half + j];
-                const double a = (double)x[j], b = (double)x[j + args->half];
-                x[j] = (float)(a * c - b * s);
-                x[j + args->half] = (float)(b * c + a * s);
-            }
+            qr_ref_rotate(x, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half, 1.0);
         }
     }
 }

@@ -2,14 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-double qr_now_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* One number of a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
 static int64_t read_number(const char *path, const char *key) {

@@ -1,10 +1,8 @@
-/* What the machine says of itself: time and memory. */
+/* The memory that the machine reports. */
 #ifndef QR_RUNTIME_ENGINE_MACHINE_H
 #define QR_RUNTIME_ENGINE_MACHINE_H
 
 #include <stdint.h>
-
-double qr_now_seconds(void); /* monotonic */
 
 /* Bytes of the machine, or of the container where that is less, and how many are free now. */
 void qr_machine_memory(int64_t *total, int64_t *available);

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/params.h"
 #include "base/sizes.h"
-#include "runtime/engine/machine.h"
 #include "runtime/generate/scored_text.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/new_tokens.h"

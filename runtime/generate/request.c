@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "runtime/engine/machine.h"
 #include "runtime/model/new_tokens.h"
 #include "runtime/model/rope.h"
 

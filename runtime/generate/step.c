@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/sizes.h"
-#include "runtime/engine/machine.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/adapter.h"
 

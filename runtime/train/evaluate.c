@@ -1,8 +1,8 @@
 /* Evaluation during a run: when it is due, which was the best, and when early stopping ends the run. */
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/sizes.h"
-#include "runtime/engine/machine.h"
 #include "runtime/train/trainer.h"
 
 bool qr_trainer_stopped_early(const qrun_trainer *trainer) {

@@ -1,10 +1,10 @@
 /* A step: the gradients of its micro-batches added up, one update, and the position moved on by one batch. */
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
-#include "runtime/engine/machine.h"
 #include "runtime/train/schedule.h"
 #include "runtime/train/trainer.h"
 

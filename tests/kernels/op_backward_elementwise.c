@@ -15,63 +15,6 @@ enum { N_ROWS = 65, N_FNS = 3 };
 
 static const int64_t dims[] = {1, 3, 15, 16, 31, 64, 172, 321};
 
-/* --- rope_backward --- */
-
-typedef struct rope_case {
-    int64_t n_heads, head_dim, half;
-    const float *dx, *cos_table, *sin_table;
-} rope_case;
-
-static void exec_rope_backward(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype,
-                               void *out) {
-    (void)dtype;
-    const rope_case *c = data;
-    const int64_t row = c->n_heads * c->head_dim;
-    const size_t table_bytes = (size_t)(n_tokens * c->half) * sizeof(float);
-    const qr_rope_backward_args args = {
-        .dx = op_output(run, c->dx + first * row, n_tokens, (size_t)row * sizeof(float),
-                        (size_t)(row + op_gap(row)) * sizeof(float)),
-        .cos_table = op_input(run, c->cos_table + first * c->half, table_bytes),
-        .sin_table = op_input(run, c->sin_table + first * c->half, table_bytes),
-        .n_tokens = n_tokens,
-        .n_heads = c->n_heads,
-        .head_dim = c->head_dim,
-        .half = c->half,
-        .dx_stride = row + op_gap(row),
-    };
-    op_call(run, QR_OP_rope_backward, &args);
-    op_read(run, args.dx, out);
-}
-
-/* Two products and a sum: at most 2 u of each product. What lies behind 2 · half stays: bound 0. */
-void test_op_rope_backward(void) {
-    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15}, {7, 80, 40},
-                                        {2, 80, 16}, {3, 128, 64}, {2, 96, 24}, {3, 17, 5}};
-    for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
-        const int64_t n_heads = shapes[s][0], head_dim = shapes[s][1], half = shapes[s][2], row = n_heads * head_dim;
-        float *dx = op_normals(N_ROWS * row, 1, 1.0), *cosines = op_normals(N_ROWS * half, 2, 1.0);
-        float *sines = op_normals(N_ROWS * half, 3, 1.0);
-        double *bound = op_doubles(N_ROWS * row);
-        for (int64_t i = 0; i < N_ROWS * n_heads * half; i++) {
-            const int64_t at = i / half * head_dim + i % half, table = i / half / n_heads * half + i % half;
-            const double cosine = fabs((double)cosines[table]), sine = fabs((double)sines[table]);
-            const double a = fabs((double)dx[at]), b = fabs((double)dx[at + half]);
-            bound[at] = 2.0 * OP_U * (a * cosine + b * sine);
-            bound[at + half] = 2.0 * OP_U * (b * cosine + a * sine);
-        }
-        const rope_case data = {
-            .n_heads = n_heads, .head_dim = head_dim, .half = half, .dx = dx, .cos_table = cosines, .sin_table = sines};
-        op_case c = {.n_rows = N_ROWS, .row = row, .exec = exec_rope_backward, .data = &data, .bound = bound};
-        snprintf(c.label, sizeof c.label, "rope_backward %lld heads of %lld, half %lld", (long long)n_heads,
-                 (long long)head_dim, (long long)half);
-        op_check_case(&c, QR_DTYPE_F32);
-        qr_free(dx);
-        qr_free(cosines);
-        qr_free(sines);
-        qr_free(bound);
-    }
-}
-
 /* --- activation_backward and gate_backward --- */
 
 /* fn'(x), and what an F32 one may err by. A factor that is 1 minus something near 1 errs by 4 u of 1, hence the terms

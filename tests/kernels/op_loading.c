@@ -191,7 +191,7 @@ void test_loading_sends_codes(void) {
     for (int d = 0; d < op_everything.n_devices; d++) {
         qr_backend *backend = op_everything.devices[d].backends[1];
         if (backend->loading_begin == NULL) { continue; }
-        const qr_weight_desc desc = {QR_WEIGHT_BF16, 0, 333, 301};
+        const qr_weight_desc desc = {.format = QR_WEIGHT_BF16, .rows = 333, .cols = 301};
         op_weight *source = op_weight_create(desc, 5);
         const size_t n_bytes = backend->weight_bytes(backend, &desc), n_codes = qr_weight_code_bytes(&desc);
         unsigned char *codes = qr_alloc(n_codes);

@@ -20,6 +20,16 @@ typedef struct element_case {
 #define BETA2 0.999F
 #define MOMENTUM 0.9F
 
+/* out [n, n_parts]: element i of every part side by side. */
+static void read_parts(op_run *run, const float *const *parts, int n_parts, int64_t n, float *out) {
+    float *part = qr_alloc((size_t)n * sizeof *part);
+    for (int k = 0; k < n_parts; k++) {
+        op_read(run, parts[k], part);
+        for (int64_t i = 0; i < n; i++) { out[i * n_parts + k] = part[i]; }
+    }
+    qr_free(part);
+}
+
 static void exec_adamw(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
     (void)dtype;
     const element_case *c = data;
@@ -40,12 +50,7 @@ static void exec_adamw(op_run *run, const void *data, int64_t first, int64_t n, 
         .of_8bit = c->of_8bit,
     };
     op_call(run, QR_OP_adamw, &args);
-    float *parts = qr_alloc(3 * n_bytes);
-    op_read(run, args.p, parts);
-    op_read(run, args.m, parts + n);
-    op_read(run, args.v, parts + 2 * n);
-    for (int64_t i = 0; i < 3 * n; i++) { ((float *)out)[i % n * 3 + i / n] = parts[i]; }
-    qr_free(parts);
+    read_parts(run, (const float *const[]){args.p, args.m, args.v}, 3, n, out);
 }
 
 /* m and v are sums of two terms with a few roundings each; v's are both positive. The step divides m by a root that
@@ -78,11 +83,7 @@ static void exec_sgd(op_run *run, const void *data, int64_t first, int64_t n, qr
         .weight_decay = c->weight_decay,
     };
     op_call(run, QR_OP_sgd, &args);
-    float *parts = qr_alloc(2 * n_bytes);
-    op_read(run, args.p, parts);
-    op_read(run, args.m, parts + n);
-    for (int64_t i = 0; i < 2 * n; i++) { ((float *)out)[i % n * 2 + i / n] = parts[i]; }
-    qr_free(parts);
+    read_parts(run, (const float *const[]){args.p, args.m}, 2, n, out);
 }
 
 /* At step 1 what m held is not read: it may be anything. */

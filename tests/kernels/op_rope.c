@@ -74,8 +74,10 @@ void test_op_rope_table(void) {
 typedef struct rope_case {
     int64_t n_heads, head_dim, half;
     const float *x, *cos_table, *sin_table; /* x [N_TOKENS, n_heads · head_dim] */
+    bool backward;
 } rope_case;
 
+/* rope and rope_backward have the same arguments under other names. */
 static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_tokens, qr_dtype dtype, void *out) {
     (void)dtype;
     const rope_case *c = data;
@@ -92,11 +94,25 @@ static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_to
         .half = c->half,
         .x_stride = row + op_gap(row),
     };
-    op_call(run, QR_OP_rope, &args);
+    if (c->backward) {
+        const qr_rope_backward_args backward = {
+            .dx = args.x,
+            .cos_table = args.cos_table,
+            .sin_table = args.sin_table,
+            .n_tokens = n_tokens,
+            .n_heads = c->n_heads,
+            .head_dim = c->head_dim,
+            .half = c->half,
+            .dx_stride = args.x_stride,
+        };
+        op_call(run, QR_OP_rope_backward, &backward);
+    } else {
+        op_call(run, QR_OP_rope, &args);
+    }
     op_read(run, args.x, out);
 }
 
-/* Two products and a sum: at most 2 u of each product. What lies behind 2 · half is copied: bound 0. */
+/* Two products and a sum: at most 2 u of each product. Elements from 2 · half on are copied: bound 0. */
 static void rope_bound(const rope_case *c, double *bound) {
     for (int64_t i = 0; i < N_TOKENS * c->n_heads; i++) {
         const float *x = c->x + i * c->head_dim;
@@ -110,7 +126,7 @@ static void rope_bound(const rope_case *c, double *bound) {
     }
 }
 
-void test_op_rope(void) {
+static void test_rope(bool backward) {
     static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},   {4, 64, 32}, {7, 80, 40},
                                         {2, 80, 16}, {3, 128, 64}, {2, 256, 128}, {2, 96, 24}, {3, 17, 5}};
     for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
@@ -123,10 +139,17 @@ void test_op_rope(void) {
         }
         double *bound = op_doubles(N_TOKENS * row);
         const rope_case data = {
-            .n_heads = n_heads, .head_dim = head_dim, .half = half, .x = x, .cos_table = cosines, .sin_table = sines};
+            .n_heads = n_heads,
+            .head_dim = head_dim,
+            .half = half,
+            .x = x,
+            .cos_table = cosines,
+            .sin_table = sines,
+            .backward = backward,
+        };
         op_case c = {.n_rows = N_TOKENS, .row = row, .exec = exec_rope, .data = &data, .bound = bound};
-        snprintf(c.label, sizeof c.label, "rope %lld heads of %lld, half %lld", (long long)n_heads, (long long)head_dim,
-                 (long long)half);
+        snprintf(c.label, sizeof c.label, "%s %lld heads of %lld, half %lld", backward ? "rope_backward" : "rope",
+                 (long long)n_heads, (long long)head_dim, (long long)half);
         rope_bound(&data, bound);
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(x);
@@ -136,3 +159,7 @@ void test_op_rope(void) {
         qr_free(bound);
     }
 }
+
+void test_op_rope(void) { test_rope(false); }
+
+void test_op_rope_backward(void) { test_rope(true); }

@@ -9,16 +9,14 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "check.h"
+#include "cpu_backends.h"
 #include "kernels/backend.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
 
 enum { SEED = 7 };
 
-static qr_threads *pool; /* four threads, more than there may be processors */
 static qr_backend *reference;
-static qr_backend *backend; /* of the instruction set being tested, with the pool */
-static qr_backend *lonely;  /* the same, single-threaded */
 
 static float normal(uint64_t stream, uint64_t i) { return (float)qr_random_normal(SEED, stream, i); }
 
@@ -409,29 +407,22 @@ static void test_attention_reads_no_page_outside_the_window(void) {
     world_free(&w);
 }
 
+static void run_tests(void) {
+    CHECK_RUN(test_functions);
+    CHECK_RUN(test_functions_at_the_ends);
+    CHECK_RUN(test_quantize_is_bit_equal);
+    CHECK_RUN(test_attention_bits_and_values);
+    CHECK_RUN(test_attention_reads_no_page_outside_the_window);
+}
+
 int main(int argc, char **argv) {
-    qr_error err = {0};
     check_begin(argc, argv);
-    if (qr_threads_create(4, &pool, &err) != QRUN_OK || qr_backend_ref_create(NULL, &reference, &err) != QRUN_OK) {
+    qr_error err = {0};
+    if (qr_backend_ref_create(NULL, &reference, &err) != QRUN_OK) {
         printf("%s\n", err.message);
         return 1;
     }
-    for (const char *const *isa = qr_backend_cpu_isas(); *isa != NULL; isa++) {
-        if (qr_backend_cpu_create(*isa, pool, &backend, &err) != QRUN_OK ||
-            qr_backend_cpu_create(*isa, NULL, &lonely, &err) != QRUN_OK) {
-            printf("%s\n", err.message);
-            return 1;
-        }
-        printf("instruction set %s\n", *isa);
-        CHECK_RUN(test_functions);
-        CHECK_RUN(test_functions_at_the_ends);
-        CHECK_RUN(test_quantize_is_bit_equal);
-        CHECK_RUN(test_attention_bits_and_values);
-        CHECK_RUN(test_attention_reads_no_page_outside_the_window);
-        qr_backend_destroy(backend);
-        qr_backend_destroy(lonely);
-    }
+    const bool ok = run_for_every_isa(run_tests);
     qr_backend_destroy(reference);
-    qr_threads_destroy(pool);
-    return check_end();
+    return ok ? check_end() : 1;
 }

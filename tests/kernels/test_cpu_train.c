@@ -7,13 +7,10 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "check.h"
+#include "cpu_backends.h"
 #include "kernels/backend.h"
 
 enum { SEED = 11, MAX_SEQS = 8 };
-
-static qr_threads *pool;    /* four threads, more than there may be processors */
-static qr_backend *backend; /* of the instruction set being tested, with the pool */
-static qr_backend *lonely;  /* the same, single-threaded */
 
 static void *memory(int64_t n_bytes) {
     void *block = aligned_alloc(64, (size_t)qr_round_up(n_bytes + 1, 64));
@@ -165,7 +162,7 @@ static void test_packed_is_the_attention_of_generation(void) {
     packed_data d;
     packed_make(&p, &d);
     run(backend, QR_OP_attention_packed, &d.forward);
-    const qr_kv_layout layout = {QR_KV_BF16, p.n_kv_heads, p.head_dim};
+    const qr_kv_layout layout = {.format = QR_KV_BF16, .n_kv_heads = p.n_kv_heads, .head_dim = p.head_dim};
     const int64_t page_bytes = (int64_t)qr_kv_layer_bytes(&layout), row = (int64_t)p.n_heads * p.head_dim;
     unsigned char *pages = memory(PAGES * page_bytes);
     float *dst = memory(LENGTH * row * (int64_t)sizeof(float));
@@ -380,31 +377,18 @@ static void test_sum_squares_counts_what_is_not_finite(void) {
     free(x);
 }
 
+static void run_tests(void) {
+    CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
+    CHECK_RUN(test_packed_sequences_do_not_see_each_other);
+    CHECK_RUN(test_packed_is_the_attention_of_generation);
+    CHECK_RUN(test_packed_long_sequence);
+    CHECK_RUN(test_cross_entropy_of_a_whole_vocabulary);
+    CHECK_RUN(test_cross_entropy_says_what_is_not_a_number);
+    CHECK_RUN(test_slopes_over_their_range);
+    CHECK_RUN(test_sum_squares_counts_what_is_not_finite);
+}
+
 int main(int argc, char **argv) {
-    qr_error err = {0};
     check_begin(argc, argv);
-    if (qr_threads_create(4, &pool, &err) != QRUN_OK) {
-        printf("%s\n", err.message);
-        return 1;
-    }
-    for (const char *const *isa = qr_backend_cpu_isas(); *isa != NULL; isa++) {
-        if (qr_backend_cpu_create(*isa, pool, &backend, &err) != QRUN_OK ||
-            qr_backend_cpu_create(*isa, NULL, &lonely, &err) != QRUN_OK) {
-            printf("%s\n", err.message);
-            return 1;
-        }
-        printf("instruction set %s\n", *isa);
-        CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
-        CHECK_RUN(test_packed_sequences_do_not_see_each_other);
-        CHECK_RUN(test_packed_is_the_attention_of_generation);
-        CHECK_RUN(test_packed_long_sequence);
-        CHECK_RUN(test_cross_entropy_of_a_whole_vocabulary);
-        CHECK_RUN(test_cross_entropy_says_what_is_not_a_number);
-        CHECK_RUN(test_slopes_over_their_range);
-        CHECK_RUN(test_sum_squares_counts_what_is_not_finite);
-        qr_backend_destroy(backend);
-        qr_backend_destroy(lonely);
-    }
-    qr_threads_destroy(pool);
-    return check_end();
+    return run_for_every_isa(run_tests) ? check_end() : 1;
 }

@@ -43,7 +43,7 @@ static void test_linear(void) {
 }
 
 static qr_attention_args attention(void) {
-    return (qr_attention_args){.layout = {QR_KV_INT8, 2, 8},
+    return (qr_attention_args){.layout = {.format = QR_KV_INT8, .n_kv_heads = 2, .head_dim = 8},
                                .dst_dtype = QR_DTYPE_BF16,
                                .n_tokens = 3,
                                .q_stride = 48,
@@ -98,7 +98,11 @@ static void test_the_others(void) {
     REFUSED(rope_table, "row is 0", {.n_tokens = 1});
     REFUSED(rope, "half is 3", {.n_tokens = 1, .n_heads = 1, .head_dim = 4, .half = 3, .x_stride = 4});
     REFUSED(kv_write, "k has a row stride of 7",
-            {.layout = {QR_KV_F32, 1, 8}, .n_tokens = 1, .k_stride = 7, .v_stride = 8, .page_stride_bytes = 1024});
+            {.layout = {.format = QR_KV_F32, .n_kv_heads = 1, .head_dim = 8},
+             .n_tokens = 1,
+             .k_stride = 7,
+             .v_stride = 8,
+             .page_stride_bytes = 1024});
     REFUSED(activation, "9 is not an activation", {.fn = (qr_act_fn)9});
     REFUSED(gate, "u has a row stride of 2",
             {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .g_stride = 3, .u_stride = 2});
@@ -197,7 +201,8 @@ static void test_loss_and_optimizers(void) {
 
 /* The sizes of one layer's part of a page, by hand. */
 static void test_kv_layout(void) {
-    const qr_kv_layout bf16 = {QR_KV_BF16, 2, 8}, int8 = {QR_KV_INT8, 3, 17};
+    const qr_kv_layout bf16 = {.format = QR_KV_BF16, .n_kv_heads = 2, .head_dim = 8},
+                       int8 = {.format = QR_KV_INT8, .n_kv_heads = 3, .head_dim = 17};
     CHECK_INT(qr_kv_v_offset(&bf16), 512);
     CHECK_INT(qr_kv_layer_bytes(&bf16), 1024);
     CHECK_INT(qr_kv_scale_offset(&int8), 816);

@@ -97,7 +97,7 @@ static void test_rope_rotates_halves(void) {
 
 /* Two positions with scores ln 1 and ln 3 weigh 1/4 and 3/4; a window of one sees the last alone. */
 static void test_attention_by_hand(void) {
-    const qr_kv_layout layout = {QR_KV_F32, 1, 2};
+    const qr_kv_layout layout = {.format = QR_KV_F32, .n_kv_heads = 1, .head_dim = 2};
     static _Alignas(64) unsigned char pages[2 * 512];
     const float k[4] = {0.0F, 5.0F, 1.0986123F, 5.0F}, v[4] = {4.0F, 0.0F, 8.0F, -4.0F},
                 q[4] = {1.0F, 0.0F, 2.0F, 0.0F};

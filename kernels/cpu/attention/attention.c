@@ -1,6 +1,6 @@
 /* attention: softmax over K/V blocks in order, with a running maximum (Milakov & Gimelshein, "Online normalizer
  * calculation for softmax", 2018; Dao et al., "FlashAttention", 2022; splits of the positions as in Flash-Decoding).
- * All arithmetic is F32. What is cut how, and why it does not reach the bits: attention_plan.h. */
+ * All arithmetic is F32. attention_plan.h says how a call is cut, and why that does not change the bits. */
 #include "kernels/cpu/attention/attention_pages.h"
 #include "kernels/cpu/attention/attention_tile.h"
 #include "kernels/cpu/simd/vec_math.h"
@@ -48,12 +48,12 @@ static const unsigned char *page_of(const struct tile *t, int32_t position) {
     return a->pages + (size_t)page * a->page_stride_bytes;
 }
 
-/* Pages lie scattered, so the processor's own prefetching stops at the end of each. */
+/* Pages are scattered, so the CPU's own prefetcher stops at the end of each. */
 static void prefetch_part(const unsigned char *part, size_t n_bytes) {
     for (size_t at = 0; at < n_bytes; at += 64) { __builtin_prefetch(part + at); }
 }
 
-/* Converts the pages of one block that hold `visible` positions; asks for those of the next block meanwhile. */
+/* Converts the pages of one block that hold `visible` positions; prefetches those of the next block meanwhile. */
 static void load_block(struct tile *t, int32_t block_start, struct range visible, struct range tile_visible) {
     const qr_kv_layout *layout = &t->args->layout;
     const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
@@ -79,7 +79,7 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
 }
 
 /* Turns the dot products of one row and block into weights, and brings the row's maximum and sum up to date. Columns
- * outside [begin, end) are not looked at: their weights become 0. first and last are those columns, to whole pages. */
+ * outside [begin, end) are not read: their weights become 0. first and last are those columns, to whole pages. */
 static void weigh_row(struct tile *t, int row, int begin, int end) {
     const qr_attention_args *a = t->args;
     const bool is_int8 = a->layout.format == QR_KV_INT8;
@@ -186,7 +186,7 @@ static void merge_row(const struct tile *t, int row, float split_highest, float 
     }
 }
 
-/* Merges what a split gave (laid out as one entry of plan->partial) into the totals of the rows that see it. */
+/* Merges the result of a split (laid out as one entry of plan->partial) into the totals of the rows that see it. */
 static void merge_split(const struct tile *t, int64_t split, const float *highest, const float *sum, const float *acc) {
     const struct range positions = split_positions(split);
     for (int row = 0; row < t->n_rows; row++) {
@@ -220,7 +220,7 @@ struct call {
     qr_attention_plan plan;
 };
 
-/* The tile and K/V head with number `index`; late tiles, which see most, come first. */
+/* The tile and K/V head with number `index`; late tiles, which see the most positions, come first. */
 static void open_tile(const struct call *call, int64_t index, int worker, struct tile *t) {
     const qr_attention_args *a = call->args;
     const qr_attention_plan *plan = &call->plan;

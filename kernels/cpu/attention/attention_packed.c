@@ -10,6 +10,6 @@ void QR_ISA(qr_cpu_attention_packed)(const qr_backend *backend, const qr_attenti
     unsigned char *rest = (unsigned char *)workspace + qr_packed_pages_make(args, workspace, &pages);
     qr_packed_kv_write(args, &pages, &write);
     qr_packed_attention(args, &pages, &attention);
-    QR_ISA(qr_cpu_kv_write)(backend, &write, NULL);
+    QR_ISA(qr_cpu_kv_write)(backend, &write);
     QR_ISA(qr_cpu_attention_lse)(backend, &attention, args->lse, rest);
 }

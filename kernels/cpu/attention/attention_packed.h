@@ -1,6 +1,6 @@
-/* Attention over packed sequences, forward and backward: K and V are brought into pages of one layer, a sequence's
- * pages side by side, where the kernels that generation uses read them. A token therefore attends in training with the
- * very arithmetic, and the rounding of K and V, that it has in generation. */
+/* Attention over packed sequences, forward and backward: K and V are written to pages of one layer, the pages
+ * of a sequence next to each other, and the kernels of generation read them there. So a token attends in training with
+ * the same arithmetic, and the same rounding of K and V, as in generation. */
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 
@@ -20,7 +20,7 @@ typedef struct qr_packed_pages {
  * multiple of 64. memory NULL: only counts. */
 size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages);
 
-/* The ops that a packed call amounts to: writing its K and V, and attention over what was written. */
+/* The two ops of a packed call: writing its K and V, and attention over what was written. */
 void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write);
 void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_pages *pages,
                          qr_attention_args *attention);

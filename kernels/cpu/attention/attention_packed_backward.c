@@ -1,5 +1,5 @@
 /* attention_packed_backward: probabilities recomputed block by block from the scores and lse (Dao et al.,
- * "FlashAttention", 2022). What is cut how, and why it does not reach the bits: attention_packed.h. */
+ * "FlashAttention", 2022). attention_packed.h says how a call is cut, and why that does not change the bits. */
 #include "kernels/cpu/attention/attention_packed.h"
 #include "kernels/cpu/attention/attention_pages.h"
 #include "kernels/cpu/attention/attention_tile.h"
@@ -53,9 +53,9 @@ static struct span row_columns(const struct task *t, const struct tile *tile, in
 /* The rows of the tile that see one of the keys [first, last]. */
 static struct span seeing_rows(const struct task *t, const struct tile *tile, int32_t first, int32_t last) {
     const int32_t window = t->args->forward.window;
-    const int64_t behind = window > 0 ? (int64_t)last + window : INT32_MAX; /* the first token that sees none of them */
+    const int64_t after = window > 0 ? (int64_t)last + window : INT32_MAX; /* the first token that sees none */
     return (struct span){clamp((int64_t)(first - tile->first) * tile->n_heads, 0, tile->n_rows),
-                         clamp((behind - tile->first) * tile->n_heads, 0, tile->n_rows)};
+                         clamp((after - tile->first) * tile->n_heads, 0, tile->n_rows)};
 }
 
 static int page_floor(int column) { return column - column % QR_KV_PAGE_TOKENS; }
@@ -110,7 +110,7 @@ static void load_block(struct task *t, int32_t block_start) {
 }
 
 /* Of one row: the products q · k in `p` become probabilities, the products dout · v in `ds` the gradients of q · k.
- * Columns of [first, last) that the row does not see become 0, whatever they held. */
+ * Columns of [first, last) that the row does not see become 0, whatever they were. */
 static void weigh_row(const struct task *t, const struct tile *tile, int row, struct span seen, int first, int last) {
     const qr_attention_packed_args *forward = &t->args->forward;
     const int64_t index = token_of(t, tile, row) * forward->n_heads + head_of(tile, row);
@@ -250,7 +250,7 @@ static void run_tile(struct task *t, const struct tile *tile) {
     move_dq(t, tile, false);
 }
 
-/* Sequence and K/V head number `index`. */
+/* The sequence and K/V head with number `index`. */
 static void open_task(const struct call *call, int64_t index, int worker, struct task *t) {
     const qr_attention_packed_args *forward = &call->args->forward;
     t->args = call->args;
@@ -325,7 +325,7 @@ void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const q
     qr_kv_write_args write;
     qr_packed_backward_plan_make(backend, args, workspace, &call.plan);
     qr_packed_kv_write(forward, &call.plan.pages, &write);
-    QR_ISA(qr_cpu_kv_write)(backend, &write, NULL);
+    QR_ISA(qr_cpu_kv_write)(backend, &write);
     qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
     const int64_t n_tasks = (int64_t)forward->n_seqs * forward->n_kv_heads;
     const int64_t n_threads = qr_threads_count(backend->threads);

@@ -33,11 +33,13 @@ static void fill_tables(const qr_attention_packed_args *args, qr_packed_pages *p
 size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages) {
     const qr_kv_format rounded = args->dst_dtype == QR_DTYPE_F16 ? QR_KV_F16 : QR_KV_BF16;
     *pages = (qr_packed_pages){
-        .layout = {args->round_kv ? rounded : QR_KV_F32, args->n_kv_heads, args->head_dim},
+        .layout = {.format = args->round_kv ? rounded : QR_KV_F32,
+                   .n_kv_heads = args->n_kv_heads,
+                   .head_dim = args->head_dim},
         .table_stride = qr_ceil_div(args->max_seq_tokens, QR_KV_PAGE_TOKENS),
     };
     pages->page_bytes = (int64_t)qr_kv_layer_bytes(&pages->layout);
-    /* Whole pages of all tokens, and one begun for each sequence. */
+    /* The full pages of all tokens, and one partly filled page for each sequence. */
     const int64_t n_pages = args->n_tokens / QR_KV_PAGE_TOKENS + args->n_seqs;
     const int64_t entry = (int64_t)sizeof(int32_t), table = args->n_seqs * pages->table_stride;
     cutter c = {.memory = memory};
@@ -98,7 +100,7 @@ size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_att
 
 /* --- Backward --- */
 
-/* Points every part of a worker's scratch into `first` and returns the number of floats. */
+/* Points every part of a worker's scratch into `first` (NULL: counts only) and returns the number of floats. */
 static int64_t cut_scratch(const qr_packed_backward_plan *plan, float *first, qr_packed_backward_scratch *scratch) {
     const int64_t dim = plan->dim_padded, block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_ROWS;
     const int64_t by_dim = qr_round_up(dim, 64) * block;

@@ -3,9 +3,7 @@
 #include "base/sizes.h"
 #include "kernels/cpu/vector_ops.h"
 
-enum { FLOATS_PER_LINE = 16, SCRATCH_VECTORS = 5 /* rescale, highest, sum, total_highest, total_sum */ };
-
-static int64_t keys_floats(int64_t head_dim) { return qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK; }
+enum { FLOATS_PER_LINE = 16 };
 
 static int64_t tile_rows(const qr_attention_plan *plan) {
     return (int64_t)plan->heads_per_tile * plan->tokens_per_tile;
@@ -17,6 +15,27 @@ static bool wants_splits(const qr_backend *backend, const qr_attention_args *arg
     enum { TASKS_PER_THREAD = 4 };
     const int64_t n_tasks = n_tokens * args->layout.n_kv_heads * plan->n_head_tiles;
     return qr_threads_count(backend->threads) > 1 && n_tasks < TASKS_PER_THREAD * qr_threads_count(backend->threads);
+}
+
+/* Points every part of a worker's scratch into `first` (NULL: counts only) and returns the number of floats. */
+static int64_t cut_scratch(const qr_attention_plan *plan, int64_t head_dim, float *first,
+                           qr_attention_scratch *scratch) {
+    int64_t n = 0;
+#define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : first + n, n += (n_floats))
+    TAKE(keys, qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK);
+    TAKE(values, QR_ATTENTION_BLOCK * plan->dim_padded);
+    TAKE(k_scales, QR_ATTENTION_BLOCK);
+    TAKE(v_scales, QR_ATTENTION_BLOCK);
+    TAKE(weights, QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK);
+    TAKE(rescale, QR_ATTENTION_ROWS);
+    TAKE(highest, QR_ATTENTION_ROWS);
+    TAKE(sum, QR_ATTENTION_ROWS);
+    TAKE(acc, QR_ATTENTION_ROWS * plan->dim_padded);
+    TAKE(total_highest, QR_ATTENTION_ROWS);
+    TAKE(total_sum, QR_ATTENTION_ROWS);
+    TAKE(total, QR_ATTENTION_ROWS * plan->dim_padded);
+#undef TAKE
+    return n;
 }
 
 static void plan_shape(const qr_backend *backend, const qr_attention_args *args, int64_t n_tokens,
@@ -32,9 +51,8 @@ static void plan_shape(const qr_backend *backend, const qr_attention_args *args,
         plan->n_splits = qr_ceil_div(args->table_stride * QR_KV_PAGE_TOKENS, QR_ATTENTION_SPLIT);
     }
     plan->partial_floats = qr_round_up(tile_rows(plan) * (plan->dim_padded + 2), FLOATS_PER_LINE);
-    plan->scratch_floats = keys_floats(head_dim) + QR_ATTENTION_BLOCK * plan->dim_padded + 2 * QR_ATTENTION_BLOCK +
-                           QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK + SCRATCH_VECTORS * QR_ATTENTION_ROWS +
-                           2 * QR_ATTENTION_ROWS * plan->dim_padded;
+    qr_attention_scratch scratch;
+    plan->scratch_floats = cut_scratch(plan, head_dim, NULL, &scratch);
 }
 
 static int64_t tiles_bytes(int64_t n_tokens) { return qr_round_up(n_tokens * (int64_t)sizeof(qr_attention_tile), 64); }
@@ -45,7 +63,7 @@ static int64_t partial_bytes(const qr_attention_args *args, const qr_attention_p
     return n_tiles * plan->n_splits * plan->partial_floats * (int64_t)sizeof(float);
 }
 
-/* The plan asks for the largest n_tokens, but it is small calls that are split: the largest of those counts as well. */
+/* The plan asks for the largest n_tokens, but only small calls are split: the largest of those counts as well. */
 size_t qr_cpu_attention_workspace(const qr_backend *backend, const qr_attention_args *args) {
     qr_attention_plan plan;
     int64_t most_partial_bytes = 0;
@@ -91,19 +109,5 @@ void qr_attention_plan_make(const qr_backend *backend, const qr_attention_args *
 
 void qr_attention_scratch_of(const qr_attention_plan *plan, const qr_attention_args *args, int worker,
                              qr_attention_scratch *scratch) {
-    float *next = plan->scratch + worker * plan->scratch_floats;
-#define TAKE(field, n_floats) (scratch->field = next, next += (n_floats))
-    TAKE(keys, keys_floats(args->layout.head_dim));
-    TAKE(values, QR_ATTENTION_BLOCK * plan->dim_padded);
-    TAKE(k_scales, QR_ATTENTION_BLOCK);
-    TAKE(v_scales, QR_ATTENTION_BLOCK);
-    TAKE(weights, QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK);
-    TAKE(rescale, QR_ATTENTION_ROWS);
-    TAKE(highest, QR_ATTENTION_ROWS);
-    TAKE(sum, QR_ATTENTION_ROWS);
-    TAKE(acc, QR_ATTENTION_ROWS * plan->dim_padded);
-    TAKE(total_highest, QR_ATTENTION_ROWS);
-    TAKE(total_sum, QR_ATTENTION_ROWS);
-    TAKE(total, QR_ATTENTION_ROWS * plan->dim_padded);
-#undef TAKE
+    cut_scratch(plan, args->layout.head_dim, plan->scratch + worker * plan->scratch_floats, scratch);
 }

@@ -1,4 +1,4 @@
-/* How an attention call is cut into tasks, and where each finds its scratch. The same for every instruction set.
+/* How an attention call is cut into tasks, and the scratch of each. The same for every instruction set.
  *
  * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
  * head, so that K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
@@ -6,7 +6,7 @@
  * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
  * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs either all splits of a tile or,
  * where there are too few tiles to keep the threads busy, one split whose partial result another loop merges: the same
- * arithmetic, so the choice, and the number of threads, do not reach the bits. */
+ * arithmetic, so neither the choice nor the number of threads changes the bits. */
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PLAN_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_PLAN_H
 
@@ -25,7 +25,7 @@ typedef struct qr_attention_tile {
     int32_t position; /* of the first token */
 } qr_attention_tile;
 
-/* Scratch of one worker. Columns of a row of `values`, `acc` and `total` beyond head_dim hold nothing of use. */
+/* Scratch of one worker. Columns of a row of `values`, `acc` and `total` beyond head_dim are not used. */
 typedef struct qr_attention_scratch {
     float *keys;                              /* [round_up(head_dim, 64), BLOCK]: K transposed */
     float *values;                            /* [BLOCK, dim_padded] */

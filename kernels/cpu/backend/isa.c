@@ -41,7 +41,7 @@ static const char *available_names[QR_COUNT_OF(isas) + 1];
 
 static bool has_bits(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-/* The processor state that the operating system saves (XCR0): bits 1-2 AVX, 5-7 AVX-512, 17-18 AMX. */
+/* The CPU state that the operating system saves (XCR0): bits 1-2 AVX, 5-7 AVX-512, 17-18 AMX. */
 static uint64_t enabled_state(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -97,7 +97,7 @@ static qrun_status refuse(const char *name, qr_error *err) {
     }
     const qrun_status status = qr_fail(err, QRUN_ERROR_ARGUMENT,
                                        "instruction set \"%s\" is not available here; this build on "
-                                       "this processor has: %s",
+                                       "this CPU has: %s",
                                        name, qr_buffer_ok(&list) ? list.data : "c");
     qr_buffer_free(&list);
     return status;
@@ -107,7 +107,7 @@ qrun_status qr_cpu_isa_choose(const char *name, const qr_cpu_isa **isa, qr_error
     pthread_once(&detect_once, detect);
     if (name == NULL) {
         name = getenv("QRUN_FORCE_ISA");
-        if (name != NULL && strncmp(name, "sm_", 3) == 0) { name = NULL; } /* of a GPU */
+        if (name != NULL && strncmp(name, "sm_", 3) == 0) { name = NULL; } /* a GPU's */
     }
     if (name == NULL || name[0] == '\0') { name = available_names[0]; }
     for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {

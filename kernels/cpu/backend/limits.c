@@ -1,26 +1,19 @@
 #include "kernels/cpu/backend/limits.h"
 
-#include <time.h>
-
+#include "base/clock.h"
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* Shortest of the runs of a loop that fit into `seconds`, of at least MIN_ROUNDS: another process can only make a run
  * longer. */
 static double shortest_run(qr_threads *threads, int64_t n, qr_loop_fn fn, void *arg, double seconds) {
     enum { MIN_ROUNDS = 3 };
-    const double start = seconds_now();
+    const double start = qr_now_seconds();
     double best = 1e30;
-    for (int round = 0; round < MIN_ROUNDS || seconds_now() - start < seconds; round++) {
-        const double begin = seconds_now();
+    for (int round = 0; round < MIN_ROUNDS || qr_now_seconds() - start < seconds; round++) {
+        const double begin = qr_now_seconds();
         qr_threads_run(threads, n, fn, arg);
-        const double taken = seconds_now() - begin;
+        const double taken = qr_now_seconds() - begin;
         if (taken < best) { best = taken; }
     }
     return best;

@@ -14,7 +14,7 @@ qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, d
 qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds,
                                        double *flops, qr_error *err);
 
-/* Both, as qr_backend.measure_limits: half of the time goes to memory. */
+/* Both, as qr_backend.measure_limits: half of the time measures memory. */
 qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
 #endif

@@ -57,47 +57,20 @@ static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
     return qr_adafactor_bytes(a->rows, a->cols);
 }
 
-#define workspace_quantize workspace_none
-#define workspace_embedding workspace_none
-#define workspace_gather_rows workspace_none
-#define workspace_rms_norm workspace_none
-#define workspace_layer_norm workspace_none
-#define workspace_dora workspace_none
-#define workspace_dora_backward workspace_none
-#define workspace_rope_table workspace_none
-#define workspace_rope workspace_none
-#define workspace_kv_write workspace_none
-#define workspace_activation workspace_none
-#define workspace_gate workspace_none
-#define workspace_add workspace_none
-#define workspace_softcap workspace_none
-#define workspace_nll workspace_none
-#define workspace_rope_backward workspace_none
-#define workspace_activation_backward workspace_none
-#define workspace_gate_backward workspace_none
-#define workspace_cross_entropy workspace_none
-#define workspace_embedding_backward workspace_none
-#define workspace_scatter_rows workspace_none
-#define workspace_dropout workspace_none
-#define workspace_round_act workspace_none
-#define workspace_store_weight workspace_none
-#define workspace_adamw workspace_none
-#define workspace_adamw8bit workspace_none
-#define workspace_sgd workspace_none
-
-#define QR_X(name)                                                                                         \
-    static bool supports_##name(const qr_backend *backend, const void *args, qr_error *err) {              \
-        (void)backend;                                                                                     \
-        return qr_check_##name(args, err);                                                                 \
-    }                                                                                                      \
+#define QR_OP(name, workspace_function, ...)                                                               \
     static qrun_status run_##name(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
-        (void)err;                                                                                         \
-        vector_ops(backend)->name(backend, args, workspace);                                               \
+        (void)workspace, (void)err;                                                                        \
+        vector_ops(backend)->name(__VA_ARGS__);                                                            \
         return QRUN_OK;                                                                                    \
     }                                                                                                      \
-    const qr_op_impl qr_cpu_op_##name = {supports_##name, workspace_##name, run_##name};
-QR_CPU_VECTOR_OPS(QR_X)
-#undef QR_X
+    const qr_op_impl qr_cpu_op_##name = {                                                                  \
+        .supports = qr_op_supports_##name, .workspace_bytes = workspace_function, .run = run_##name};
+#define QR_PLAIN(name) QR_OP(name, workspace_none, backend, args)
+#define QR_SCRATCH(name) QR_OP(name, workspace_##name, backend, args, workspace)
+QR_CPU_VECTOR_OPS(QR_PLAIN, QR_SCRATCH)
+#undef QR_PLAIN
+#undef QR_SCRATCH
+#undef QR_OP
 
 struct range_loop {
     qr_range_fn fn;

@@ -30,24 +30,15 @@ static void code_layout(const qr_weight_desc *desc, qr_cpu_layout *layout) {
     }
 }
 
-static size_t nested_count(const qr_weight_desc *desc) {
-    return (size_t)qr_ceil_div(qr_weight_blocks(desc), QR_NESTED_BLOCK);
-}
-
 void qr_cpu_layout_of(const qr_weight_desc *desc, qr_cpu_layout *layout) {
     *layout = (qr_cpu_layout){0};
     code_layout(desc, layout);
-    const size_t n_blocks = (size_t)qr_weight_blocks(desc);
-    size_t scale_bytes = 0;
-    if (desc->format == QR_WEIGHT_INT8) { scale_bytes = (size_t)desc->rows * sizeof(float); }
-    if (desc->format == QR_WEIGHT_NF4) { scale_bytes = n_blocks * sizeof(float); }
-    if (desc->format == QR_WEIGHT_NF4_DQ) { scale_bytes = n_blocks; }
-    layout->nested_offset = layout->scales_offset + align64(scale_bytes);
-    const size_t nested_bytes = desc->format == QR_WEIGHT_NF4_DQ ? nested_count(desc) * sizeof(float) : 0;
+    size_t nested_bytes;
+    layout->nested_offset = layout->scales_offset + align64(qr_host_scale_bytes(desc, &nested_bytes));
     layout->total_bytes = layout->nested_offset + align64(nested_bytes);
 }
 
-size_t qr_cpu_weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
+static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
     (void)backend;
     qr_cpu_layout layout;
     qr_cpu_layout_of(desc, &layout);
@@ -90,127 +81,88 @@ static void unpack_64(const uint8_t *src, uint8_t *dst) {
     }
 }
 
-static void put_group_row(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, const uint8_t *codes) {
-    for (int64_t k = 0; k < weight->desc.cols; k += 128) {
+/* One row of NF4_GROUPS into or out of the weight, from or to canonical codes. */
+static void move_group_row(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, uint8_t *codes,
+                           bool is_put) {
+    for (int64_t k = 0; k < weight->desc.cols; k += 128, codes += 64) {
         uint8_t *run = qr_cpu_nf4_run(weight, layout, row, k);
-        if (k + 128 <= weight->desc.cols) {
-            pack_128(codes + k / 2, run);
+        const bool is_whole = k + 128 <= weight->desc.cols;
+        if (is_put) {
+            (is_whole ? pack_128 : pack_64)(codes, run);
         } else {
-            pack_64(codes + k / 2, run);
+            (is_whole ? unpack_128 : unpack_64)(run, codes);
         }
     }
 }
 
-static void get_group_row(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, uint8_t *codes) {
-    for (int64_t k = 0; k < weight->desc.cols; k += 128) {
-        const uint8_t *run = qr_cpu_nf4_run(weight, layout, row, k);
-        if (k + 128 <= weight->desc.cols) {
-            unpack_128(run, codes + k / 2);
+/* Rows [row, row + n_rows) into or out of the weight. Flat canonical codes of a row begin at a byte boundary because a
+ * group of 64 is even. */
+static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, uint8_t *codes, bool is_put) {
+    const qr_weight_desc *desc = &weight->desc;
+    qr_cpu_layout layout;
+    qr_cpu_layout_of(desc, &layout);
+    uint8_t *data = weight->data;
+    if (layout.kind == QR_CPU_NF4_FLAT) {
+        data += qr_weight_row_offset(desc, row);
+        const size_t n_bytes = (size_t)qr_ceil_div(n_rows * desc->cols, 2);
+        memcpy(is_put ? data : codes, is_put ? codes : data, n_bytes);
+        return;
+    }
+    const bool is_rows = layout.kind == QR_CPU_ROWS;
+    const size_t row_bytes = is_rows ? (size_t)desc->cols * element_bytes(desc->format) : (size_t)desc->cols / 2;
+    for (int64_t i = row; i < row + n_rows; i++, codes += row_bytes) {
+        uint8_t *stored = data + (size_t)i * layout.row_bytes;
+        if (!is_rows) {
+            move_group_row(weight, &layout, i, codes, is_put);
+        } else if (is_put) {
+            memcpy(stored, codes, row_bytes);
+            memset(stored + row_bytes, 0, layout.row_bytes - row_bytes);
         } else {
-            unpack_64(run, codes + k / 2);
+            memcpy(codes, stored, row_bytes);
         }
     }
 }
 
-/* Bytes of flat canonical codes of these rows: rows begin at a byte boundary because a group of 64 is even. */
-static size_t flat_code_bytes(const qr_weight_desc *desc, int64_t n_rows) {
-    return (size_t)qr_ceil_div(n_rows * desc->cols, 2);
-}
-
-qrun_status qr_cpu_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
+static qrun_status weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                    const void *codes, qr_error *err) {
     (void)backend;
     QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    qr_cpu_layout layout;
-    qr_cpu_layout_of(&weight->desc, &layout);
-    const uint8_t *src = codes;
-    uint8_t *data = weight->data;
-    if (layout.kind == QR_CPU_NF4_FLAT) {
-        memcpy(data + qr_weight_row_offset(&weight->desc, row), src, flat_code_bytes(&weight->desc, n_rows));
-        return QRUN_OK;
-    }
-    const size_t src_bytes = layout.kind == QR_CPU_ROWS ? (size_t)weight->desc.cols * element_bytes(weight->desc.format)
-                                                        : (size_t)weight->desc.cols / 2;
-    for (int64_t i = 0; i < n_rows; i++, src += src_bytes) {
-        if (layout.kind == QR_CPU_ROWS) {
-            uint8_t *dst = data + (size_t)(row + i) * layout.row_bytes;
-            memcpy(dst, src, src_bytes);
-            memset(dst + src_bytes, 0, layout.row_bytes - src_bytes);
-        } else {
-            put_group_row(weight, &layout, row + i, src);
-        }
-    }
+    move_rows(weight, row, n_rows, (uint8_t *)(uintptr_t)codes, true);
     return QRUN_OK;
 }
 
-qrun_status qr_cpu_weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
+static qrun_status weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
                                    void *codes, qr_error *err) {
     (void)backend;
     QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
+    move_rows(weight, row, n_rows, codes, false);
+    return QRUN_OK;
+}
+
+static qrun_status weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
+                                     qr_error *err) {
+    (void)backend;
+    qr_cpu_layout layout;
+    qr_cpu_layout_of(&weight->desc, &layout);
+    uint8_t *data = weight->data;
+    return qr_host_put_scales(weight, scales, data + layout.scales_offset, data + layout.nested_offset, err);
+}
+
+static qrun_status weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
+                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err) {
+    (void)backend, (void)err;
     qr_cpu_layout layout;
     qr_cpu_layout_of(&weight->desc, &layout);
     const uint8_t *data = weight->data;
-    uint8_t *dst = codes;
-    if (layout.kind == QR_CPU_NF4_FLAT) {
-        memcpy(dst, data + qr_weight_row_offset(&weight->desc, row), flat_code_bytes(&weight->desc, n_rows));
-        return QRUN_OK;
-    }
-    const size_t dst_bytes = layout.kind == QR_CPU_ROWS ? (size_t)weight->desc.cols * element_bytes(weight->desc.format)
-                                                        : (size_t)weight->desc.cols / 2;
-    for (int64_t i = 0; i < n_rows; i++, dst += dst_bytes) {
-        if (layout.kind == QR_CPU_ROWS) {
-            memcpy(dst, data + (size_t)(row + i) * layout.row_bytes, dst_bytes);
-        } else {
-            get_group_row(weight, &layout, row + i, dst);
-        }
-    }
+    qr_host_get_scales(&weight->desc, data + layout.scales_offset, data + layout.nested_offset, row_absmax, absmax,
+                       absmax_codes, nested_absmax);
     return QRUN_OK;
 }
 
-qrun_status qr_cpu_weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
-                                     qr_error *err) {
-    (void)backend;
-    const qr_weight_desc *desc = &weight->desc;
-    QR_RETURN_IF_ERROR(qr_check_weight_scales(desc, scales, err));
-    qr_cpu_layout layout;
-    qr_cpu_layout_of(desc, &layout);
-    uint8_t *data = weight->data;
-    const size_t n_blocks = (size_t)qr_weight_blocks(desc);
-    switch (desc->format) {
-        case QR_WEIGHT_INT8:
-            memcpy(data + layout.scales_offset, scales->row_absmax, (size_t)desc->rows * sizeof(float));
-            break;
-        case QR_WEIGHT_NF4: memcpy(data + layout.scales_offset, scales->absmax, n_blocks * sizeof(float)); break;
-        case QR_WEIGHT_NF4_DQ:
-            memcpy(data + layout.scales_offset, scales->absmax_codes, n_blocks);
-            memcpy(data + layout.nested_offset, scales->nested_absmax, nested_count(desc) * sizeof(float));
-            weight->nested_offset = scales->nested_offset;
-            break;
-        default: break;
-    }
-    return QRUN_OK;
-}
-
-static void copy_if_wanted(void *dst, const void *src, size_t n_bytes) {
-    if (dst != NULL && n_bytes > 0) { memcpy(dst, src, n_bytes); }
-}
-
-qrun_status qr_cpu_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
-                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err) {
-    (void)backend, (void)err;
-    const qr_weight_desc *desc = &weight->desc;
-    qr_cpu_layout layout;
-    qr_cpu_layout_of(desc, &layout);
-    const uint8_t *data = weight->data, *scales = data + layout.scales_offset;
-    const size_t n_blocks = (size_t)qr_weight_blocks(desc);
-    switch (desc->format) {
-        case QR_WEIGHT_INT8: copy_if_wanted(row_absmax, scales, (size_t)desc->rows * sizeof(float)); break;
-        case QR_WEIGHT_NF4: copy_if_wanted(absmax, scales, n_blocks * sizeof(float)); break;
-        case QR_WEIGHT_NF4_DQ:
-            copy_if_wanted(absmax_codes, scales, n_blocks);
-            copy_if_wanted(nested_absmax, data + layout.nested_offset, nested_count(desc) * sizeof(float));
-            break;
-        default: break;
-    }
-    return QRUN_OK;
+void qr_cpu_set_weight_functions(qr_backend *backend) {
+    backend->weight_bytes = weight_bytes;
+    backend->weight_put_rows = weight_put_rows;
+    backend->weight_put_scales = weight_put_scales;
+    backend->weight_get_rows = weight_get_rows;
+    backend->weight_get_scales = weight_get_scales;
 }

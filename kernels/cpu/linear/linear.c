@@ -1,6 +1,6 @@
 /* The linear op: tasks, operands, and what happens to a sum before it is stored. The products are the instruction set's
  * (linear.h). */
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 
 #include <string.h>
 
@@ -37,19 +37,18 @@ static int64_t element_step(const qr_cpu_matmul *matmul) {
 static bool takes_tiles(const qr_cpu_matmul *matmul) { return matmul->tile_pack != NULL; }
 static int64_t tile_cols(int64_t n_rows) { return qr_min(n_rows, QR_CPU_TILE_COLS); }
 
-/* Rows a multiple of 512 bytes apart fall into the same few sets of L1 and push each other out, so such rows are kept a
+/* Rows a multiple of 512 bytes apart use the same few sets of L1 and evict each other, so such rows are stored one
  * vector further apart. */
 static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
     return n * (int64_t)matmul->element_bytes % 512 == 0 ? n + element_step(matmul) : n;
 }
 
-/* Rows of x may be read as they are: the right type, no vector reaches past their end, and there are few, or they lie
- * well. */
+/* Rows of x may be read in place: they have the right type, no vector reads past their end, and there are few, or their
+ * stride suits L1. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const bool lies_well =
-        args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
+    const bool suits_l1 = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
     return !takes_tiles(matmul) && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
-           args->weight->desc.cols % element_step(matmul) == 0 && lies_well;
+           args->weight->desc.cols % element_step(matmul) == 0 && suits_l1;
 }
 
 /* Elements from one row of x to the next in the workspace; tiles are dense. */
@@ -79,7 +78,7 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
     return panel_bytes(matmul) + (size_t)(n_sums * sum_stride(matmul, n_rows)) * sizeof(float);
 }
 
-/* Also where x is used in place: a plan that asks with another stride than a call has must not come out short. */
+/* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
@@ -105,7 +104,7 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
     if (src_bytes == dst_bytes) {
         memcpy(dst, src, (size_t)n * dst_bytes);
     } else {
-        run->matmul->outer->pack(src, args->x_dtype, NULL, n, dst);
+        run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, n, dst);
     }
     memset(dst + (size_t)n * dst_bytes, 0, (size_t)(run->n_k_padded - n) * dst_bytes);
 }
@@ -139,7 +138,8 @@ static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned c
     return workspace + prepared_x_bytes(run->matmul, args);
 }
 
-void qr_cpu_place_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row, int64_t *ahead_k) {
+void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row,
+                           int64_t *ahead_k) {
     int64_t in_block = row - panel->row + n_ahead;
     *ahead_row = panel->row;
     *ahead_k = panel->k;
@@ -184,7 +184,7 @@ static void store_rows(const linear_run *run, const float *sums, int64_t i, int6
     }
 }
 
-/* Tiles leave their sums by weight rows; they are turned 16 rows of x at a time. */
+/* Tiles write their sums by weight rows; these are transposed 16 rows of x at a time. */
 static void store_turned(const linear_run *run, const qr_cpu_product *product, int64_t i, int64_t row) {
     float block[QR_CPU_TILE_COLS * SUM_COLS];
     for (int64_t r = 0; r < product->n_x; r += QR_CPU_TILE_COLS) {
@@ -291,13 +291,8 @@ static qrun_status linear_run_op(qr_backend *backend, const void *untyped, void 
     return QRUN_OK;
 }
 
-static bool linear_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_linear(args, err);
-}
-
 const qr_op_impl qr_cpu_op_linear = {
-    .supports = linear_supports,
+    .supports = qr_op_supports_linear,
     .workspace_bytes = linear_workspace,
     .run = linear_run_op,
 };

@@ -1,12 +1,12 @@
-/* linear on the tiles of AMX-BF16 (Intel, Sapphire Rapids and later). The machine this was written on has no AMX: what
- * was run there is linear_amx_emulated.c, the same code on emulated tiles; on hardware only the sketch that this
- * follows was (31 … 37 G weights/s from NF4 at M = 1 on two cores, 43 % of the tile peak at M = 512). */
+/* linear on the tiles of AMX-BF16 (Intel, Sapphire Rapids and later). Tested by
+ * linear_amx_emulated.c, the same code on emulated tiles. On hardware only an earlier sketch of it has run: 31 to 37 G
+ * weights/s from NF4 at M = 1 on two cores, 43 % of the tile peak at M = 512. */
 #include <immintrin.h>
 #include <stdbool.h>
 
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
-#include "kernels/cpu/linear/outer.h"
 #include "kernels/cpu/linear/tile_layout.h"
 
 typedef struct tiles_state {
@@ -22,8 +22,8 @@ typedef struct tiles_config {
 
 _Static_assert(sizeof(tiles_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* GCC 12 declares only 8 of the 64 bytes as read by LDTILECFG, and none of the memory behind tile loads and stores: the
- * barriers keep stores before and loads behind. */
+/* GCC 12 declares only 8 of the 64 bytes as read by LDTILECFG, and none of the memory of tile loads and stores: the
+ * barriers keep earlier stores before them and later loads after them. */
 #define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
 static inline void tiles_begin(tiles_state *state, int64_t n_cols) {
@@ -44,7 +44,7 @@ static inline void tiles_end(tiles_state *state) {
     MEMORY_BARRIER();
 }
 
-/* The state is the processor's. */
+/* The state is the CPU's. */
 #define WITHOUT(state, instruction) \
     do {                            \
         (void)(state);              \
@@ -78,16 +78,5 @@ static void exercise(int64_t n_rounds) {
     tiles_end(&state);
 }
 
-const qr_cpu_matmul qr_cpu_matmul_bf16_amx = {
-    .element_bytes = 2,
-    .k_block = K_BLOCK,
-    .piece_rows = 2 * TILE_ROWS,
-    .x_dtype = QR_DTYPE_BF16,
-    .fetch = qr_cpu_fetch_bf16,
-    .multiply = multiply,
-    .outer = &qr_cpu_outer_bf16,
-    .tile_pack = qr_cpu_tile_pack,
-    .tile_turn = qr_cpu_tile_turn,
-    .exercise = exercise,
-    .exercise_flops = 4 * 2 * TILE_ROWS * TILE_ROWS * TILE_K,
-};
+const qr_cpu_matmul qr_cpu_matmul_bf16_amx =
+    AMX_MATMUL(.exercise = exercise, .exercise_flops = 4 * 2 * TILE_ROWS * TILE_ROWS * TILE_K);

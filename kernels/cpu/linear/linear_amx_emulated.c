@@ -6,9 +6,9 @@
 #include <stdbool.h>
 
 #include "base/half.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
-#include "kernels/cpu/linear/outer.h"
 #include "kernels/cpu/linear/tile_layout.h"
 
 typedef struct tile {
@@ -68,14 +68,4 @@ static void tiles_dot(tiles_state *state, int c, int a, int b) {
 
 #include "kernels/cpu/linear/linear_amx_body.h"
 
-const qr_cpu_matmul qr_cpu_matmul_bf16_amx_emulated = {
-    .element_bytes = 2,
-    .k_block = K_BLOCK,
-    .piece_rows = 2 * TILE_ROWS,
-    .x_dtype = QR_DTYPE_BF16,
-    .fetch = qr_cpu_fetch_bf16,
-    .multiply = multiply,
-    .outer = &qr_cpu_outer_bf16,
-    .tile_pack = qr_cpu_tile_pack,
-    .tile_turn = qr_cpu_tile_turn,
-};
+const qr_cpu_matmul qr_cpu_matmul_bf16_amx_emulated = AMX_MATMUL(.exercise = NULL);

@@ -11,11 +11,11 @@
 #include <stdbool.h>
 
 #include "base/sizes.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
-#include "kernels/cpu/linear/outer.h"
-#include "kernels/cpu/simd/lanes_avx512.h"
+#include "kernels/cpu/simd/vec_tile.h"
 
 typedef uint16_t tile_element;
 typedef __m512bh tile_vector;
@@ -32,22 +32,18 @@ static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x =
 
 /* 128 (or the last 64) columns of n_rows rows of a group times n_x rows of x: 16 accumulators stay in registers, a
  * row's codes become values and meet x without touching memory. */
-static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes,
-                                                             const float *scales, const uint16_t *x, int64_t x_stride,
-                                                             const int n_x, const bool half) {
+QR_INLINE void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes, const float *scales, const uint16_t *x,
+                          int64_t x_stride, const int n_x, const bool half) {
     const __m512 code = _mm512_loadu_ps(qr_nf4_code);
     const int n_rows = decode_row_count(n_x), n_steps = half ? 2 : 4;
-#pragma GCC unroll 16
-    for (int r = 0; r < n_rows; r++) {
+    QR_UNROLL for (int r = 0; r < n_rows; r++) {
         const uint8_t *run = codes + r * (half ? 32 : 64);
         const float *scale = scales + r * (K_BLOCK / 64);
         __m512i v[4];
         _mm_prefetch(run + PREFETCH_BYTES, _MM_HINT_T0);
         nf4_values(half ? nf4_words_half(run) : nf4_words(run), code, scale[0], half ? scale[0] : scale[1], v);
-#pragma GCC unroll 4
-        for (int step = 0; step < n_steps; step++) {
-#pragma GCC unroll 4
-            for (int i = 0; i < n_x; i++) {
+        QR_UNROLL for (int step = 0; step < n_steps; step++) {
+            QR_UNROLL for (int i = 0; i < n_x; i++) {
                 acc[r * n_x + i] =
                     tile_dot(acc[r * n_x + i], (__m512bh)v[step], tile_load(x + i * x_stride + 32 * step));
             }
@@ -56,9 +52,8 @@ static inline __attribute__((always_inline)) void decode_run(__m512 acc[DECODE_A
 }
 
 /* One K block of the rows from `row` on. */
-static inline __attribute__((always_inline)) void decode_block(const qr_cpu_panel *panel, const nf4_map *map,
-                                                               const qr_cpu_product *product, int64_t row, int64_t k0,
-                                                               const int n_x) {
+QR_INLINE void decode_block(const qr_cpu_panel *panel, const nf4_map *map, const qr_cpu_product *product, int64_t row,
+                            int64_t k0, const int n_x) {
     const int n_rows = decode_row_count(n_x);
     const int64_t n_k = qr_min(product->n_k - k0, K_BLOCK);
     qr_cpu_panel block = *panel, *p = &block;
@@ -67,8 +62,7 @@ static inline __attribute__((always_inline)) void decode_block(const qr_cpu_pane
     const uint16_t *x = (const uint16_t *)product->x + k0;
     float scales[DECODE_ACCUMULATORS * (K_BLOCK / 64)];
     __m512 acc[DECODE_ACCUMULATORS];
-#pragma GCC unroll 16
-    for (int a = 0; a < DECODE_ACCUMULATORS; a++) { acc[a] = _mm512_setzero_ps(); }
+    QR_UNROLL for (int a = 0; a < DECODE_ACCUMULATORS; a++) { acc[a] = _mm512_setzero_ps(); }
     nf4_panel_scales(map, p, row, n_rows, scales, K_BLOCK / 64);
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
@@ -83,13 +77,12 @@ static inline __attribute__((always_inline)) void decode_block(const qr_cpu_pane
         for (int r = 0; r < n_rows; r += 4) {
             const __m512 four[4] = {acc[r * n_x + i], acc[(r + 1) * n_x + i], acc[(r + 2) * n_x + i],
                                     acc[(r + 3) * n_x + i]};
-            lanes_reduce(four, product->sums + i * product->sum_stride + (row - p->row) + r, k0 == 0);
+            qr_vec_reduce(four, product->sums + i * product->sum_stride + (row - p->row) + r, k0 == 0);
         }
     }
 }
 
-static inline __attribute__((always_inline)) void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
-                                                              const int n_x) {
+QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
     nf4_map map;
     nf4_map_split(&map);
     for (int64_t row = 0; row < p->n_rows; row += decode_row_count(n_x)) {
@@ -98,50 +91,24 @@ static inline __attribute__((always_inline)) void decode_rows(const qr_cpu_panel
 }
 
 /* 32 INT8 codes as BF16, which is exact. */
-static inline __m512bh int8_values(const int8_t *src) {
+static inline __m512bh int8_values(const void *untyped) {
+    const int8_t *src = untyped;
     const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)));
     const __m512 high =
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + 16))));
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
-enum { INT8_TILE = 4 };
-
-/* One K block of four rows of INT8 codes. */
-static inline __attribute__((always_inline)) void decode_int8_tile(const int8_t *const rows[INT8_TILE], int64_t ahead,
-                                                                   const uint16_t *x, int64_t x_stride, const int n_x,
-                                                                   int64_t n_k, float *sums, int64_t sum_stride,
-                                                                   bool first) {
-    __m512 acc[QR_CPU_DECODE_ROWS][INT8_TILE];
-#pragma GCC unroll 4
-    for (int i = 0; i < n_x; i++) {
-#pragma GCC unroll 4
-        for (int r = 0; r < INT8_TILE; r++) { acc[i][r] = _mm512_setzero_ps(); }
-    }
-    for (int64_t k = 0; k < n_k; k += TILE_STEP) {
-#pragma GCC unroll 4
-        for (int r = 0; r < INT8_TILE; r++) {
-            const __m512bh w = int8_values(rows[r] + k);
-            _mm_prefetch(rows[r] + k + ahead, _MM_HINT_T0);
-#pragma GCC unroll 4
-            for (int i = 0; i < n_x; i++) { acc[i][r] = tile_dot(acc[i][r], w, tile_load(x + i * x_stride + k)); }
-        }
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < n_x; i++) { lanes_reduce(acc[i], sums + i * sum_stride, first); }
-}
-
-static inline __attribute__((always_inline)) void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
-                                                                   const int n_x) {
-    const int64_t row_bytes = (int64_t)p->layout->row_bytes;
-    for (int64_t o = 0; o < p->n_rows; o += INT8_TILE) {
+QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+    for (int64_t o = 0; o < p->n_rows; o += QR_TILE_ROWS) {
         for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
-            const int8_t *rows[INT8_TILE];
-            for (int64_t r = 0; r < INT8_TILE; r++) {
+            const void *rows[QR_TILE_ROWS];
+            for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
                 rows[r] = (const int8_t *)qr_cpu_row(p->weight, p->layout, p->row + qr_min(o + r, p->n_rows - 1)) + k;
             }
-            decode_int8_tile(rows, INT8_TILE * row_bytes, (const uint16_t *)product->x + k, product->x_stride, n_x,
-                             qr_min(product->n_k - k, K_BLOCK), product->sums + o, product->sum_stride, k == 0);
+            tile_multiply(rows, int8_values, 1, true, QR_TILE_ROWS * (int64_t)p->layout->row_bytes,
+                          (const uint16_t *)product->x + k, product->x_stride, n_x, qr_min(product->n_k - k, K_BLOCK),
+                          product->sums + o, product->sum_stride, k == 0);
         }
     }
 }
@@ -170,11 +137,11 @@ static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
 const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16 = {
     .element_bytes = 2,
     .k_block = K_BLOCK,
-    .piece_rows = LANES_TILE_ROWS,
+    .piece_rows = QR_TILE_ROWS,
     .x_dtype = QR_DTYPE_BF16,
     .fetch = qr_cpu_fetch_bf16,
     .multiply = multiply,
-    .outer = &qr_cpu_outer_bf16,
+    .gemm_backward = &qr_cpu_gemm_bf16,
     .decode = decode,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,

@@ -6,6 +6,7 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
+#include "kernels/cpu/simd/vec.h"
 
 enum { GROUP = QR_CPU_NF4_GROUP_ROWS };
 
@@ -17,8 +18,7 @@ static void fetch_nf4_run(const uint8_t *codes, const uint8_t *next, const float
         __m512i v[4];
         _mm_prefetch(next + r * 64, _MM_HINT_T0);
         nf4_values(nf4_words(codes + r * 64), code, scales[r * scale_stride], scales[r * scale_stride + 1], v);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) { _mm512_storeu_si512(dst + r * dst_stride + 32 * j, v[j]); }
+        QR_UNROLL for (int j = 0; j < 4; j++) { _mm512_storeu_si512(dst + r * dst_stride + 32 * j, v[j]); }
     }
 }
 
@@ -39,7 +39,7 @@ static void fetch_nf4_group(const qr_cpu_panel *p, const nf4_map *map, int64_t r
     float scales[GROUP * MAX_SCALES];
     nf4_panel_scales(map, p, row, n_rows, scales, MAX_SCALES);
     int64_t next_row, next_k;
-    qr_cpu_place_ahead(p, row, n_rows, &next_row, &next_k);
+    qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k);
     const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
     int64_t k = 0;
@@ -78,7 +78,7 @@ static __m512i element_vector(qr_weight_format format, const unsigned char *src,
 static void fetch_element_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst) {
     enum { ROWS_AHEAD = 6 };
     int64_t next_row, next_k;
-    qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
+    qr_cpu_position_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
     const qr_weight_format format = p->weight->desc.format;
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     const unsigned char *src = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + p->k * bytes;

@@ -1,38 +1,36 @@
-/* Panels of weights in F32, included by the kernel files beside a lanes_<isa>.h. `round_to`, the type whose values the
- * weights are rounded to (F32: not at all), is a constant after inlining. */
+/* Dequantised panels of weights in F32, included by linear_f32.c after vec_tile.h. `round_to`, the type to whose values
+ * the weights are rounded (F32: not rounded), is a constant after inlining. */
 
 /* 128 columns of one row of an NF4 group (64 when half), from 64 (32) bytes of codes and 2 (1) scales. */
-static inline __attribute__((always_inline)) void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half,
-                                                                qr_dtype round_to, float *dst) {
-    const lanes_table t0 = lanes_table_make(qr_nf4_code, scales[0], round_to);
+QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to, float *dst) {
+    const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to);
     if (half) {
-        for (int w = 0; w < 32; w += LANES) {
-            const lanes_index index = lanes_index_from_u8(codes + w);
-            lanes_store(dst + w, lanes_lookup(&t0, index, 0));
-            lanes_store(dst + 32 + w, lanes_lookup(&t0, index, 4));
+        for (int w = 0; w < 32; w += QR_VEC) {
+            const qr_vec_codes lane = qr_vec_codes_8(codes + w);
+            qr_vec_store(dst + w, qr_vec_lookup(&t0, lane, 0));
+            qr_vec_store(dst + 32 + w, qr_vec_lookup(&t0, lane, 4));
         }
         return;
     }
-    const lanes_table t1 = lanes_table_make(qr_nf4_code, scales[1], round_to);
-    for (int w = 0; w < 32; w += LANES) {
-        const lanes_index index = lanes_index_from_u16(codes + 2 * w);
-        lanes_store(dst + w, lanes_lookup(&t0, index, 0));
-        lanes_store(dst + 32 + w, lanes_lookup(&t0, index, 4));
-        lanes_store(dst + 64 + w, lanes_lookup(&t1, index, 8));
-        lanes_store(dst + 96 + w, lanes_lookup(&t1, index, 12));
+    const qr_vec_values t1 = qr_vec_values_make(qr_nf4_code, scales[1], round_to);
+    for (int w = 0; w < 32; w += QR_VEC) {
+        const qr_vec_codes lane = qr_vec_codes_16(codes + 2 * w);
+        qr_vec_store(dst + w, qr_vec_lookup(&t0, lane, 0));
+        qr_vec_store(dst + 32 + w, qr_vec_lookup(&t0, lane, 4));
+        qr_vec_store(dst + 64 + w, qr_vec_lookup(&t1, lane, 8));
+        qr_vec_store(dst + 96 + w, qr_vec_lookup(&t1, lane, 12));
     }
 }
 
 /* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. */
-static inline __attribute__((always_inline)) void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows,
-                                                                  qr_dtype round_to, float *dst) {
+QR_INLINE void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, qr_dtype round_to, float *dst) {
     enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
     float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
     for (int64_t r = 0; r < n_rows; r++) {
         qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
     }
     int64_t next_row, next_k;
-    qr_cpu_place_ahead(p, row, n_rows, &next_row, &next_k);
+    qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
     for (int64_t k = 0; k < p->n_k; k += 128) {
         const bool half = p->n_k - k < 128;
@@ -45,18 +43,17 @@ static inline __attribute__((always_inline)) void fetch_nf4_group(const qr_cpu_p
     }
 }
 
-static inline lanes element_lanes(qr_weight_format format, const unsigned char *src) {
+static inline qr_vec load_elements(qr_weight_format format, const unsigned char *src) {
     switch (format) {
-        case QR_WEIGHT_F32: return lanes_load((const float *)(const void *)src);
-        case QR_WEIGHT_F16: return lanes_from_f16((const uint16_t *)(const void *)src);
-        case QR_WEIGHT_BF16: return lanes_from_bf16((const uint16_t *)(const void *)src);
-        default: return lanes_from_i8((const int8_t *)src);
+        case QR_WEIGHT_F32: return qr_vec_load((const float *)(const void *)src);
+        case QR_WEIGHT_F16: return qr_vec_load_f16_n((const uint16_t *)(const void *)src, QR_VEC);
+        case QR_WEIGHT_BF16: return qr_vec_load_bf16_n((const uint16_t *)(const void *)src, QR_VEC);
+        default: return qr_vec_load_i8_n((const int8_t *)src, QR_VEC);
     }
 }
 
 /* Rows of the ROWS layout are followed by zeros up to 64 bytes, so that whole vectors may be read. */
-static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu_panel *p, int64_t row,
-                                                                    qr_dtype round_to, float *dst) {
+QR_INLINE void fetch_element_row(const qr_cpu_panel *p, int64_t row, qr_dtype round_to, float *dst) {
     enum { ROWS_AHEAD = 4 };
     const qr_weight_format format = p->weight->desc.format;
     const qr_weight_format other_half = round_to == QR_DTYPE_BF16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
@@ -64,17 +61,17 @@ static inline __attribute__((always_inline)) void fetch_element_row(const qr_cpu
         round_to != QR_DTYPE_F32 && (format == QR_WEIGHT_F32 || format == other_half); /* others are exact */
     const int64_t bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
     int64_t next_row, next_k;
-    qr_cpu_place_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
+    qr_cpu_position_ahead(p, row, ROWS_AHEAD, &next_row, &next_k);
     const unsigned char *src = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + p->k * bytes;
     const unsigned char *next = (const unsigned char *)qr_cpu_row(p->weight, p->layout, next_row) + next_k * bytes;
-    for (int64_t j = 0; j < p->n_k; j += LANES) {
+    for (int64_t j = 0; j < p->n_k; j += QR_VEC) {
         __builtin_prefetch(next + j * bytes);
-        const lanes value = element_lanes(format, src + j * bytes);
-        lanes_store(dst + j, rounds ? lanes_round(value, round_to) : value);
+        const qr_vec value = load_elements(format, src + j * bytes);
+        qr_vec_store(dst + j, rounds ? qr_vec_round_to(value, round_to) : value);
     }
 }
 
-static inline __attribute__((always_inline)) void fetch_panel_f32(const qr_cpu_panel *p, qr_dtype round_to) {
+QR_INLINE void fetch_panel_f32(const qr_cpu_panel *p, qr_dtype round_to) {
     const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
     for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
         const int64_t row = p->row + r;

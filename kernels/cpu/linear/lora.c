@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/op_check.h"
 
 enum {
@@ -24,7 +24,7 @@ typedef struct lora_segment {
 typedef struct lora_run {
     const qr_lora_args *args;
     const qr_cpu_matmul *matmul;
-    int64_t n_k_padded; /* in, filled up */
+    int64_t n_k_padded; /* in, padded */
     int64_t n_sorted;   /* rows that have an adapter */
     int64_t n_segments;
     int64_t *order;         /* [n_rows] row of x and y of each sorted row */
@@ -95,7 +95,7 @@ static void gather_x_row(void *untyped, int64_t sorted, int worker) {
     const int64_t offset = run->order[sorted] * args->x_stride;
     float *dst = run->x + sorted * run->n_k_padded;
     const unsigned char *src = (const unsigned char *)args->x + (size_t)offset * qr_dtype_bytes(args->x_dtype);
-    run->matmul->outer->pack(src, args->x_dtype, NULL, args->in, dst);
+    run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, args->in, dst);
     memset(dst + args->in, 0, (size_t)(run->n_k_padded - args->in) * sizeof *dst);
 }
 
@@ -103,9 +103,8 @@ static void gather_x_row(void *untyped, int64_t sorted, int worker) {
 
 static int64_t rank_panels(const lora_run *run) { return qr_ceil_div(run->args->max_rank, RANK_PANEL); }
 
-/* Columns [k, k + n_k) of rows [row, row + n_rows) of A, filled up with zeros to n_k_padded. */
-static void fetch_a(const float *a, int64_t in, int64_t row, int64_t n_rows, int64_t k, int64_t n_k, int64_t n_k_padded,
-                    float *dst, int64_t dst_stride) {
+void qr_cpu_lora_fetch(const float *a, int64_t in, int64_t row, int64_t n_rows, int64_t k, int64_t n_k,
+                       int64_t n_k_padded, float *dst, int64_t dst_stride) {
     for (int64_t r = 0; r < n_rows; r++) {
         memcpy(dst + r * dst_stride, a + (row + r) * in + k, (size_t)n_k * sizeof *dst);
         memset(dst + r * dst_stride + n_k, 0, (size_t)(n_k_padded - n_k) * sizeof *dst);
@@ -133,8 +132,8 @@ static void run_down(void *untyped, int64_t index, int worker) {
         product.n_k = qr_min(run->n_k_padded - k, matmul->k_block);
         product.x = run->x + segment->begin * run->n_k_padded + k;
         product.first = k == 0;
-        fetch_a(factor->a, run->args->in, row, product.n_w, k, qr_min(run->args->in - k, matmul->k_block), product.n_k,
-                panel, matmul->k_block);
+        qr_cpu_lora_fetch(factor->a, run->args->in, row, product.n_w, k, qr_min(run->args->in - k, matmul->k_block),
+                          product.n_k, panel, matmul->k_block);
         matmul->multiply(&product);
     }
 }
@@ -173,13 +172,8 @@ static qrun_status lora_run_op(qr_backend *backend, const void *untyped, void *w
     return QRUN_OK;
 }
 
-static bool lora_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_lora(args, err);
-}
-
 const qr_op_impl qr_cpu_op_lora = {
-    .supports = lora_supports,
+    .supports = qr_op_supports_lora,
     .workspace_bytes = lora_workspace,
     .run = lora_run_op,
 };

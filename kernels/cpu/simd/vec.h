@@ -1,8 +1,8 @@
-/* A vector of F32 lanes: the few operations from which every op but the matrix products is written, once, and compiled
- * for each instruction set. QR_VEC lanes: 16 with AVX-512, 8 with AVX2 and FMA, else 4.
+/* A vector of F32 lanes: the few operations from which the ops are written once and compiled for each instruction set.
+ * QR_VEC lanes: 16 with AVX-512, 8 with AVX2 and FMA, else 4.
  *
  * Common to the three:
- *   qr_vec_fma(a, b, c)     a · b + c, rounded once where the processor has FMA, twice in plain C
+ *   qr_vec_fma(a, b, c)     a · b + c, rounded once where the instruction set has FMA, twice in plain C
  *   qr_vec_max, qr_vec_min  give b when either operand is NaN
  *   …_n(p, n)               the first n lanes, 1 ≤ n; n ≥ QR_VEC means all; a load leaves zeros in the others
  *   qr_vec_sum, qr_vec_highest   over all lanes in one fixed order */
@@ -13,9 +13,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/cpu/simd/isa_name.h"
+
+/* QR_CPU_ISA (avx512, avx2, c) is what a source of every instruction set is being compiled for: its symbols carry it.
+ * Sources of a single instruction set are compiled without. */
+#ifdef QR_CPU_ISA
+#define QR_ISA_JOIN2(name, isa) name##_##isa
+#define QR_ISA_JOIN(name, isa) QR_ISA_JOIN2(name, isa)
+#define QR_ISA(name) QR_ISA_JOIN(name, QR_CPU_ISA)
+#endif
 
 /* For loops over register tiles, whose bounds must be constants after inlining. */
 #define QR_INLINE static inline __attribute__((always_inline))
@@ -28,6 +36,41 @@
 #else
 #include "kernels/cpu/simd/vec_c.h"
 #endif
+
+#if QR_VEC > 4
+/* Sums of lanes in F64. */
+typedef union qr_vec_f64 {
+    struct {
+        qr_vec_half low, high;
+    };
+    double lanes[QR_VEC];
+} qr_vec_f64;
+QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
+    sums->low = qr_vec_half_add(sums->low, qr_vec_low(v));
+    sums->high = qr_vec_half_add(sums->high, qr_vec_high(v));
+}
+QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
+    const qr_vec_half low = qr_vec_low(v), high = qr_vec_high(v);
+    sums->low = qr_vec_half_fma(low, low, sums->low);
+    sums->high = qr_vec_half_fma(high, high, sums->high);
+}
+#endif
+
+/* Elements [index, index + n) of a tensor of F32, BF16 or F16, in F32; and back, rounded to nearest. */
+QR_INLINE qr_vec qr_vec_load_act_n(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
+    if (dtype == QR_DTYPE_BF16) { return qr_vec_load_bf16_n((const uint16_t *)src + index, n); }
+    if (dtype == QR_DTYPE_F16) { return qr_vec_load_f16_n((const uint16_t *)src + index, n); }
+    return qr_vec_load_n((const float *)src + index, n);
+}
+QR_INLINE void qr_vec_store_act_n(void *dst, qr_dtype dtype, int64_t index, qr_vec v, int64_t n) {
+    if (dtype == QR_DTYPE_BF16) {
+        qr_vec_store_bf16_n((uint16_t *)dst + index, v, n);
+    } else if (dtype == QR_DTYPE_F16) {
+        qr_vec_store_f16_n((uint16_t *)dst + index, v, n);
+    } else {
+        qr_vec_store_n((float *)dst + index, v, n);
+    }
+}
 
 /* All lanes, in order. */
 QR_INLINE double qr_vec_f64_total(const qr_vec_f64 *sums) {

@@ -74,23 +74,12 @@ QR_INLINE float qr_vec_highest(qr_vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Sums of lanes in F64. */
-typedef union qr_vec_f64 {
-    struct {
-        __m256d low, high;
-    };
-    double lanes[QR_VEC];
-} qr_vec_f64;
-QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
-    sums->low = _mm256_add_pd(sums->low, _mm256_cvtps_pd(_mm256_castps256_ps128(v)));
-    sums->high = _mm256_add_pd(sums->high, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)));
-}
-QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
-    sums->low = _mm256_fmadd_pd(low, low, sums->low);
-    sums->high = _mm256_fmadd_pd(high, high, sums->high);
-}
+/* Half of the lanes in F64. */
+typedef __m256d qr_vec_half;
+QR_INLINE qr_vec_half qr_vec_low(qr_vec v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
+QR_INLINE qr_vec_half qr_vec_high(qr_vec v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+QR_INLINE qr_vec_half qr_vec_half_add(qr_vec_half a, qr_vec_half b) { return _mm256_add_pd(a, b); }
+QR_INLINE qr_vec_half qr_vec_half_fma(qr_vec_half a, qr_vec_half b, qr_vec_half c) { return _mm256_fmadd_pd(a, b, c); }
 
 /* The first n 16-bit elements. */
 QR_INLINE __m128i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
@@ -113,14 +102,21 @@ QR_INLINE qr_vec qr_vec_from_bf16(__m128i v) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
 QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
-QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) {
+/* Rounded to BF16 in the upper 16 bits. */
+QR_INLINE __m256i qr_vec_bf16_bits(qr_vec v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+}
+QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) {
+    const __m256i upper = _mm256_srli_epi32(qr_vec_bf16_bits(v), 16);
     qr_vec_store_16_n(p, _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1)), n);
+}
+/* Each lane rounded to the nearest BF16 value. */
+QR_INLINE qr_vec qr_vec_round_bf16(qr_vec v) {
+    return _mm256_castsi256_ps(_mm256_and_si256(qr_vec_bf16_bits(v), _mm256_set1_epi32((int)0xFFFF0000)));
 }
 
 QR_INLINE qr_vec qr_vec_load_f16_n(const uint16_t *p, int64_t n) { return _mm256_cvtph_ps(qr_vec_load_16_n(p, n)); }

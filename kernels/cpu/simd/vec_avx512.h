@@ -7,7 +7,7 @@
 #define QR_VEC 16
 typedef __m512 qr_vec;
 
-/* Masked loads, and masked stores far more, cost several plain ones on some processors: whole vectors go without. */
+/* Masked loads, and masked stores far more, cost several plain ones on some CPUs: whole vectors do without. */
 QR_INLINE __mmask16 qr_vec_first(int64_t n) { return (__mmask16)(n >= QR_VEC ? 0xFFFFU : (1U << n) - 1U); }
 
 QR_INLINE qr_vec qr_vec_zero(void) { return _mm512_setzero_ps(); }
@@ -65,23 +65,12 @@ QR_INLINE float qr_vec_sum(qr_vec v) {
 }
 QR_INLINE float qr_vec_highest(qr_vec v) { return _mm512_reduce_max_ps(v); }
 
-/* Sums of lanes in F64. */
-typedef union qr_vec_f64 {
-    struct {
-        __m512d low, high;
-    };
-    double lanes[QR_VEC];
-} qr_vec_f64;
-QR_INLINE void qr_vec_f64_add(qr_vec_f64 *sums, qr_vec v) {
-    sums->low = _mm512_add_pd(sums->low, _mm512_cvtps_pd(_mm512_castps512_ps256(v)));
-    sums->high = _mm512_add_pd(sums->high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
-}
-QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
-    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
-    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
-    sums->low = _mm512_fmadd_pd(low, low, sums->low);
-    sums->high = _mm512_fmadd_pd(high, high, sums->high);
-}
+/* Half of the lanes in F64. */
+typedef __m512d qr_vec_half;
+QR_INLINE qr_vec_half qr_vec_low(qr_vec v) { return _mm512_cvtps_pd(_mm512_castps512_ps256(v)); }
+QR_INLINE qr_vec_half qr_vec_high(qr_vec v) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)); }
+QR_INLINE qr_vec_half qr_vec_half_add(qr_vec_half a, qr_vec_half b) { return _mm512_add_pd(a, b); }
+QR_INLINE qr_vec_half qr_vec_half_fma(qr_vec_half a, qr_vec_half b, qr_vec_half c) { return _mm512_fmadd_pd(a, b, c); }
 
 /* The first n 16-bit elements. */
 QR_INLINE __m256i qr_vec_load_16_n(const uint16_t *p, int64_t n) {
@@ -100,14 +89,18 @@ QR_INLINE qr_vec qr_vec_from_bf16(__m256i v) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 QR_INLINE qr_vec qr_vec_load_bf16_n(const uint16_t *p, int64_t n) { return qr_vec_from_bf16(qr_vec_load_16_n(p, n)); }
-/* Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
-QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) {
+/* Rounded to BF16 in the upper 16 bits. Integer arithmetic, not vcvtneps2bf16: that one flushes subnormals to zero. */
+QR_INLINE __m512i qr_vec_bf16_bits(qr_vec v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+    return _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
+}
+QR_INLINE __m256i qr_vec_to_bf16(qr_vec v) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(qr_vec_bf16_bits(v), 16)); }
+/* Each lane rounded to the nearest BF16 value. */
+QR_INLINE qr_vec qr_vec_round_bf16(qr_vec v) {
+    return _mm512_castsi512_ps(_mm512_and_si512(qr_vec_bf16_bits(v), _mm512_set1_epi32((int)0xFFFF0000)));
 }
 QR_INLINE void qr_vec_store_bf16_n(uint16_t *p, qr_vec v, int64_t n) { qr_vec_store_16_n(p, qr_vec_to_bf16(v), n); }
 

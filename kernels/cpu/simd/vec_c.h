@@ -1,5 +1,5 @@
-/* qr_vec in portable C: what a processor without AVX2 runs. The vector extension of GCC and Clang is used because it
- * becomes the 128-bit vectors that nearly every processor has, which loops over arrays do not do reliably. */
+/* qr_vec in portable C: what a CPU without AVX2 runs. The vector extension of GCC and Clang is used because it
+ * becomes the 128-bit vectors that nearly every CPU has, which loops over arrays do not do reliably. */
 #ifndef QR_KERNELS_CPU_SIMD_VEC_C_H
 #define QR_KERNELS_CPU_SIMD_VEC_C_H
 
@@ -87,8 +87,8 @@ QR_INLINE void qr_vec_f64_add_squares(qr_vec_f64 *sums, qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { sums->lanes[i] += (double)v[i] * (double)v[i]; }
 }
 
-/* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. Sources may lie at any
- * address (tensors of a mapped file). */
+/* One lane at a time through a scalar conversion; whole vectors by a loop of constant length. Sources may have any
+ * alignment (tensors of a mapped file). */
 #define QR_VEC_LOAD(name, type, convert)                                  \
     QR_INLINE qr_vec name(const type *p, int64_t n) {                     \
         qr_vec v = qr_vec_zero();                                         \
@@ -127,7 +127,11 @@ QR_VEC_STORE(qr_vec_store_i8_n, int8_t, qr_vec_f32_to_i8)
 #undef QR_VEC_LOAD
 #undef QR_VEC_STORE
 
-/* Each lane rounded to the nearest binary16 value. */
+/* Each lane rounded to the nearest BF16, or binary16, value. */
+QR_INLINE qr_vec qr_vec_round_bf16(qr_vec v) {
+    for (int i = 0; i < QR_VEC; i++) { v[i] = qr_bf16_to_f32(qr_f32_to_bf16(v[i])); }
+    return v;
+}
 QR_INLINE qr_vec qr_vec_round_f16(qr_vec v) {
     for (int i = 0; i < QR_VEC; i++) { v[i] = qr_f16_to_f32(qr_f32_to_f16(v[i])); }
     return v;

@@ -94,20 +94,4 @@ QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
     return qr_vec_gelu_erf(x);
 }
 
-/* Lanes of the compute type: F32, BF16 or F16. */
-QR_INLINE qr_vec qr_vec_load_act_n(const void *src, qr_dtype dtype, int64_t index, int64_t n) {
-    if (dtype == QR_DTYPE_BF16) { return qr_vec_load_bf16_n((const uint16_t *)src + index, n); }
-    if (dtype == QR_DTYPE_F16) { return qr_vec_load_f16_n((const uint16_t *)src + index, n); }
-    return qr_vec_load_n((const float *)src + index, n);
-}
-QR_INLINE void qr_vec_store_act_n(void *dst, qr_dtype dtype, int64_t index, qr_vec v, int64_t n) {
-    if (dtype == QR_DTYPE_BF16) {
-        qr_vec_store_bf16_n((uint16_t *)dst + index, v, n);
-    } else if (dtype == QR_DTYPE_F16) {
-        qr_vec_store_f16_n((uint16_t *)dst + index, v, n);
-    } else {
-        qr_vec_store_n((float *)dst + index, v, n);
-    }
-}
-
 #endif

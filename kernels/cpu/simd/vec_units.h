@@ -9,6 +9,19 @@
 
 #include "kernels/cpu/simd/vec.h"
 
+/* Transposes the 4 × 4 blocks of 128-bit lanes: rows 4a … 4a + 3 of v into quad[4a …]. */
+#define TRANSPOSE_IN_LANES(bits, v, quad)                                  \
+    QR_UNROLL for (int i = 0; i < QR_VEC; i += 4) {                        \
+        const qr_vec low01 = _mm##bits##_unpacklo_ps(v[i], v[i + 1]);      \
+        const qr_vec high01 = _mm##bits##_unpackhi_ps(v[i], v[i + 1]);     \
+        const qr_vec low23 = _mm##bits##_unpacklo_ps(v[i + 2], v[i + 3]);  \
+        const qr_vec high23 = _mm##bits##_unpackhi_ps(v[i + 2], v[i + 3]); \
+        quad[i] = _mm##bits##_shuffle_ps(low01, low23, 0x44);              \
+        quad[i + 1] = _mm##bits##_shuffle_ps(low01, low23, 0xEE);          \
+        quad[i + 2] = _mm##bits##_shuffle_ps(high01, high23, 0x44);        \
+        quad[i + 3] = _mm##bits##_shuffle_ps(high01, high23, 0xEE);        \
+    }
+
 #if QR_VEC == 16
 
 QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
@@ -17,17 +30,8 @@ QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
 }
 
 QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
-    __m512 pair[16], quad[16];
-    QR_UNROLL for (int i = 0; i < 16; i += 2) {
-        pair[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
-        pair[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
-    }
-    QR_UNROLL for (int i = 0; i < 16; i += 4) {
-        quad[i] = _mm512_shuffle_ps(pair[i], pair[i + 2], 0x44);
-        quad[i + 1] = _mm512_shuffle_ps(pair[i], pair[i + 2], 0xEE);
-        quad[i + 2] = _mm512_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
-        quad[i + 3] = _mm512_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
-    }
+    qr_vec quad[QR_VEC];
+    TRANSPOSE_IN_LANES(512, v, quad);
     /* quad[4a + c] lane group g holds column 4g + c of rows 4a … 4a + 3. */
     QR_UNROLL for (int c = 0; c < 4; c++) {
         const __m512 low01 = _mm512_shuffle_f32x4(quad[c], quad[4 + c], 0x88);
@@ -65,17 +69,8 @@ QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
 }
 
 QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
-    __m256 pair[8], quad[8];
-    QR_UNROLL for (int i = 0; i < 8; i += 2) {
-        pair[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        pair[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    QR_UNROLL for (int i = 0; i < 8; i += 4) {
-        quad[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
-        quad[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xEE);
-        quad[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
-        quad[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
-    }
+    qr_vec quad[QR_VEC];
+    TRANSPOSE_IN_LANES(256, v, quad);
     QR_UNROLL for (int c = 0; c < 4; c++) {
         v[c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x20);
         v[4 + c] = _mm256_permute2f128_ps(quad[c], quad[4 + c], 0x31);

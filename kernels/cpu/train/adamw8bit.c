@@ -14,9 +14,9 @@ struct adamw8bit {
     float step_size, eps, decay;
 };
 
-/* One block while it is worked on; zeros behind its n elements. is_number is 1 where the gradient is finite, else 0. */
+/* One block in work; zeros after its n elements. is_finite is 1 where the gradient is finite, else 0. */
 struct block {
-    float m[BLOCK], v[BLOCK], is_number[BLOCK];
+    float m[BLOCK], v[BLOCK], is_finite[BLOCK];
     int64_t first, n;
 };
 
@@ -43,10 +43,10 @@ static void update_moments(const struct adamw8bit *s, struct block *b, float *m_
         const qr_vec old_v = qr_vec_mul(qr_vec_mul(qr_vec_load(b->v + j), old_v_absmax), keep_v);
         const qr_vec new_m = qr_vec_add(old_m, qr_vec_mul(add_m, g));
         const qr_vec new_v = qr_vec_add(old_v, qr_vec_mul(qr_vec_mul(add_v, g), g));
-        /* NaN is less than nothing. */
-        const qr_vec is_number = qr_vec_select_less(qr_vec_abs(raw), infinity, one, zero);
-        qr_vec m = qr_vec_select_less(zero, is_number, new_m, zero);
-        qr_vec v = qr_vec_select_less(zero, is_number, new_v, zero);
+        /* NaN is not less than infinity. */
+        const qr_vec is_finite = qr_vec_select_less(qr_vec_abs(raw), infinity, one, zero);
+        qr_vec m = qr_vec_select_less(zero, is_finite, new_m, zero);
+        qr_vec v = qr_vec_select_less(zero, is_finite, new_v, zero);
         if (b->n - j < QR_VEC) {
             m = qr_vec_select_range(m, zero, 0, (int)(b->n - j));
             v = qr_vec_select_range(v, zero, 0, (int)(b->n - j));
@@ -55,7 +55,7 @@ static void update_moments(const struct adamw8bit *s, struct block *b, float *m_
         v_highest = qr_vec_max(qr_vec_abs(v), v_highest);
         qr_vec_store(b->m + j, m);
         qr_vec_store(b->v + j, v);
-        qr_vec_store(b->is_number + j, is_number);
+        qr_vec_store(b->is_finite + j, is_finite);
     }
     *m_absmax = qr_vec_highest(m_highest);
     *v_absmax = qr_vec_highest(v_highest);
@@ -69,7 +69,7 @@ static void update_parameters(const struct adamw8bit *s, const struct block *b) 
         const qr_vec root = qr_vec_add(qr_vec_sqrt(qr_vec_load(b->v + j)), eps);
         qr_vec moved = qr_vec_add(old, qr_vec_mul(step_size, qr_vec_div(qr_vec_load(b->m + j), root)));
         if (s->args->weight_decay > 0.0F) { moved = qr_vec_mul(moved, decay); }
-        qr_vec_store_n(p, qr_vec_select_less(qr_vec_zero(), qr_vec_load(b->is_number + j), moved, old), b->n - j);
+        qr_vec_store_n(p, qr_vec_select_less(qr_vec_zero(), qr_vec_load(b->is_finite + j), moved, old), b->n - j);
     }
 }
 
@@ -115,8 +115,7 @@ static void run_blocks(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_adamw8bit)(const qr_backend *backend, const qr_adamw8bit_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_adamw8bit)(const qr_backend *backend, const qr_adamw8bit_args *args) {
     enum { COST = 16 };
     const float correction1 = 1.0F - (float)pow((double)args->beta1, (double)args->step);
     const float correction2 = sqrtf(1.0F - (float)pow((double)args->beta2, (double)args->step));

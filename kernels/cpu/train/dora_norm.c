@@ -1,8 +1,6 @@
-/* dora_norm: a panel of weights at a time, dequantised K block by K block as linear does for F32, with the update B A
- * added 64 columns at a time by the lora op's second kernel. Squares are added in an order fixed by the number of
- * columns. */
+/* dora_norm: a panel of weights at a time, dequantised K block by K block as in linear for F32; the second kernel of
+ * lora adds the update B A, 64 columns at a time. Squares are added in an order fixed by the number of columns. */
 #include <math.h>
-#include <string.h>
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
@@ -30,16 +28,7 @@ static size_t dora_norm_workspace(const qr_backend *backend, const void *untyped
     return n_workers * worker_bytes(qr_cpu(backend)->isa->matmul_f32, untyped);
 }
 
-/* Columns [first, first + CHUNK_COLS) of A, zeros past the end. */
-static void copy_chunk_of_a(const qr_dora_norm_args *args, int64_t first, float *chunk) {
-    const int64_t in = args->weight->desc.cols, n = qr_min(in - first, CHUNK_COLS);
-    for (int32_t r = 0; r < args->rank; r++) {
-        memcpy(chunk + r * CHUNK_COLS, args->a + r * in + first, (size_t)n * sizeof *chunk);
-        memset(chunk + r * CHUNK_COLS + n, 0, (size_t)(CHUNK_COLS - n) * sizeof *chunk);
-    }
-}
-
-/* Sum of the squares of factor · w + scale · update over a chunk of n columns, both filled up with zeros. */
+/* Sum of the squares of factor · w + scale · update over a chunk of n columns, both padded with zeros. */
 static double squares_of(const float *w, float factor, const float *update, float scale, int64_t n) {
     float sums[N_SUMS] = {0};
     double total = 0.0;
@@ -59,7 +48,9 @@ static void add_block(const dora_norm_run *run, const qr_cpu_panel *panel, float
     const float *absmax = qr_cpu_scales(args->weight, &run->layout);
     const bool int8 = args->weight->desc.format == QR_WEIGHT_INT8;
     for (int64_t c = 0; c < panel->n_k; c += CHUNK_COLS) {
-        copy_chunk_of_a(args, panel->k + c, chunk);
+        const int64_t n_cols = qr_min(args->weight->desc.cols - panel->k - c, CHUNK_COLS);
+        qr_cpu_lora_fetch(args->a, args->weight->desc.cols, 0, args->rank, panel->k + c, n_cols, CHUNK_COLS, chunk,
+                          CHUNK_COLS);
         for (int64_t o = 0; o < panel->n_rows; o++) {
             float update[CHUNK_COLS];
             run->matmul->combine(chunk, args->b + (panel->row + o) * args->rank, args->rank, update);
@@ -107,13 +98,8 @@ static qrun_status dora_norm_run_op(qr_backend *backend, const void *untyped, vo
     return QRUN_OK;
 }
 
-static bool dora_norm_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_dora_norm(args, err);
-}
-
 const qr_op_impl qr_cpu_op_dora_norm = {
-    .supports = dora_norm_supports,
+    .supports = qr_op_supports_dora_norm,
     .workspace_bytes = dora_norm_workspace,
     .run = dora_norm_run_op,
 };

@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd/vec_slopes.h"
 #include "kernels/cpu/vector_ops.h"
 
-/* As in elementwise.c; Philox costs as much as several elements, too. */
+/* As in elementwise.c; Philox too costs as much as several elements. */
 enum { FUNCTION_COST = 4, PHILOX_COST = 4 };
 
 static void activation_backward_rows(const void *args, int64_t begin, int64_t end) {
@@ -41,7 +41,7 @@ static void gate_backward_rows(const void *args, int64_t begin, int64_t end) {
 enum { DROPOUT_BLOCK = 256 };
 
 /* marks[c] = −1 where column first + c is dropped, else 1; DROPOUT_BLOCK columns. */
-static void draw_marks(const qr_dropout_args *a, int64_t row, int64_t first, uint32_t threshold, float *marks) {
+static void make_marks(const qr_dropout_args *a, int64_t row, int64_t first, uint32_t threshold, float *marks) {
     const uint64_t key = a->key, row_key = (uint64_t)a->row_key[row];
     uint32_t words[DROPOUT_BLOCK];
     for (uint32_t i = 0; i < DROPOUT_BLOCK / 4; i++) {
@@ -58,7 +58,7 @@ static void dropout_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         for (int64_t first = 0; first < a->dim; first += DROPOUT_BLOCK) {
             float marks[DROPOUT_BLOCK];
-            draw_marks(a, i, first, threshold, marks);
+            make_marks(a, i, first, threshold, marks);
             for (int64_t c = 0; c < qr_min(DROPOUT_BLOCK, a->dim - first); c += QR_VEC) {
                 const int64_t j = first + c, n = a->dim - j;
                 const qr_vec x = qr_vec_load_act_n(a->x, a->x_dtype, i * a->x_stride + j, n);
@@ -84,7 +84,7 @@ struct store_weight {
     qr_cpu_layout layout;
 };
 
-/* What fills a row up to its stride stays zero: products run over it. */
+/* The padding of a row stays zero: products read it. */
 static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
     const struct store_weight *s = args;
     const qr_weight_desc *desc = &s->args->weight->desc;
@@ -103,29 +103,23 @@ static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args,
-                                        void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_backward_rows, args);
 }
 
-void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_backward_rows, args);
 }
 
-void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim * PHILOX_COST, dropout_rows, args);
 }
 
-void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->dim, round_act_rows, args);
 }
 
-void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args) {
     struct store_weight s = {.args = args};
     qr_cpu_layout_of(&args->weight->desc, &s.layout);
     qr_cpu_run_ranges(backend, args->weight->desc.rows, args->weight->desc.cols, store_weight_rows, &s);

@@ -1,43 +1,36 @@
-/* linear_backward and weight_backward: one outer product each (outer.h), and the sums of dbias. */
+/* linear_backward and weight_backward: one product of gemm_backward.h each, and the sums of dbias. */
 #include "base/sizes.h"
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/op_check.h"
 
 /* --- dx = dy · W ------------------------------------------------------------------------------------------------- */
 
 static size_t linear_backward_workspace(const qr_backend *backend, const void *args) {
     (void)args;
-    return qr_cpu_outer_workspace(backend);
+    return qr_cpu_gemm_backward_workspace(backend);
 }
 
 static qrun_status linear_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
     const qr_linear_backward_args *args = untyped;
     if (!qr_check_linear_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
-    const qr_cpu_outer_args product = {
+    const qr_cpu_gemm_args product = {
         .matmul = qr_cpu_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
         .n = args->weight->desc.cols,
         .k = args->weight->desc.rows,
-        .a = args->dy,
-        .a_dtype = args->dy_dtype,
-        .a_stride = args->dy_stride,
+        .a = {.data = args->dy, .dtype = args->dy_dtype, .stride = args->dy_stride},
         .weight = args->weight,
         .c = args->dx,
         .c_stride = args->dx_stride,
         .accumulate = args->accumulate,
         .factor = 1.0F,
     };
-    qr_cpu_outer(backend, &product, workspace);
+    qr_cpu_gemm_backward(backend, &product, workspace);
     return QRUN_OK;
 }
 
-static bool linear_backward_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_linear_backward(args, err);
-}
-
 const qr_op_impl qr_cpu_op_linear_backward = {
-    .supports = linear_backward_supports,
+    .supports = qr_op_supports_linear_backward,
     .workspace_bytes = linear_backward_workspace,
     .run = linear_backward_run,
 };
@@ -60,44 +53,33 @@ static void add_bias(void *untyped, int64_t index, int worker) {
 
 static size_t weight_backward_workspace(const qr_backend *backend, const void *args) {
     (void)args;
-    return qr_cpu_outer_workspace(backend);
+    return qr_cpu_gemm_backward_workspace(backend);
 }
 
 /* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. */
 static qrun_status weight_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
     const qr_weight_backward_args *args = untyped;
     if (!qr_check_weight_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
-    const qr_cpu_outer_args product = {
+    const qr_cpu_gemm_args product = {
         .matmul = qr_cpu(backend)->isa->matmul_f32,
         .m = args->out,
         .n = args->in,
         .k = args->n_rows,
-        .a = args->dy,
-        .a_dtype = QR_DTYPE_F32,
-        .a_by_k = true,
-        .a_stride = args->dy_stride,
-        .b = args->x,
-        .b_dtype = args->x_dtype,
-        .b_stride = args->x_stride,
+        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->dy_stride},
+        .b = {.data = args->x, .dtype = args->x_dtype, .stride = args->x_stride},
         .c = args->dw,
         .c_stride = args->in,
         .accumulate = true,
-        .factor = 1.0F,
     };
-    qr_cpu_outer(backend, &product, workspace);
+    qr_cpu_gemm_backward(backend, &product, workspace);
     if (args->dbias != NULL) {
         qr_threads_run(backend->threads, qr_ceil_div(args->out, BIAS_COLS), add_bias, (void *)(uintptr_t)args);
     }
     return QRUN_OK;
 }
 
-static bool weight_backward_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_weight_backward(args, err);
-}
-
 const qr_op_impl qr_cpu_op_weight_backward = {
-    .supports = weight_backward_supports,
+    .supports = qr_op_supports_weight_backward,
     .workspace_bytes = weight_backward_workspace,
     .run = weight_backward_run,
 };

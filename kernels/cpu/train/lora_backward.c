@@ -1,96 +1,75 @@
-/* lora_backward: five outer products (outer.h). The scale goes into h and dh, which are [n_rows, rank]: with
+/* lora_backward: five products of gemm_backward.h. The scale goes into h and dh, which are [n_rows, rank]: with
  * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A. */
 #include "base/sizes.h"
-#include "kernels/cpu/linear/outer.h"
+#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/op_check.h"
 
-/* h and dh, one behind the other, then the products' scratch. */
+/* The workspace is h, dh, then the scratch of the products. */
 static size_t sums_bytes(const qr_lora_backward_args *args) {
     return (size_t)qr_round_up(args->n_rows * args->rank * (int64_t)sizeof(float), 64);
 }
 
 static size_t lora_backward_workspace(const qr_backend *backend, const void *args) {
-    return 2 * sums_bytes(args) + qr_cpu_outer_workspace(backend);
+    return 2 * sums_bytes(args) + qr_cpu_gemm_backward_workspace(backend);
 }
 
 /* h' = scale · x Aᵀ and dh = scale · dy B. */
 static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, float *h, float *dh, void *scratch) {
     const qr_cpu_matmul *matmul = qr_cpu(backend)->isa->matmul_f32;
-    const qr_cpu_outer_args down = {
+    const qr_cpu_gemm_args down = {
         .matmul = matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->in,
-        .a = args->x,
-        .a_dtype = args->x_dtype,
-        .a_stride = args->x_stride,
-        .b = args->a,
-        .b_dtype = QR_DTYPE_F32,
-        .b_by_n = true,
-        .b_stride = args->in,
+        .a = {.data = args->x, .dtype = args->x_dtype, .stride = args->x_stride},
+        .b = {.data = args->a, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->in},
         .c = h,
         .c_stride = args->rank,
         .factor = args->scale,
     };
-    qr_cpu_outer(backend, &down, scratch);
-    const qr_cpu_outer_args up = {
+    qr_cpu_gemm_backward(backend, &down, scratch);
+    const qr_cpu_gemm_args up = {
         .matmul = matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->out,
-        .a = args->dy,
-        .a_dtype = QR_DTYPE_F32,
-        .a_stride = args->dy_stride,
-        .b = args->b,
-        .b_dtype = QR_DTYPE_F32,
-        .b_stride = args->rank,
+        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .stride = args->dy_stride},
+        .b = {.data = args->b, .dtype = QR_DTYPE_F32, .stride = args->rank},
         .c = dh,
         .c_stride = args->rank,
         .factor = args->scale,
     };
-    qr_cpu_outer(backend, &up, scratch);
+    qr_cpu_gemm_backward(backend, &up, scratch);
 }
 
 /* Tokens ascending: they are the inner dimension. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const float *h, const float *dh,
                         void *scratch) {
     const qr_cpu_matmul *matmul = qr_cpu(backend)->isa->matmul_f32;
-    const qr_cpu_outer_args db = {
+    const qr_cpu_gemm_args db = {
         .matmul = matmul,
         .m = args->out,
         .n = args->rank,
         .k = args->n_rows,
-        .a = args->dy,
-        .a_dtype = QR_DTYPE_F32,
-        .a_by_k = true,
-        .a_stride = args->dy_stride,
-        .b = h,
-        .b_dtype = QR_DTYPE_F32,
-        .b_stride = args->rank,
+        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->dy_stride},
+        .b = {.data = h, .dtype = QR_DTYPE_F32, .stride = args->rank},
         .c = args->db,
         .c_stride = args->rank,
         .accumulate = true,
-        .factor = 1.0F,
     };
-    qr_cpu_outer(backend, &db, scratch);
-    const qr_cpu_outer_args da = {
+    qr_cpu_gemm_backward(backend, &db, scratch);
+    const qr_cpu_gemm_args da = {
         .matmul = matmul,
         .m = args->rank,
         .n = args->in,
         .k = args->n_rows,
-        .a = dh,
-        .a_dtype = QR_DTYPE_F32,
-        .a_by_k = true,
-        .a_stride = args->rank,
-        .b = args->x,
-        .b_dtype = args->x_dtype,
-        .b_stride = args->x_stride,
+        .a = {.data = dh, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->rank},
+        .b = {.data = args->x, .dtype = args->x_dtype, .stride = args->x_stride},
         .c = args->da,
         .c_stride = args->in,
         .accumulate = true,
-        .factor = 1.0F,
     };
-    qr_cpu_outer(backend, &da, scratch);
+    qr_cpu_gemm_backward(backend, &da, scratch);
 }
 
 static qrun_status lora_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
@@ -102,34 +81,24 @@ static qrun_status lora_backward_run(qr_backend *backend, const void *untyped, v
     run_sums(backend, args, h, dh, scratch);
     run_factors(backend, args, h, dh, scratch);
     if (args->dx != NULL) {
-        const qr_cpu_outer_args dx = {
+        const qr_cpu_gemm_args dx = {
             .matmul = qr_cpu(backend)->isa->matmul_f32,
             .m = args->n_rows,
             .n = args->in,
             .k = args->rank,
-            .a = dh,
-            .a_dtype = QR_DTYPE_F32,
-            .a_stride = args->rank,
-            .b = args->a,
-            .b_dtype = QR_DTYPE_F32,
-            .b_stride = args->in,
+            .a = {.data = dh, .dtype = QR_DTYPE_F32, .stride = args->rank},
+            .b = {.data = args->a, .dtype = QR_DTYPE_F32, .stride = args->in},
             .c = args->dx,
             .c_stride = args->dx_stride,
             .accumulate = true,
-            .factor = 1.0F,
         };
-        qr_cpu_outer(backend, &dx, scratch);
+        qr_cpu_gemm_backward(backend, &dx, scratch);
     }
     return QRUN_OK;
 }
 
-static bool lora_backward_supports(const qr_backend *backend, const void *args, qr_error *err) {
-    (void)backend;
-    return qr_check_lora_backward(args, err);
-}
-
 const qr_op_impl qr_cpu_op_lora_backward = {
-    .supports = lora_backward_supports,
+    .supports = qr_op_supports_lora_backward,
     .workspace_bytes = lora_backward_workspace,
     .run = lora_backward_run,
 };

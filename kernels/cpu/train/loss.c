@@ -12,7 +12,7 @@ static float row_highest(const float *x, int64_t n) {
     for (int64_t j = 0; j < n; j += QR_VEC) {
         qr_vec v = qr_vec_load_n(x + j, n - j);
         if (n - j < QR_VEC) { v = qr_vec_select_range(v, highest, 0, (int)(n - j)); }
-        highest = qr_vec_max(v, highest); /* NaN stays out, and comes back with the exponentials */
+        highest = qr_vec_max(v, highest); /* NaN is skipped here; the exponentials propagate it */
     }
     return qr_vec_highest(highest);
 }
@@ -38,8 +38,7 @@ static void nll_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_nll)(const qr_backend *backend, const qr_nll_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_nll)(const qr_backend *backend, const qr_nll_args *args) {
     qr_cpu_run_ranges(backend, args->n_rows, args->vocab * EXP_COST, nll_rows, args);
 }
 
@@ -51,8 +50,8 @@ typedef struct normalizer {
     double sum;
 } normalizer;
 
-/* One reading of the row: a chunk is looked at twice, for its maximum and its sum, while it is in the nearest cache.
- * The cap is monotonic, so it is the cap of the highest that is the highest. */
+/* Reads the row from memory once: a chunk is read twice, for its maximum and its sum, while it is in L1. The cap is
+ * monotonic, so the highest capped logit is the cap of the highest logit. */
 QR_INLINE normalizer normalize(const float *x, int64_t n, float cap) {
     enum { CHUNK = 4096 };
     normalizer total = {-INFINITY, 0.0};
@@ -63,7 +62,7 @@ QR_INLINE normalizer normalize(const float *x, int64_t n, float cap) {
             total.sum *= exp((double)total.highest - (double)highest);
             total.highest = highest;
         }
-        /* A chunk of nothing but −∞ counts for nothing; NaN goes through. */
+        /* A chunk of −∞ only adds 0; NaN propagates. */
         const float shift = total.highest > -INFINITY ? total.highest : 0.0F;
         total.sum += sum_of_exponentials(x + j, n_chunk, shift, cap);
     }
@@ -109,8 +108,7 @@ static void cross_entropy_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_cross_entropy)(const qr_backend *backend, const qr_cross_entropy_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_cross_entropy)(const qr_backend *backend, const qr_cross_entropy_args *args) {
     const int64_t passes = args->softcap > 0.0F ? 6 : 2;
     qr_cpu_run_ranges(backend, args->n_rows, args->vocab * EXP_COST * passes, cross_entropy_rows, args);
 }

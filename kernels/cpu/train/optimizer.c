@@ -118,8 +118,7 @@ static void run_adamw_of_8bit(const qr_backend *backend, const qr_adamw_args *ar
     qr_cpu_run_ranges(backend, args->n, cost, adamw_of_8bit_range, &s);
 }
 
-void QR_ISA(qr_cpu_adamw)(const qr_backend *backend, const qr_adamw_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_adamw)(const qr_backend *backend, const qr_adamw_args *args) {
     enum { COST = 4 };
     if (args->of_8bit) {
         run_adamw_of_8bit(backend, args, COST);
@@ -155,7 +154,6 @@ static void sgd_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_sgd)(const qr_backend *backend, const qr_sgd_args *args, void *workspace) {
-    (void)workspace;
+void QR_ISA(qr_cpu_sgd)(const qr_backend *backend, const qr_sgd_args *args) {
     qr_cpu_run_ranges(backend, args->n, 2, sgd_range, args);
 }

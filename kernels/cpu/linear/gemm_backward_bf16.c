@@ -1,24 +1,24 @@
-/* Outer products of BF16 pairs with vdpbf16ps (AVX-512 BF16). Processors with AMX use them too. */
+/* gemm_backward on BF16 pairs with vdpbf16ps (AVX-512 BF16). CPUs with AMX use it too. */
 #include <stdbool.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/cpu/linear/outer.h"
-#include "kernels/cpu/simd/lanes_avx512.h"
+#include "kernels/cpu/linear/gemm_backward.h"
+#include "kernels/cpu/simd/vec_tile.h"
 
-typedef __m512bh outer_vector;
-static inline __m512bh outer_load(const float *src) { return (__m512bh)_mm512_loadu_si512(src); }
-static inline __m512bh outer_broadcast(const float *src) {
+typedef __m512bh gemm_vector;
+static inline __m512bh gemm_load(const float *src) { return (__m512bh)_mm512_loadu_si512(src); }
+static inline __m512bh gemm_broadcast(const float *src) {
     int32_t pair;
     memcpy(&pair, src, sizeof pair);
     return (__m512bh)_mm512_set1_epi32(pair);
 }
-static inline __m512 outer_dot(__m512 acc, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(acc, a, b); }
+static inline __m512 gemm_dot(__m512 acc, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(acc, a, b); }
 
-#include "kernels/cpu/linear/outer_body.h"
+#include "kernels/cpu/linear/gemm_backward_body.h"
 
-static void multiply(const qr_cpu_outer_product *p) { outer_strips(p, false); }
+static void multiply(const qr_cpu_gemm_product *p) { gemm_strips(p, false); }
 
 static void pack(const void *untyped, qr_dtype dtype, const float *factors, int64_t n, void *dst_untyped) {
     (void)dtype;
@@ -28,8 +28,8 @@ static void pack(const void *untyped, qr_dtype dtype, const float *factors, int6
         memcpy(dst, src, (size_t)n * sizeof *dst);
     } else {
         int64_t i = 0;
-        for (; i + LANES <= n; i += LANES) {
-            const __m512 value = _mm512_mul_ps(lanes_from_bf16(src + i), _mm512_loadu_ps(factors + i));
+        for (; i + QR_VEC <= n; i += QR_VEC) {
+            const __m512 value = _mm512_mul_ps(qr_vec_load_bf16_n(src + i, QR_VEC), _mm512_loadu_ps(factors + i));
             _mm256_storeu_si256((__m256i *)(void *)(dst + i), (__m256i)_mm512_cvtneps_pbh(value));
         }
         for (; i < n; i++) { dst[i] = qr_f32_to_bf16(qr_bf16_to_f32(src[i]) * factors[i]); }
@@ -46,14 +46,14 @@ static void interleave(const uint16_t *src, int64_t src_stride, int64_t n_rows, 
             const uint16_t *pair = src + r * src_stride + j;
             const __m512i even = _mm512_loadu_si512(pair);
             const __m512i odd = r + 1 < n_rows ? _mm512_loadu_si512(pair + src_stride) : _mm512_setzero_si512();
-            float *out = dst + r / 2 * QR_CPU_OUTER_B_STRIDE + j;
+            float *out = dst + r / 2 * QR_CPU_GEMM_B_STRIDE + j;
             _mm512_storeu_si512(out, _mm512_permutex2var_epi16(even, first, odd));
             _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi16(even, second, odd));
         }
     }
 }
 
-const qr_cpu_outer_kernel qr_cpu_outer_bf16 = {
+const qr_cpu_gemm_kernel qr_cpu_gemm_bf16 = {
     .unit_k = 2,
     .pack = pack,
     .interleave = interleave,

@@ -1,0 +1,8 @@
+/* The one clock of the library. */
+#ifndef QR_BASE_CLOCK_H
+#define QR_BASE_CLOCK_H
+
+/* Seconds since a fixed moment; never goes back. */
+double qr_now_seconds(void);
+
+#endif

@@ -1,0 +1,75 @@
+/* The product of the backward pass: C = A·B, or C += A·B, with A [m, k] and B [k, n], as a sum of outer products:
+ * lanes run along the columns of B and C, and an element of A meets a whole row of B. Input gradients (C = dy·W, B
+ * the packed weights), weight gradients (C += dyᵀ·x) and the products of LoRA are all of this form, without a
+ * transposed copy of the large operand.
+ *
+ * C is cut into tasks of up to QR_CPU_GEMM_ROWS by QR_CPU_GEMM_COLS. A task walks k in blocks: it packs the block
+ * of A and of B (dequantised) into scratch that stays in L2, and the instruction set's `multiply` adds the products.
+ *
+ * Why the bits depend on no cut: an element of C is one chain of accumulations, k ascending (with BF16 operands,
+ * pairs of k), which is carried from block to block in C itself. So weight gradients of several micro-batches, added
+ * up one after the other, are those of one batch. */
+#ifndef QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
+#define QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
+
+#include "kernels/cpu/linear/linear.h"
+
+/* Operands are held in units of four bytes: an F32 element, or the BF16 elements of k and k + 1, k even. */
+enum {
+    QR_CPU_GEMM_ROWS = 264, /* a multiple of the tiles' 12 and 6 */
+    QR_CPU_GEMM_COLS = 256,
+    QR_CPU_GEMM_UNITS = 128, /* of k in a block: 64 columns of it are 32 KiB, which stay in L1 */
+    /* Rows of the packed operands, in units: not a multiple of 512 bytes, which would fall into the same sets of L1. */
+    QR_CPU_GEMM_A_STRIDE = QR_CPU_GEMM_UNITS + 16,
+    QR_CPU_GEMM_B_STRIDE = QR_CPU_GEMM_COLS + 16,
+    QR_CPU_GEMM_C_STRIDE = QR_CPU_GEMM_B_STRIDE,
+    QR_CPU_GEMM_A_BY_K_STRIDE = QR_CPU_GEMM_ROWS + 8,
+};
+
+/* c[r, j] += Σ over u of a[r, u] · b[u, j], u ascending, for n_cols (a multiple of 16) columns. */
+typedef struct qr_cpu_gemm_product {
+    const float *a; /* [n_rows, QR_CPU_GEMM_A_STRIDE], or, a_by_k, [n_units, QR_CPU_GEMM_A_BY_K_STRIDE] (F32 only) */
+    const float *b; /* [n_units, QR_CPU_GEMM_B_STRIDE] */
+    float *c;       /* rows c_stride apart */
+    int64_t n_rows, n_cols, n_units, c_stride;
+    bool a_by_k;
+} qr_cpu_gemm_product;
+
+/* What an instruction set supplies; of qr_cpu_matmul.gemm_backward. */
+typedef struct qr_cpu_gemm_kernel {
+    int64_t unit_k; /* of k in a unit: 1 (F32) or 2 (BF16 pairs) */
+    /* dst = n elements of src, F32, BF16 or F16, times `factors` where not NULL, as operands, padded with zeros to
+     * whole units. With operands of BF16 values src is BF16 and the product is rounded to F32, then to BF16. */
+    void (*pack)(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
+    /* n_rows rows of n (a multiple of 32) BF16 elements as rows of pairs, a last odd one paired with zeros. NULL:
+     * F32. */
+    void (*interleave)(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst);
+    void (*multiply)(const qr_cpu_gemm_product *product);
+} qr_cpu_gemm_kernel;
+
+extern const qr_cpu_gemm_kernel qr_cpu_gemm_bf16; /* AVX-512 BF16 */
+
+typedef struct qr_cpu_gemm_operand {
+    const void *data; /* rows `stride` elements apart */
+    qr_dtype dtype;
+    bool transposed; /* A is [k, m], or B, which is then F32, [n, k] */
+    int64_t stride;
+} qr_cpu_gemm_operand;
+
+typedef struct qr_cpu_gemm_args {
+    const qr_cpu_matmul *matmul;
+    int64_t m, n, k;
+    qr_cpu_gemm_operand a;   /* [m, k] */
+    const qr_weight *weight; /* B, [k, n]; INT8: its scales multiply A. NULL: b is B */
+    qr_cpu_gemm_operand b;   /* [k, n] */
+    float *c;                /* [m, n], rows c_stride apart */
+    int64_t c_stride;
+    bool accumulate; /* adds to C; factor is then not read */
+    float factor;    /* of the sums */
+} qr_cpu_gemm_args;
+
+/* Scratch of any product; a multiple of 64. */
+size_t qr_cpu_gemm_backward_workspace(const qr_backend *backend);
+void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, void *workspace);
+
+#endif
