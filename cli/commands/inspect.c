@@ -4,6 +4,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/plan_table.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/json_view.h"
 #include "cli/terminal/messages.h"
 
@@ -43,7 +44,8 @@ static void print_default_plan(qrun_context *context, const char *path) {
         printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
         plan_table_print(entries, n_entries);
     } else {
-        printf("\nit cannot run here: %s\n", error.message);
+        char text[sizeof error.message + 256];
+        printf("\nit cannot run here: %s\n", api_names_to_options(error.message, text, sizeof text));
     }
     qrun_free(entries);
 }

@@ -7,7 +7,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/vocabulary.h"
 #include "runtime/model/weight_writer.h"
 
 /* One walk over the model's modules counts, the next one fills. */

@@ -294,8 +294,8 @@ qr_options_text qr_model_smaller_options(const qrun_model *model) {
     const bool quant = !model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ;
     const bool head = model->head.desc.format != QR_WEIGHT_INT8;
     qr_options_text options;
-    (void)snprintf(options.text, sizeof options.text, "%s%s%s", quant ? "--quant nf4-dq" : "",
-                   quant && head ? ", " : "", head ? "--quant-head int8" : "");
+    (void)snprintf(options.text, sizeof options.text, "%s%s%s", quant ? "`quant=nf4-dq`" : "",
+                   quant && head ? ", " : "", head ? "`quant_head_int8`" : "");
     return options;
 }
 

@@ -117,8 +117,8 @@ struct qrun_tokenizer {
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
                                        const qr_family **family, qr_error *err);
 
-/* The program's options that would hold this model's weights smaller than it is held: "--quant nf4-dq, --quant-head
- * int8"; empty where there are none. */
+/* The fields of qrun_model_params that would hold this model's weights in fewer bytes, as messages name them:
+ * "`quant=nf4-dq`, `quant_head_int8`"; empty where there are none. */
 typedef struct qr_options_text {
     char text[48];
 } qr_options_text;

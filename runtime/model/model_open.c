@@ -59,7 +59,7 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
-            "leave --quant away, or train an adapter on the quantised model",
+            "leave `quant` out, or train an adapter on the quantised model",
             qr_weight_format_name(format),
             qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
     }
@@ -80,7 +80,7 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     const qr_weight_format stored = stored_format(&model->config.quantization);
     if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "%s: is stored as %s and cannot become %s; use --quant auto, or the original model",
+                       "%s: is stored as %s and cannot become %s; use `quant=auto`, or the original model",
                        model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
     }
     options->linear_format = stored;

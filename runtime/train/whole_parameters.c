@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/vocabulary.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
