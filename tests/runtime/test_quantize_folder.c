@@ -299,7 +299,7 @@ static void check_refused(const char *path, const char *out, qrun_quant quant, q
 static void test_refusals(void) {
     const char *out = in_scratch("out");
     for (size_t i = 0; i < QR_COUNT_OF(fixtures); i++) {
-        check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "quantised already");
+        check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "already quantised");
     }
     check_refused(MODELS "llama-nf4", out, QRUN_QUANT_INT8, QRUN_ERROR_ARGUMENT, "original model");
     check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "exists already");

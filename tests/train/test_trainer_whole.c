@@ -277,7 +277,7 @@ static void test_an_adapter_of_modules_is_served_alone(void) {
     qrun_adapter *plain = NULL, *modules = NULL;
     CHECK(qrun_adapter_open(model, trainer_path("plain"), NULL, &plain, &error) == QRUN_OK);
     CHECK_INT(qrun_adapter_open(model, trainer_path("m-whole"), NULL, &modules, &error), QRUN_ERROR_ARGUMENT);
-    CHECK_MSG(strstr(error.message, "beside other adapters") != NULL, "%s", error.message);
+    CHECK_MSG(strstr(error.message, "no other adapter") != NULL, "%s", error.message);
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK(qrun_adapter_close(plain, &error) == QRUN_OK);
     CHECK_MSG(qrun_adapter_open(model, trainer_path("m-whole"), NULL, &modules, &error) == QRUN_OK, "%s",
