@@ -1,4 +1,4 @@
-/* The device that models are opened on: a pool of threads and one backend. */
+/* The device that models are opened on: a thread pool and one backend. */
 #ifndef QR_RUNTIME_ENGINE_CONTEXT_H
 #define QR_RUNTIME_ENGINE_CONTEXT_H
 
@@ -10,8 +10,11 @@
 struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
-    pthread_mutex_t compute_lock;             /* one step at a time issues work on the backend */
-    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" took no GPU; empty where it did or was not asked */
+    pthread_mutex_t compute_lock;             /* held by the one thread that issues work on the backend */
+    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
+
+/* QRUN_ERROR_ARGUMENT where a public struct, `name`, has not the size that this version knows. */
+qrun_status qr_check_struct_size(size_t given, size_t known, const char *name, qr_error *err);
 
 #endif

@@ -11,7 +11,7 @@ double qr_now_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One number of a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
+/* The integer after `key` in a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
 static int64_t read_number(const char *path, const char *key) {
     FILE *file = fopen(path, "r");
     if (file == NULL) { return -1; }

@@ -1,4 +1,4 @@
-/* What the machine says of itself: time and memory. */
+/* The time and memory of the machine. */
 #ifndef QR_RUNTIME_ENGINE_MACHINE_H
 #define QR_RUNTIME_ENGINE_MACHINE_H
 
@@ -6,7 +6,7 @@
 
 double qr_now_seconds(void); /* monotonic */
 
-/* Bytes of the machine, or of the container where that is less, and how many are free now. */
+/* Bytes of the machine, or of the container where it has fewer, and how many are free now. */
 void qr_machine_memory(int64_t *total, int64_t *available);
 
 #endif

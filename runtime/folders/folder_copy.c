@@ -27,10 +27,6 @@ qrun_status qr_folder_copy_read(qr_folder_copy *copy, qrun_context *context, con
     return qr_model_prepare(context, &params, &copy->model, &copy->source, err);
 }
 
-qrun_status qr_folder_copy_begin(qr_folder_copy *copy, const char *out, qr_error *err) {
-    return qr_folder_writer_open(&copy->folder, out, err);
-}
-
 qrun_status qr_folder_copy_finish(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err) {
     const char *from = copy->model.folder, *to = copy->folder.partial_path;
     QR_RETURN_IF_ERROR(qr_config_copy(from, to, edit, arg, err));

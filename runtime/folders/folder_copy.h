@@ -22,17 +22,15 @@ typedef struct qr_folder_copy {
 /* Checks the fields that every copy has: a model, a folder to write, a size of shards (0: the default). */
 qrun_status qr_folder_copy_check(const char *path, const char *out, int64_t max_shard_bytes, qr_error *err);
 
-/* Reads the old folder's configs and describes its model; verb and progress are set by the caller. On success and on
- * failure the caller ends with qr_folder_copy_release. */
+/* Reads the old folder's configs and describes its model; verb and progress are set by the caller, who then opens the
+ * new folder with qr_folder_writer_open. On success and on failure the caller ends with qr_folder_copy_release. */
 qrun_status qr_folder_copy_read(qr_folder_copy *copy, qrun_context *context, const char *path, qr_error *err);
-/* Opens the new folder. It must not exist, and its parent must. */
-qrun_status qr_folder_copy_begin(qr_folder_copy *copy, const char *out, qr_error *err);
 /* Writes config.json as `edit` changes it, copies the other files and gives the new folder its name. */
 qrun_status qr_folder_copy_finish(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err);
 /* Releases everything; a folder that was not finished disappears. */
 void qr_folder_copy_release(qr_folder_copy *copy);
 
-/* Reports that n_bytes of the old folder were read. QRUN_ERROR_CANCELLED when the caller wants no more. */
+/* Reports that n_bytes of the old folder were read. QRUN_ERROR_CANCELLED when the caller cancels. */
 qrun_status qr_folder_copy_advance(qr_folder_copy *copy, int64_t n_bytes, qr_error *err);
 
 /* A tensor of the old folder, unchanged. */

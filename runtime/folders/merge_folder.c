@@ -24,9 +24,9 @@ typedef struct merge_job {
 /* ---- Parameters -------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_merge_params *params, const qrun_merge_result *result, qr_error *err) {
-    if (params->struct_size != sizeof *params || (result != NULL && result->struct_size != sizeof *result)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_merge_params or qrun_merge_result has an unknown size; begin with its _INIT");
+    QR_RETURN_IF_ERROR(qr_check_struct_size(params->struct_size, sizeof *params, "qrun_merge_params", err));
+    if (result != NULL) {
+        QR_RETURN_IF_ERROR(qr_check_struct_size(result->struct_size, sizeof *result, "qrun_merge_result", err));
     }
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (params->adapter == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no adapter to merge was given"); }
@@ -204,7 +204,7 @@ qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *pa
     job.copy =
         (qr_folder_copy){.verb = "merging into", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(open_all(&job, context, error));
-    QR_TRY(qr_folder_copy_begin(&job.copy, params->out, error));
+    QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(write_tensors(&job, error));
     qr_config_changes changes = {.dtype = job.plan.dtype, .unties_head = job.plan.unties_head};
     QR_TRY(qr_folder_copy_finish(&job.copy, qr_config_apply, &changes, error));

@@ -1,6 +1,6 @@
 /* One matrix of a merged model: W + scale · B·A (Hu et al., LoRA, 2021), its rows then scaled to the adapter's
- * magnitudes where it is a DoRA (Liu et al., 2024). W is what the folder stores, or what the engine makes of it by
- * quantising. The sums are F32 as in PEFT, and each element of the result is rounded once. */
+ * magnitudes where it is a DoRA (Liu et al., 2024). W is what the folder stores, or the
+ * same quantised and dequantised. The sums are F32 as in PEFT, and each element of the result is rounded once. */
 #ifndef QR_RUNTIME_FOLDERS_MERGE_MATRIX_H
 #define QR_RUNTIME_FOLDERS_MERGE_MATRIX_H
 

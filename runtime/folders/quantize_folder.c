@@ -50,10 +50,7 @@ typedef struct folder_job {
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_quantize_params has an unknown size; begin with QRUN_QUANTIZE_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(qr_check_struct_size(params->struct_size, sizeof *params, "qrun_quantize_params", err));
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (qr_quant_to_format(params->quant, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",
@@ -273,7 +270,7 @@ qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_para
         (qr_folder_copy){.verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
     if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
-    QR_TRY(qr_folder_copy_begin(&job.copy, params->out, error));
+    QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(plan_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));

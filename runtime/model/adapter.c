@@ -199,7 +199,8 @@ static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error
             return QRUN_OK;
         }
     }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can hold %d adapters at once; close one first", QR_MAX_ADAPTERS);
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can have %d adapters open at once; close one first",
+                   QR_MAX_ADAPTERS);
 }
 
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {

@@ -181,11 +181,12 @@ static qrun_status refuse_others(const qrun_adapter *made, const qr_adapter *ada
 
 static qrun_status refuse_unmatched(const load_state *state, const char *path, qr_error *err) {
     if (state->n_matched == (int64_t)state->adapter->n_parameters) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT,
-                   "%s: replaces %zu parameters, and this %s model has %lld of them (the first in the file is %s); was "
-                   "the adapter made for another model?",
-                   path, state->adapter->n_parameters, state->made->model->family->name, (long long)state->n_matched,
-                   state->adapter->parameters[0].name);
+    return qr_fail(
+        err, QRUN_ERROR_INPUT,
+        "%s: replaces %zu parameter%s, and this %s model has %lld of them (the first in the file is %s); was "
+        "the adapter made for another model?",
+        path, state->adapter->n_parameters, state->adapter->n_parameters == 1 ? "" : "s",
+        state->made->model->family->name, (long long)state->n_matched, state->adapter->parameters[0].name);
 }
 
 qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {

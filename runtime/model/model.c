@@ -179,8 +179,8 @@ static void shape_modules(describe_state *state) {
     }
 }
 
-/* A linear layer that a bitsandbytes folder stores quantised stays as it is; one that such a folder left alone (its
- * llm_int8_skip_modules) keeps its own type, as tables do. */
+/* A linear layer keeps the format that a bitsandbytes folder stores it in: quantised, or plain where the folder did not
+ * quantise it (its llm_int8_skip_modules). Tables keep their own type. */
 static qrun_status describe_matrix(const describe_state *state, const qr_module *module, qr_error *err) {
     qrun_model *model = state->model;
     qr_weight_desc *desc = &module->matrix->desc;

@@ -126,7 +126,7 @@ struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */
     qr_weight_format table_format;  /* of embedding and head where no file says so */
     bool head_int8;
-    bool trainable; /* tables in table_format whatever the files say */
+    bool trainable; /* tables in table_format, whatever the files store */
 };
 
 /* The format of a matrix in the compute type. */

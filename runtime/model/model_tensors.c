@@ -91,12 +91,12 @@ qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_sa
         char *end;
         if (strtoll(name + strlen(stem), &end, 10) >= model->shape.n_layers) {
             return qr_fail(err, QRUN_ERROR_INPUT,
-                           "%s: holds %s, but config.json says %lld layers; do they belong together?", model->folder,
-                           name, (long long)model->shape.n_layers);
+                           "%s: has %s, but config.json says num_hidden_layers %lld; do they belong together?",
+                           model->folder, name, (long long)model->shape.n_layers);
         }
         if (*end != '.' || !is_expected(model, end + 1)) {
             return qr_fail(err, QRUN_ERROR_INPUT,
-                           "%s: holds %s, which a %s model with this config.json does not have; do they belong "
+                           "%s: has %s, which a %s model with this config.json does not have; do they belong "
                            "together?",
                            model->folder, name, model->family->name);
         }

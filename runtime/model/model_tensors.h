@@ -9,7 +9,7 @@
 qrun_status qr_model_find_prefix(qrun_model *model, const qr_safetensors *source, qr_error *err);
 
 /* QRUN_ERROR_INPUT for a tensor inside the layers that the model would not read: config.json and weights do not belong
- * together, and the answers would be wrong without a sign of it. Tensors elsewhere (an image encoder) are not checked.
+ * together, and the answers would be wrong without any error. Tensors elsewhere (an image encoder) are not checked.
  */
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err);
 

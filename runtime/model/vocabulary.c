@@ -26,7 +26,7 @@ bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32
     return false;
 }
 
-/* `before` and `after` stand around the field that trains rows for new tokens. */
+/* The message is the advice: `before`, the field that trains rows for new tokens, `after`. */
 static qrun_status refuse(const qrun_model *model, const char *subject, int32_t id, const char *before,
                           const char *after, qr_error *err) {
     size_t n_bytes = 0;

@@ -197,14 +197,9 @@ static qrun_status nest(qr_backend *backend, const qr_weight_desc *desc, qr_host
 
 static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_host_weight *host, qr_error *err) {
     const int64_t n = desc->format == QR_WEIGHT_INT8 ? desc->rows : qr_weight_blocks(desc);
-    float *scales = qr_alloc_array((size_t)n, sizeof(float));
-    if (scales == NULL) { return qr_fail_memory(err, name, (unsigned long long)n * sizeof(float)); }
-    if (desc->format == QR_WEIGHT_INT8) {
-        host->row_absmax = scales;
-    } else {
-        host->absmax = scales;
-    }
-    return QRUN_OK;
+    float **scales = desc->format == QR_WEIGHT_INT8 ? &host->row_absmax : &host->absmax;
+    *scales = qr_alloc_array((size_t)n, sizeof **scales);
+    return *scales != NULL ? QRUN_OK : qr_fail_memory(err, name, (unsigned long long)n * sizeof **scales);
 }
 
 /* Quantises into host->codes, or into `weight` where that is not NULL. Fills the scales of `host` either way, except
