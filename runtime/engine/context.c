@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/engine/device_memory.h"
 
@@ -33,12 +34,6 @@ const char *qrun_status_message(qrun_status status) {
 }
 
 void qrun_free(void *memory) { qr_free(memory); }
-
-qrun_status qr_check_struct_size(size_t given, size_t known, const char *name, qr_error *err) {
-    return given == known
-               ? QRUN_OK
-               : qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has an unknown size; begin with its _INIT macro", name);
-}
 
 /* The GPU where it is asked for, or where "auto" finds a usable one; else the CPU, with the reason kept for
  * qrun_context_device_info. */
@@ -104,7 +99,7 @@ qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_in
 }
 
 qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits, qrun_error *error) {
-    QR_RETURN_IF_ERROR(qr_check_struct_size(limits->struct_size, sizeof *limits, "qrun_limits", error));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_limits, limits, error));
     if (!isfinite(seconds) || seconds < 0.0 || seconds > 3600.0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "measuring takes 0 to 3600 seconds, not %g", seconds);
     }

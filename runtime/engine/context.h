@@ -14,7 +14,4 @@ struct qrun_context {
     char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
 
-/* QRUN_ERROR_ARGUMENT where a public struct, `name`, has not the size that this version knows. */
-qrun_status qr_check_struct_size(size_t given, size_t known, const char *name, qr_error *err);
-
 #endif

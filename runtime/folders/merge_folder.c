@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/half.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/folder_copy.h"
 #include "runtime/folders/merge_plan.h"
@@ -24,10 +25,8 @@ typedef struct merge_job {
 /* ---- Parameters -------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_merge_params *params, const qrun_merge_result *result, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_check_struct_size(params->struct_size, sizeof *params, "qrun_merge_params", err));
-    if (result != NULL) {
-        QR_RETURN_IF_ERROR(qr_check_struct_size(result->struct_size, sizeof *result, "qrun_merge_result", err));
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_merge_params, params, err));
+    if (result != NULL) { QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_merge_result, result, err)); }
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (params->adapter == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no adapter to merge was given"); }
     if ((int)params->onto < QRUN_MERGE_AUTO || params->onto > QRUN_MERGE_QUANTIZED) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "loaders/config/quantized_config.h"
 #include "loaders/files/bnb_tensors.h"
@@ -50,7 +51,7 @@ typedef struct folder_job {
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_check_struct_size(params->struct_size, sizeof *params, "qrun_quantize_params", err));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_quantize_params, params, err));
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (qr_quant_to_format(params->quant, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",

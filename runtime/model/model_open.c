@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
@@ -112,7 +113,7 @@ static qrun_status read_configs(qrun_model *model, const qrun_model_params *para
 }
 
 static qrun_status check_params(const qrun_model_params *params, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_check_struct_size(params->struct_size, sizeof *params, "qrun_model_params", err));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_params, params, err));
     if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
     if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
@@ -263,7 +264,7 @@ static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
-    QR_RETURN_IF_ERROR(qr_check_struct_size(info->struct_size, sizeof *info, "qrun_model_info", error));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_info, info, error));
     const qr_model_shape *shape = &model->shape;
     int64_t n_linear = 0;
     (void)qr_model_each_linear((qrun_model *)(uintptr_t)model, add_linear_parameters, &n_linear, NULL);
