@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/status.h"
 
 /* X(enumerator suffix, name on the command line, bits per code) */
@@ -54,6 +55,14 @@ typedef struct qr_weight_scales {
 
 const char *qr_weight_format_name(qr_weight_format format);
 bool qr_weight_format_from_name(const char *name, qr_weight_format *format);
+
+/* Whether the codes are the elements themselves. */
+static inline bool qr_weight_is_plain(qr_weight_format format) { return format < QR_WEIGHT_INT8; }
+
+/* The plain format with elements of `dtype` (F32, F16, BF16). */
+static inline qr_weight_format qr_weight_plain_format(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F32 ? QR_WEIGHT_F32 : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
+}
 
 /* Whether the codes are NF4, with or without nested scales. */
 static inline bool qr_weight_is_nf4(qr_weight_format format) {

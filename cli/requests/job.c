@@ -6,6 +6,7 @@
 
 #include "cli/options/command.h"
 #include "cli/requests/answer.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
 
@@ -62,7 +63,10 @@ static void on_event(void *user, const qrun_event *event) {
 }
 
 static void refuse_request(job_request *r, const qrun_error *error) {
-    const qrun_event event = {.struct_size = sizeof event, .type = QRUN_EVENT_ERROR, .message = error->message};
+    char text[sizeof error->message + 256];
+    const qrun_event event = {.struct_size = sizeof event,
+                              .type = QRUN_EVENT_ERROR,
+                              .message = api_names_to_options(error->message, text, sizeof text)};
     answer_take(&r->answer, &event, NULL);
     finish_request(r);
 }

@@ -1,9 +1,11 @@
-/* Contexts, statuses and what the machine is. */
+#include "runtime/engine/context.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "runtime/engine/context.h"
+#include "base/params.h"
+#include "base/sizes.h"
 #include "runtime/engine/device_memory.h"
 
 #define QR_TEXT(x) #x
@@ -33,8 +35,8 @@ const char *qrun_status_message(qrun_status status) {
 
 void qrun_free(void *memory) { qr_free(memory); }
 
-/* The GPU where it is asked for, or where "auto" finds one that can be used; else the processor, with the reason kept
- * for qrun_context_device_info. */
+/* The GPU where it is asked for, or where "auto" finds a usable one; else the CPU, with the reason kept for
+ * qrun_context_device_info. */
 static qrun_status create_backend(qrun_context *context, const char *device, qr_error *err) {
     const bool is_auto = device == NULL || strcmp(device, "auto") == 0;
     if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda" */
@@ -51,7 +53,7 @@ static qrun_status create_backend(qrun_context *context, const char *device, qr_
 static qrun_status check_device(const char *device, qr_error *err) {
     static const char *const names[] = {"auto", "cpu", "cuda"};
     if (device == NULL) { return QRUN_OK; }
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(device, names[i]) == 0) { return QRUN_OK; }
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is no device \"%s\"; it is one of: auto, cpu, cuda", device);
@@ -61,19 +63,17 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     const qrun_context_params defaults = QRUN_CONTEXT_PARAMS_INIT;
     if (params == NULL) { params = &defaults; }
     *context = NULL;
-    qrun_status status = check_device(params->device, error);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_device(params->device, error));
     qrun_context *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the context", sizeof *made); }
     pthread_mutex_init(&made->compute_lock, NULL);
+    qrun_status status = QRUN_OK;
     QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
     QR_TRY(create_backend(made, params->device, error));
+    *context = made;
+    return QRUN_OK;
 out:
-    if (status == QRUN_OK) {
-        *context = made;
-    } else {
-        qrun_context_destroy(made);
-    }
+    qrun_context_destroy(made);
     return status;
 }
 
@@ -99,11 +99,9 @@ qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_in
 }
 
 qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits, qrun_error *error) {
-    if (limits->struct_size != sizeof *limits) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "qrun_limits has an unknown size; begin with QRUN_LIMITS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_limits, limits, error));
     if (!isfinite(seconds) || seconds < 0.0 || seconds > 3600.0) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT, "measuring for %g seconds is not possible; 0 to 3600 are", seconds);
+        return qr_fail(error, QRUN_ERROR_ARGUMENT, "measuring takes 0 to 3600 seconds, not %g", seconds);
     }
     qr_backend *backend = context->backend;
     qr_backend_limits measured = {0};

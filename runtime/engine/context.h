@@ -1,4 +1,4 @@
-/* The device that models are opened on: a pool of threads and one backend. */
+/* The device that models are opened on: a thread pool and one backend. */
 #ifndef QR_RUNTIME_ENGINE_CONTEXT_H
 #define QR_RUNTIME_ENGINE_CONTEXT_H
 
@@ -10,8 +10,8 @@
 struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
-    pthread_mutex_t compute_lock;             /* one step at a time issues work on the backend */
-    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" took no GPU; empty where it did or was not asked */
+    pthread_mutex_t compute_lock;             /* held by the one thread that issues work on the backend */
+    char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One number of a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
+/* The integer after `key` in a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
 static int64_t read_number(const char *path, const char *key) {
     FILE *file = fopen(path, "r");
     if (file == NULL) { return -1; }

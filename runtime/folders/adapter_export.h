@@ -4,7 +4,7 @@
 
 #include "runtime/model/parameters.h"
 
-/* What adapter_config.json says of a run beside its parameters. */
+/* What adapter_config.json says of a run besides its parameters. */
 typedef struct qr_adapter_export_options {
     double alpha, dropout;
     bool rslora;

@@ -8,7 +8,7 @@
 #include "loaders/files/suffix.h"
 #include "runtime/model/model_open.h"
 
-enum { MAX_CONFIG_BYTES = 1 << 24, COPY_BYTES = 1 << 23 };
+enum { COPY_BYTES = 1 << 23 };
 
 /* ---- From beginning to end --------------------------------------------------------------------------------------- */
 
@@ -16,7 +16,7 @@ qrun_status qr_folder_copy_check(const char *path, const char *out, int64_t max_
     if (path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
     if (out == NULL || out[0] == '\0') { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no folder to write was given"); }
     if (max_shard_bytes < 0) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a shard of %lld bytes cannot be", (long long)max_shard_bytes);
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a shard of %lld bytes is not possible", (long long)max_shard_bytes);
     }
     return QRUN_OK;
 }
@@ -27,11 +27,10 @@ qrun_status qr_folder_copy_read(qr_folder_copy *copy, qrun_context *context, con
     return qr_model_prepare(context, &params, &copy->model, &copy->source, err);
 }
 
-qrun_status qr_folder_copy_begin(qr_folder_copy *copy, const char *out, qr_error *err) {
-    return qr_folder_writer_open(&copy->folder, out, err);
-}
-
-qrun_status qr_folder_copy_commit(qr_folder_copy *copy, qr_error *err) {
+qrun_status qr_folder_copy_finish(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err) {
+    const char *from = copy->model.folder, *to = copy->folder.partial_path;
+    QR_RETURN_IF_ERROR(qr_config_copy(from, to, edit, arg, err));
+    QR_RETURN_IF_ERROR(qr_model_files_copy(from, to, err));
     return qr_folder_writer_commit(&copy->folder, err);
 }
 
@@ -51,12 +50,27 @@ qrun_status qr_folder_copy_advance(qr_folder_copy *copy, int64_t n_bytes, qr_err
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_folder_copy_tensors(qr_folder_copy *copy, const qr_safetensors_spec *specs, size_t n_specs,
-                                   int64_t max_shard_bytes, qr_tensor_write_fn write, void *arg, qr_error *err) {
+qr_safetensors_spec qr_tensor_spec(const qr_safetensors_tensor *tensor) {
+    qr_safetensors_spec spec = {.name = tensor->name, .dtype = tensor->dtype, .n_dims = tensor->n_dims};
+    memcpy(spec.dims, tensor->dims, sizeof spec.dims);
+    return spec;
+}
+
+qrun_status qr_tensor_spec_add_bytes(const qr_safetensors_spec *spec, size_t *n_bytes, qr_error *err) {
+    size_t own;
+    if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &own)) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name);
+    }
+    *n_bytes += own;
+    return QRUN_OK;
+}
+
+qrun_status qr_tensors_write(const char *folder, const qr_safetensors_spec *specs, size_t n_specs,
+                             int64_t max_shard_bytes, qr_tensor_write_fn write, void *arg, qr_error *err) {
     qr_safetensors_writer *writer = NULL;
-    qrun_status status =
-        qr_safetensors_writer_create(copy->folder.partial_path, "model", specs, n_specs, max_shard_bytes, &writer, err);
-    if (status != QRUN_OK) { return status; }
+    const int64_t shard_bytes = max_shard_bytes > 0 ? max_shard_bytes : QR_SAFETENSORS_SHARD_BYTES;
+    QR_RETURN_IF_ERROR(qr_safetensors_writer_create(folder, "model", specs, n_specs, shard_bytes, &writer, err));
+    qrun_status status = QRUN_OK;
     const qr_safetensors_spec *spec;
     while (status == QRUN_OK && (spec = qr_safetensors_writer_next(writer)) != NULL) {
         status = write(arg, (size_t)(spec - specs), writer, err);
@@ -68,37 +82,16 @@ qrun_status qr_folder_copy_tensors(qr_folder_copy *copy, const qr_safetensors_sp
 
 qrun_status qr_folder_copy_tensor(qr_folder_copy *copy, qr_safetensors_writer *writer,
                                   const qr_safetensors_tensor *tensor, qr_error *err) {
-    for (size_t offset = 0; offset < tensor->n_bytes;) {
-        const size_t n_bytes = tensor->n_bytes - offset < COPY_BYTES ? tensor->n_bytes - offset : COPY_BYTES;
-        qrun_status status = qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err);
-        if (status == QRUN_OK) { status = qr_folder_copy_advance(copy, (int64_t)n_bytes, err); }
-        if (status != QRUN_OK) { return status; }
-        offset += n_bytes;
+    for (size_t offset = 0; offset < tensor->n_bytes; offset += COPY_BYTES) {
+        const size_t n_bytes = (size_t)qr_min((int64_t)(tensor->n_bytes - offset), COPY_BYTES);
+        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err));
+        QR_RETURN_IF_ERROR(qr_folder_copy_advance(copy, (int64_t)n_bytes, err));
     }
     qr_safetensors_drop(copy->source, tensor);
     return QRUN_OK;
 }
 
-/* ---- The files beside the weights -------------------------------------------------------------------------------- */
-
-qrun_status qr_folder_copy_config(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err) {
-    char *path = qr_path_join(copy->model.folder, "config.json");
-    char *out_path = qr_path_join(copy->folder.partial_path, "config.json");
-    char *text = NULL;
-    size_t n_bytes;
-    qr_buffer config = {0};
-    qrun_status status = QRUN_OK;
-    if (path == NULL || out_path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(copy->model.folder))); }
-    QR_TRY(qr_file_read(path, MAX_CONFIG_BYTES, &text, &n_bytes, err));
-    QR_TRY(edit(arg, text, n_bytes, path, &config, err));
-    QR_TRY(qr_file_write(out_path, config.data, config.size, err));
-out:
-    qr_buffer_free(&config);
-    qr_free(text);
-    qr_free(path);
-    qr_free(out_path);
-    return status;
-}
+/* ---- Other files ------------------------------------------------------------------------------------------------- */
 
 static bool is_copied(const char *name) {
     static const char *const names[] = {
@@ -144,8 +137,4 @@ qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err)
     }
     closedir(folder);
     return status;
-}
-
-qrun_status qr_folder_copy_files(const qr_folder_copy *copy, qr_error *err) {
-    return qr_model_files_copy(copy->model.folder, copy->folder.partial_path, err);
 }

@@ -1,5 +1,5 @@
-/* What a folder holds, as one line of JSON: from its descriptions alone, no weight is read. Numbers of bytes have names
- * that end in "_bytes". */
+/* What a folder holds, as one line of JSON. Only its descriptions are read, no weights. Names of byte counts end in
+ * "_bytes". */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { MAX_CONFIG_BYTES = 1 << 24 };
 
 /* ---- JSON text --------------------------------------------------------------------------------------------------- */
 
-/* Commas are put where the text before asks for one. */
+/* A comma, unless this is the first value. */
 static void begin_value(qr_buffer *out) {
     const char last = out->size > 0 ? out->data[out->size - 1] : '{';
     if (last != '{' && last != '[' && last != ':') { qr_buffer_append_text(out, ", "); }
@@ -40,7 +40,7 @@ static void put_int(qr_buffer *out, const char *key, int64_t value) {
     qr_buffer_append_format(out, "%lld", (long long)value);
 }
 
-/* An id where −1 stands for none. */
+/* An id; −1 is none. */
 static void put_id(qr_buffer *out, const char *key, int64_t value) {
     if (value >= 0) {
         put_int(out, key, value);
@@ -61,27 +61,28 @@ static void put_bool(qr_buffer *out, const char *key, bool value) {
     qr_buffer_append_text(out, value ? "true" : "false");
 }
 
-static void open_object(qr_buffer *out, const char *key) {
-    put_key(out, key);
-    qr_buffer_append_char(out, '{');
+/* An object or array as the value of `key`, or as the next item of an array (key NULL). */
+static void begin(qr_buffer *out, const char *key, char bracket) {
+    if (key != NULL) {
+        put_key(out, key);
+    } else {
+        begin_value(out);
+    }
+    qr_buffer_append_char(out, bracket);
 }
 
-static void open_item(qr_buffer *out) {
-    begin_value(out);
-    qr_buffer_append_char(out, '{');
-}
+static void end(qr_buffer *out, char bracket) { qr_buffer_append_char(out, bracket); }
 
-static void open_array(qr_buffer *out, const char *key) {
-    put_key(out, key);
-    qr_buffer_append_char(out, '[');
+/* An array of n numbers. */
+static void put_ints(qr_buffer *out, const char *key, const int64_t *values, int n) {
+    begin(out, key, '[');
+    for (int i = 0; i < n; i++) { qr_buffer_append_format(out, "%s%lld", i > 0 ? ", " : "", (long long)values[i]); }
+    end(out, ']');
 }
-
-static void close_object(qr_buffer *out) { qr_buffer_append_char(out, '}'); }
-static void close_array(qr_buffer *out) { qr_buffer_append_char(out, ']'); }
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
-/* What config.json calls the model; kept as it stands, because the family may be read from a part of it. */
+/* The names in config.json, unchanged: the family may come from a part of it. */
 static qrun_status put_names(const qrun_model *model, qr_buffer *out, qr_error *err) {
     char *path = qr_path_join(model->folder, "config.json");
     qr_json *config = NULL;
@@ -104,7 +105,7 @@ static void put_sizes(const qrun_model *model, qr_buffer *out) {
     const qr_model_shape *shape = &model->shape;
     int64_t n_sliding = 0;
     for (int64_t l = 0; l < shape->n_layers; l++) { n_sliding += model->layers[l].window > 0; }
-    open_object(out, "sizes");
+    begin(out, "sizes", '{');
     put_int(out, "n_layers", shape->n_layers);
     put_int(out, "hidden_size", shape->hidden);
     put_int(out, "n_heads", shape->n_heads);
@@ -115,11 +116,11 @@ static void put_sizes(const qrun_model *model, qr_buffer *out) {
     put_int(out, "context_tokens", shape->context_tokens);
     put_int(out, "sliding_window", n_sliding > 0 ? model->config.sliding_window : 0);
     put_int(out, "n_sliding_layers", n_sliding);
-    close_object(out);
+    end(out, '}');
 }
 
 static void put_rope(const char *key, const qr_rope_config *rope, qr_buffer *out) {
-    open_object(out, key);
+    begin(out, key, '{');
     put_text(out, "type", qr_rope_type_name(rope->type));
     put_double(out, "theta", rope->theta);
     put_int(out, "rotary_dim", rope->rotary_dim);
@@ -127,21 +128,12 @@ static void put_rope(const char *key, const qr_rope_config *rope, qr_buffer *out
         put_double(out, "factor", rope->factor);
         put_int(out, "original_context_tokens", rope->original_max_position_embeddings);
     }
-    close_object(out);
-}
-
-static const char *stored_quantisation(const qr_quantization_config *quantization) {
-    switch (quantization->stored) {
-        case QR_STORED_BNB_INT8: return "int8";
-        case QR_STORED_BNB_NF4: return quantization->double_quantised ? "nf4-dq" : "nf4";
-        case QR_STORED_PLAIN: break;
-    }
-    return "none";
+    end(out, '}');
 }
 
 static void put_model(const qrun_model *model, qr_buffer *out) {
     put_int(out, "n_parameters", model->n_parameters);
-    put_text(out, "stored_quantization", stored_quantisation(&model->config.quantization));
+    put_text(out, "stored_quantization", model->prequantized ? qr_weight_format_name(model->linear_format) : "none");
     put_text(out, "dtype", qr_dtype_name(model->config.dtype));
     put_bool(out, "tied_head", model->shape.tied_head);
     put_sizes(model, out);
@@ -158,16 +150,16 @@ static void put_types(const qr_safetensors *source, qr_buffer *out) {
         n_tensors[tensor->dtype]++;
         n_bytes[tensor->dtype] += (int64_t)tensor->n_bytes;
     }
-    open_array(out, "tensor_types");
+    begin(out, "tensor_types", '[');
     for (int dtype = 0; dtype < QR_DTYPE_COUNT; dtype++) {
         if (n_tensors[dtype] == 0) { continue; }
-        open_item(out);
+        begin(out, NULL, '{');
         put_text(out, "dtype", qr_dtype_name((qr_dtype)dtype));
         put_int(out, "n_tensors", n_tensors[dtype]);
         put_int(out, "total_bytes", n_bytes[dtype]);
-        close_object(out);
+        end(out, '}');
     }
-    close_array(out);
+    end(out, ']');
 }
 
 static const char *base_name(const char *path) {
@@ -176,28 +168,24 @@ static const char *base_name(const char *path) {
 }
 
 static void put_tensors(const qr_safetensors *source, qr_buffer *out) {
-    open_array(out, "tensors");
+    begin(out, "tensors", '[');
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
         const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
-        open_item(out);
+        begin(out, NULL, '{');
         put_text(out, "name", tensor->name);
         put_text(out, "dtype", qr_dtype_name(tensor->dtype));
-        open_array(out, "shape");
-        for (int d = 0; d < tensor->n_dims; d++) {
-            qr_buffer_append_format(out, "%s%lld", d > 0 ? ", " : "", (long long)tensor->dims[d]);
-        }
-        close_array(out);
+        put_ints(out, "shape", tensor->dims, tensor->n_dims);
         put_int(out, "size_bytes", (int64_t)tensor->n_bytes);
         put_text(out, "file", base_name(qr_safetensors_shard_path(source, tensor->shard)));
-        close_object(out);
+        end(out, '}');
     }
-    close_array(out);
+    end(out, ']');
 }
 
 /* ---- Text and generation ----------------------------------------------------------------------------------------- */
 
 static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_model_open_tokenizer(model, err));
+    QR_RETURN_IF_ERROR(qr_folder_tokenizer_open_optional(model->folder, &model->tokenizer, err));
     const qrun_tokenizer *tools = model->tokenizer;
     if (tools == NULL) {
         put_text(out, "tokenizer", NULL);
@@ -205,7 +193,7 @@ static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *er
         const qr_tokenizer *tokenizer = tools->tokenizer;
         qr_tokenizer_info info;
         qr_tokenizer_get_info(tokenizer, &info);
-        open_object(out, "tokenizer");
+        begin(out, "tokenizer", '{');
         put_text(out, "kind", info.model);
         put_bool(out, "byte_level", info.byte_level);
         put_bool(out, "byte_fallback", info.byte_fallback);
@@ -216,42 +204,36 @@ static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *er
         put_id(out, "bos_token_id", qr_tokenizer_bos_id(tokenizer));
         put_id(out, "eos_token_id", qr_tokenizer_eos_id(tokenizer));
         put_id(out, "pad_token_id", qr_tokenizer_pad_id(tokenizer));
-        close_object(out);
+        end(out, '}');
     }
     put_bool(out, "chat_template", tools != NULL && tools->chat_template != NULL);
     return QRUN_OK;
 }
 
 static void put_generation(const qr_generation_config *generation, qr_buffer *out) {
-    open_object(out, "generation");
+    begin(out, "generation", '{');
     put_bool(out, "do_sample", generation->do_sample);
     put_double(out, "temperature", generation->temperature);
     put_int(out, "top_k", generation->top_k);
     put_double(out, "top_p", generation->top_p);
     put_double(out, "min_p", generation->min_p);
     put_double(out, "repetition_penalty", generation->repetition_penalty);
-    open_array(out, "eos_token_ids");
+    begin(out, "eos_token_ids", '[');
     for (int i = 0; i < generation->eos.n; i++) {
         qr_buffer_append_format(out, "%s%d", i > 0 ? ", " : "", (int)generation->eos.ids[i]);
     }
-    close_array(out);
+    end(out, ']');
     put_id(out, "bos_token_id", generation->bos_token_id);
-    close_object(out);
+    end(out, '}');
 }
 
-/* ---- What it takes ----------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Weight bytes when the linear layers are held in `format`: the same description that loading goes by. */
+/* Weight bytes with the linear layers in `format`, by the description that loading uses. */
 static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
                                    bool head_int8, int64_t *n_bytes, qr_error *err) {
-    const qr_dtype dtype = model->config.dtype;
     const struct qr_model_options options = {
-        .linear_format = format,
-        .table_format = dtype == QR_DTYPE_F32   ? QR_WEIGHT_F32
-                        : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16
-                                                : QR_WEIGHT_BF16,
-        .head_int8 = head_int8,
-    };
+        .linear_format = format, .table_format = qr_weight_plain_format(model->config.dtype), .head_int8 = head_int8};
     qrun_model trial = {
         .context = model->context,
         .folder = model->folder,
@@ -272,28 +254,27 @@ static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors
 static qrun_status put_hold(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
                             qr_buffer *out, qr_error *err) {
     int64_t n_bytes = 0, with_int8_head = 0;
-    qrun_status status = weight_bytes_as(model, source, format, false, &n_bytes, err);
-    if (status == QRUN_OK) { status = weight_bytes_as(model, source, format, true, &with_int8_head, err); }
-    open_item(out);
+    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, false, &n_bytes, err));
+    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, &with_int8_head, err));
+    begin(out, NULL, '{');
     put_text(out, "quant", qr_weight_format_name(format));
     put_int(out, "weight_bytes", n_bytes);
     put_int(out, "with_int8_head_bytes", with_int8_head);
-    close_object(out);
-    return status;
+    end(out, '}');
+    return QRUN_OK;
 }
 
-/* A folder that is stored quantised can be held in that form only. */
+/* A folder that is stored quantised can be held in that format only. */
 static qrun_status put_holds(const qrun_model *model, const qr_safetensors *source, qr_buffer *out, qr_error *err) {
     static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16, QR_WEIGHT_INT8, QR_WEIGHT_NF4,
                                                QR_WEIGHT_NF4_DQ};
-    qrun_status status = QRUN_OK;
-    open_array(out, "holds");
-    for (size_t i = 0; i < QR_COUNT_OF(formats) && status == QRUN_OK; i++) {
+    begin(out, "holds", '[');
+    for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
         if (model->prequantized && formats[i] != model->linear_format) { continue; }
-        status = put_hold(model, source, formats[i], out, err);
+        QR_RETURN_IF_ERROR(put_hold(model, source, formats[i], out, err));
     }
-    close_array(out);
-    return status;
+    end(out, ']');
+    return QRUN_OK;
 }
 
 static void put_kv(const qrun_model *model, qr_buffer *out) {
@@ -301,13 +282,15 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
         const char *key;
         qr_kv_format format;
     } formats[] = {{"bf16_bytes", QR_KV_BF16}, {"int8_bytes", QR_KV_INT8}};
-    open_object(out, "kv_per_token");
+    begin(out, "kv_per_token", '{');
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
         const qr_model_shape *shape = &model->shape;
-        const qr_kv_layout layout = {formats[i].format, (int32_t)shape->n_kv_heads, (int32_t)shape->head_dim};
+        const qr_kv_layout layout = {.format = formats[i].format,
+                                     .n_kv_heads = (int32_t)shape->n_kv_heads,
+                                     .head_dim = (int32_t)shape->head_dim};
         put_int(out, formats[i].key, shape->n_layers * (int64_t)qr_kv_layer_bytes(&layout) / QR_KV_PAGE_TOKENS);
     }
-    close_object(out);
+    end(out, '}');
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -345,7 +328,7 @@ static qrun_status list_files(const char *path, file_list *list, qr_error *err) 
             qr_free(name);
             status = qr_fail_memory(err, "the list of files", sizeof *list->files);
         } else {
-            list->files[list->n++] = (folder_file){name, (int64_t)info.st_size};
+            list->files[list->n++] = (folder_file){.name = name, .n_bytes = (int64_t)info.st_size};
         }
     }
     closedir(folder);
@@ -356,14 +339,14 @@ static qrun_status list_files(const char *path, file_list *list, qr_error *err) 
 static qrun_status put_files(const qrun_model *model, qr_buffer *out, qr_error *err) {
     file_list list = {0};
     const qrun_status status = list_files(model->folder, &list, err);
-    open_array(out, "files");
+    begin(out, "files", '[');
     for (size_t i = 0; i < list.n; i++) {
-        open_item(out);
+        begin(out, NULL, '{');
         put_text(out, "name", list.files[i].name);
         put_int(out, "size_bytes", list.files[i].n_bytes);
-        close_object(out);
+        end(out, '}');
     }
-    close_array(out);
+    end(out, ']');
     file_list_free(&list);
     return status;
 }
@@ -390,7 +373,7 @@ qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool li
     QR_TRY(put_holds(&model, source, &out, error));
     put_kv(&model, &out);
     if (list_tensors) { put_tensors(source, &out); }
-    close_object(&out);
+    end(&out, '}');
     const size_t n_bytes = out.size;
     *json = qr_buffer_take(&out);
     if (*json == NULL) { status = qr_fail_memory(error, "the description", n_bytes); }

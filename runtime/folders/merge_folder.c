@@ -3,10 +3,12 @@
 
 #include "base/alloc.h"
 #include "base/half.h"
+#include "base/params.h"
 #include "base/sizes.h"
-#include "loaders/files/json_edit.h"
 #include "runtime/folders/folder_copy.h"
 #include "runtime/folders/merge_plan.h"
+#include "runtime/model/model_open.h"
+#include "runtime/model/weight_writer.h"
 
 enum { PIECE_ELEMENTS = 1 << 16 };
 
@@ -20,13 +22,11 @@ typedef struct merge_job {
     void *piece;   /* the same, converted */
 } merge_job;
 
-/* ---- What was asked for ------------------------------------------------------------------------------------------ */
+/* ---- Parameters -------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_merge_params *params, const qrun_merge_result *result, qr_error *err) {
-    if (params->struct_size != sizeof *params || (result != NULL && result->struct_size != sizeof *result)) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_merge_params or qrun_merge_result has an unknown size; begin with its _INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_merge_params, params, err));
+    if (result != NULL) { QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_merge_result, result, err)); }
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
     if (params->adapter == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no adapter to merge was given"); }
     if ((int)params->onto < QRUN_MERGE_AUTO || params->onto > QRUN_MERGE_QUANTIZED) {
@@ -44,23 +44,17 @@ static qrun_status choose_onto(merge_job *job, qr_error *err) {
         result->onto = model->prequantized ? QRUN_MERGE_QUANTIZED : QRUN_MERGE_ORIGINAL;
     }
     if (result->onto == QRUN_MERGE_ORIGINAL) {
-        return !model->prequantized
-                   ? QRUN_OK
-                   : qr_fail(err, QRUN_ERROR_ARGUMENT,
-                             "%s: is stored quantised and has no original weights; merge onto the quantised ones, or "
-                             "into the original model",
-                             model->folder);
+        if (!model->prequantized) { return QRUN_OK; }
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is stored quantised and has no original weights; merge onto the quantised ones, or into "
+                       "the original model",
+                       model->folder);
     }
     if (model->prequantized) { return QRUN_OK; }
     job->plan.quantize = true;
-    switch (params->quant) {
-        case QRUN_QUANT_AUTO:
-        case QRUN_QUANT_NF4_DQ: job->plan.quant = QR_WEIGHT_NF4_DQ; break;
-        case QRUN_QUANT_NF4: job->plan.quant = QR_WEIGHT_NF4; break;
-        case QRUN_QUANT_INT8: job->plan.quant = QR_WEIGHT_INT8; break;
-        default:
-            return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be merged onto; nf4-dq, nf4 and int8 can",
-                           (int)params->quant);
+    if (!qr_quant_to_format(params->quant, &job->plan.quant) || qr_weight_is_plain(job->plan.quant)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be merged onto; nf4-dq, nf4 and int8 can",
+                       (int)params->quant);
     }
     result->base_quant = params->quant == QRUN_QUANT_AUTO ? QRUN_QUANT_NF4_DQ : params->quant;
     return QRUN_OK;
@@ -81,7 +75,7 @@ static qrun_status choose_dtype(merge_job *job, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "a merged model is written as bf16, f16 or f32, not %d", (int)dtype);
 }
 
-/* What holds every linear layer of the folder exactly. */
+/* The type that represents every linear layer of the folder exactly. */
 static qrun_quant plain_quant(const qr_merge_plan *plan) {
     static const qrun_quant quants[] = {
         [QR_WEIGHT_F32] = QRUN_QUANT_F32, [QR_WEIGHT_F16] = QRUN_QUANT_F16, [QR_WEIGHT_BF16] = QRUN_QUANT_BF16};
@@ -94,7 +88,6 @@ static qrun_quant plain_quant(const qr_merge_plan *plan) {
 
 static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err) {
     const qrun_merge_params *params = job->params;
-    qrun_status status = QRUN_OK;
     QR_RETURN_IF_ERROR(qr_folder_copy_read(&job->copy, context, params->path, err));
     QR_RETURN_IF_ERROR(choose_onto(job, err));
     QR_RETURN_IF_ERROR(choose_dtype(job, err));
@@ -102,7 +95,7 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
     job->plan.model = &job->copy.model;
     job->plan.source = job->copy.source;
     job->plan.adapter = job->adapter;
-    status = qr_merge_plan_make(&job->plan, err);
+    const qrun_status status = qr_merge_plan_make(&job->plan, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, params->adapter);
         return status;
@@ -115,7 +108,7 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
     for (size_t i = 0; i < job->plan.n_outputs; i++) {
         job->copy.total_bytes += (int64_t)job->plan.outputs[i].source->n_bytes;
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
@@ -138,16 +131,15 @@ static qrun_status write_matrix(merge_job *job, size_t i, qr_safetensors_writer 
 static qrun_status write_converted(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
     const qr_safetensors_tensor *tensor = job->plan.outputs[i].source;
     const qr_dtype dtype = job->plan.specs[i].dtype;
-    const int64_t n_elements = (int64_t)(tensor->n_bytes / qr_dtype_bytes(tensor->dtype));
-    qrun_status status = QRUN_OK;
-    for (int64_t first = 0; first < n_elements && status == QRUN_OK; first += PIECE_ELEMENTS) {
+    const int64_t n_elements = qr_tensor_elements(tensor);
+    for (int64_t first = 0; first < n_elements; first += PIECE_ELEMENTS) {
         const int64_t n = qr_min(PIECE_ELEMENTS, n_elements - first);
         qr_elements_to_f32(tensor->dtype, tensor->data, first, n, job->values);
         if (!qr_merge_fits(job->values, n, dtype)) { return qr_merge_refuse_value(tensor->name, dtype, err); }
         qr_elements_from_f32(dtype, job->values, n, job->piece);
-        status = qr_safetensors_writer_write(writer, job->piece, (size_t)n * qr_dtype_bytes(dtype), err);
+        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, job->piece, (size_t)n * qr_dtype_bytes(dtype), err));
     }
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
@@ -157,14 +149,13 @@ static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writ
     if (output->matrix == NULL && source->dtype == job->plan.specs[i].dtype) {
         return qr_folder_copy_tensor(&job->copy, writer, source, err);
     }
-    const qrun_status status =
-        output->matrix != NULL ? write_matrix(job, i, writer, err) : write_converted(job, i, writer, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(output->matrix != NULL ? write_matrix(job, i, writer, err)
+                                              : write_converted(job, i, writer, err));
     qr_safetensors_drop(job->copy.source, source);
     return qr_folder_copy_advance(&job->copy, (int64_t)source->n_bytes, err);
 }
 
-/* As the folder is cut, so is the new one. */
+/* The new folder has shards as large as those of the old one. */
 static int64_t shard_bytes(const merge_job *job) {
     if (job->params->max_shard_bytes > 0) { return job->params->max_shard_bytes; }
     const qr_safetensors *source = job->copy.source;
@@ -183,86 +174,15 @@ static qrun_status write_tensors(merge_job *job, qr_error *err) {
     job->values = qr_alloc_array(PIECE_ELEMENTS, sizeof *job->values);
     job->piece = qr_alloc_array(PIECE_ELEMENTS, sizeof *job->values);
     if (job->values == NULL || job->piece == NULL) {
-        QR_RETURN_IF_ERROR(qr_fail_memory(err, "a piece of a tensor", PIECE_ELEMENTS * sizeof *job->values));
+        return qr_fail_memory(err, "a piece of a tensor", PIECE_ELEMENTS * sizeof *job->values);
     }
+    size_t n_bytes = 0;
     for (size_t i = 0; i < job->plan.n_outputs; i++) {
-        const qr_safetensors_spec *spec = &job->plan.specs[i];
-        size_t n_bytes;
-        if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes)) {
-            QR_RETURN_IF_ERROR(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name));
-        }
-        job->result.n_bytes += (int64_t)n_bytes;
+        QR_RETURN_IF_ERROR(qr_tensor_spec_add_bytes(&job->plan.specs[i], &n_bytes, err));
     }
-    QR_RETURN_IF_ERROR(qr_folder_copy_tensors(&job->copy, job->plan.specs, job->plan.n_outputs, shard_bytes(job),
-                                              write_output, job, err));
-    return QRUN_OK;
-}
-
-/* ---- config.json ------------------------------------------------------------------------------------------------- */
-
-/* Sets a member of the text in *text, which is replaced. */
-static qrun_status set_member(qr_buffer *text, const char *what, const char *key, const char *value, qr_error *err) {
-    qr_buffer edited = {0};
-    const qrun_status status = qr_json_edit_set(text->data, text->size, what, key, value, &edited, err);
-    qr_buffer_free(text);
-    *text = edited;
-    return status;
-}
-
-static qrun_status has_member(const qr_buffer *text, const char *what, const char *key, bool *has, qr_error *err) {
-    size_t begin, end;
-    const qrun_status status = qr_json_edit_find(text->data, text->size, what, key, &begin, &end, err);
-    *has = end > begin;
-    return status;
-}
-
-static const char *const dtype_keys[] = {"torch_dtype", "dtype"}; /* transformers 4 and 5 */
-
-static const char *dtype_value(qr_dtype dtype) {
-    return dtype == QR_DTYPE_F32 ? "\"float32\"" : dtype == QR_DTYPE_F16 ? "\"float16\"" : "\"bfloat16\"";
-}
-
-/* Element type, where the object speaks of it, and the head. */
-static qrun_status set_facts(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
-    for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
-        bool has;
-        QR_RETURN_IF_ERROR(has_member(text, what, dtype_keys[i], &has, err));
-        if (has) { QR_RETURN_IF_ERROR(set_member(text, what, dtype_keys[i], dtype_value(job->plan.dtype), err)); }
-    }
-    if (job->plan.unties_head) { QR_RETURN_IF_ERROR(set_member(text, what, "tie_word_embeddings", "false", err)); }
-    return QRUN_OK;
-}
-
-static qrun_status set_text_config(const merge_job *job, qr_buffer *text, const char *what, qr_error *err) {
-    size_t begin, end;
-    qrun_status status = qr_json_edit_find(text->data, text->size, what, "text_config", &begin, &end, err);
-    if (status != QRUN_OK || begin == end) { return status; }
-    while (text->data[begin] != '{' && begin < end) { begin++; }
-    qr_buffer inner = {0};
-    qr_buffer_append(&inner, text->data + begin, end - begin);
-    status = qr_buffer_ok(&inner) ? QRUN_OK : qr_fail_memory(err, what, end - begin);
-    if (status == QRUN_OK) { status = set_facts(job, &inner, what, err); }
-    if (status == QRUN_OK) { status = set_member(text, what, "text_config", inner.data, err); }
-    qr_buffer_free(&inner);
-    return status;
-}
-
-static qrun_status edit_config(void *arg, const char *text, size_t n_bytes, const char *what, qr_buffer *out,
-                               qr_error *err) {
-    const merge_job *job = arg;
-    qr_buffer_append(out, text, n_bytes);
-    if (!qr_buffer_ok(out)) { QR_RETURN_IF_ERROR(qr_fail_memory(err, what, n_bytes)); }
-    QR_RETURN_IF_ERROR(set_member(out, what, "quantization_config", NULL, err));
-    QR_RETURN_IF_ERROR(set_facts(job, out, what, err));
-    if (job->copy.model.config.is_multimodal) { QR_RETURN_IF_ERROR(set_text_config(job, out, what, err)); }
-    bool has[QR_COUNT_OF(dtype_keys)];
-    for (size_t i = 0; i < QR_COUNT_OF(dtype_keys); i++) {
-        QR_RETURN_IF_ERROR(has_member(out, what, dtype_keys[i], &has[i], err));
-    }
-    if (!has[0] && !has[1]) {
-        QR_RETURN_IF_ERROR(set_member(out, what, dtype_keys[0], dtype_value(job->plan.dtype), err));
-    }
-    return QRUN_OK;
+    job->result.n_bytes = (int64_t)n_bytes;
+    return qr_tensors_write(job->copy.folder.partial_path, job->plan.specs, job->plan.n_outputs, shard_bytes(job),
+                            write_output, job, err);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -277,17 +197,16 @@ static void job_free(merge_job *job) {
 
 qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *params, qrun_merge_result *result,
                               qrun_error *error) {
-    qrun_status status = check_params(params, result, error);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_params(params, result, error));
+    qrun_status status = QRUN_OK;
     merge_job job = {.params = params, .result = QRUN_MERGE_RESULT_INIT};
     job.copy =
         (qr_folder_copy){.verb = "merging into", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(open_all(&job, context, error));
-    QR_TRY(qr_folder_copy_begin(&job.copy, params->out, error));
+    QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(write_tensors(&job, error));
-    QR_TRY(qr_folder_copy_config(&job.copy, edit_config, &job, error));
-    QR_TRY(qr_folder_copy_files(&job.copy, error));
-    QR_TRY(qr_folder_copy_commit(&job.copy, error));
+    qr_config_changes changes = {.dtype = job.plan.dtype, .unties_head = job.plan.unties_head};
+    QR_TRY(qr_folder_copy_finish(&job.copy, qr_config_apply, &changes, error));
     if (result != NULL) { *result = job.result; }
 out:
     job_free(&job);

@@ -29,14 +29,14 @@ bool qr_merge_fits(const float *values, int64_t n, qr_dtype dtype) {
 }
 
 qrun_status qr_merge_refuse_value(const char *name, qr_dtype dtype, qr_error *err) {
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is no number or too large for %s%s", name,
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is not a number or too large for %s%s", name,
                    qr_dtype_name(dtype),
                    dtype == QR_DTYPE_F16 ? "; write bf16 or f32 instead" : "; are model and adapter intact?");
 }
 
 /* ---- W, row by row ----------------------------------------------------------------------------------------------- */
 
-/* W in host memory. Plain: `codes` are its elements, of dtype; else canonical codes with their scales in F32. */
+/* W in host memory. Plain: `codes` are its elements, of type dtype; else canonical codes, with their scales in F32. */
 typedef struct weight_rows {
     qr_weight_desc desc;
     const unsigned char *codes;
@@ -72,10 +72,8 @@ static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, 
     rows->desc.format = matrix->quant;
     rows->desc.block = qr_weight_is_nf4(matrix->quant) ? QR_NF4_BLOCK : 0;
     QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, &rows->desc, &source, tensor->name, &rows->host, err));
-    const qr_host_weight *host = &rows->host;
-    rows->codes = host->codes;
-    const qr_weight_scales scales = {host->row_absmax, host->absmax, host->absmax_codes, host->nested_absmax,
-                                     host->nested_offset};
+    rows->codes = rows->host.codes;
+    const qr_weight_scales scales = qr_host_weight_scales(&rows->host);
     return use_scales(rows, &scales, tensor->name, err);
 }
 
@@ -84,9 +82,9 @@ static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix,
     *rows = (weight_rows){
         .desc = matrix->stored.desc, .codes = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
     if (matrix->quantize) { return quantize(backend, matrix, rows, err); }
-    if (rows->desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
-    const qrun_status status = qr_stored_scales_read(&matrix->stored, &rows->stored, err);
-    return status == QRUN_OK ? use_scales(rows, &rows->stored.scales, tensor->name, err) : status;
+    if (qr_weight_is_plain(rows->desc.format)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_stored_scales_read(&matrix->stored, &rows->stored, err));
+    return use_scales(rows, &rows->stored.scales, tensor->name, err);
 }
 
 static void read_row(const weight_rows *rows, int64_t row, float *dst) {
@@ -110,8 +108,8 @@ static void read_row(const weight_rows *rows, int64_t row, float *dst) {
 
 /* ---- The adapter's part ------------------------------------------------------------------------------------------ */
 
-/* ΔW = left · right. Of a linear layer left is B and right A; of an embedding, whose rows are looked up, the transposes
- * of A and B. */
+/* ΔW = left · right. For a linear layer left is B and right A. For an embedding, whose rows are looked up, left is Aᵀ
+ * and right Bᵀ. */
 typedef struct update {
     float *left, *right; /* [rows, rank], [rank, cols] */
     float *magnitude;    /* [rows]; NULL: plain LoRA */

@@ -7,21 +7,29 @@
 #include "base/sizes.h"
 #include "loaders/files/bnb_tensors.h"
 #include "loaders/files/suffix.h"
+#include "runtime/folders/folder_copy.h"
+#include "runtime/model/adapter_modules.h"
+#include "runtime/model/model_tensors.h"
 
-static bool is_plain(qr_weight_format format) { return format < QR_WEIGHT_INT8; }
+#define CODES_SUFFIX "." QR_BNB_CODES_NAME
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
-/* The path without what a checkpoint or a model class puts before it. */
+/* The path without the prefix of a checkpoint or a model class. */
 static const char *bare_name(const qr_family *family, const char *path) {
-    for (size_t i = 0; i < QR_COUNT_OF(family->prefixes) && family->prefixes[i] != NULL; i++) {
-        const size_t length = strlen(family->prefixes[i]);
-        if (strncmp(path, family->prefixes[i], length) == 0) { return path + length; }
+    const char *prefix;
+    for (size_t i = 1; (prefix = qr_family_prefix(family, i)) != NULL; i++) {
+        if (strncmp(path, prefix, strlen(prefix)) == 0) { return path + strlen(prefix); }
     }
     return path;
 }
 
-/* The folder's tensor for "<path><suffix>" of an adapter, whose prefix may be another one; NULL when there is none. */
+/* The path of the module whose matrix, or its codes, is the tensor `name`, which ends in CODES_SUFFIX. */
+static void module_path(const char *name, char path[QR_STORED_NAME_BYTES]) {
+    (void)snprintf(path, QR_STORED_NAME_BYTES, "%.*s", (int)(strlen(name) - strlen(CODES_SUFFIX)), name);
+}
+
+/* The folder's tensor for "<path><suffix>" of an adapter, whose prefix may differ; NULL when there is none. */
 static const qr_safetensors_tensor *find_tensor(const qr_merge_plan *plan, const char *path, const char *suffix) {
     const char *bare = bare_name(plan->model->family, path);
     const char *const prefixes[] = {plan->model->prefix, "", ""};
@@ -35,7 +43,7 @@ static const qr_safetensors_tensor *find_tensor(const qr_merge_plan *plan, const
     return NULL;
 }
 
-/* Whether the path is that of a module which stands once in the model. */
+/* Whether the path is that of a module that the model has once. */
 static bool is_role(const qr_merge_plan *plan, const char *path, qr_tensor_role role) {
     return strcmp(bare_name(plan->model->family, path), plan->model->family->modules[role]) == 0;
 }
@@ -59,6 +67,13 @@ static qr_merge_matrix *find_matrix(const qr_merge_plan *plan, const qr_safetens
     return NULL;
 }
 
+/* The shape of the result. */
+static void matrix_dims(const qr_merge_matrix *matrix, int64_t dims[2]) {
+    const qr_weight_desc *desc = &matrix->stored.desc;
+    dims[0] = matrix->transposed ? desc->cols : desc->rows;
+    dims[1] = matrix->transposed ? desc->rows : desc->cols;
+}
+
 static qr_merge_matrix *add_matrix(qr_merge_plan *plan, const qr_stored_weight *stored, bool transposed) {
     qr_merge_matrix *matrix = &plan->matrices[plan->n_matrices++];
     *matrix = (qr_merge_matrix){.stored = *stored, .transposed = transposed, .quant = plan->quant};
@@ -71,23 +86,22 @@ static qrun_status add_linear(void *arg, qr_linear_layer *linear, int64_t layer,
     const qr_weight_desc *desc = &linear->weight.desc;
     QR_RETURN_IF_ERROR(qr_model_find_stored(plan->model, plan->source, role, layer, desc, &stored, err));
     qr_merge_matrix *matrix = add_matrix(plan, &stored, plan->model->family->transposed);
-    matrix->quantize = plan->quantize && is_plain(stored.desc.format);
+    matrix->quantize = plan->quantize && qr_weight_is_plain(stored.desc.format);
     return QRUN_OK;
 }
 
 static qrun_status add_table(qr_merge_plan *plan, qr_tensor_role role, const qr_weight *weight, qr_error *err) {
     qr_stored_weight stored;
-    const qrun_status status = qr_model_find_stored(plan->model, plan->source, role, 0, &weight->desc, &stored, err);
-    if (status == QRUN_OK) { (void)add_matrix(plan, &stored, false); }
-    return status;
+    QR_RETURN_IF_ERROR(qr_model_find_stored(plan->model, plan->source, role, 0, &weight->desc, &stored, err));
+    (void)add_matrix(plan, &stored, false);
+    return QRUN_OK;
 }
 
 static qrun_status add_model_matrices(qr_merge_plan *plan, qr_error *err) {
     qrun_model *model = plan->model;
-    qrun_status status = qr_model_each_linear(model, add_linear, plan, err);
-    if (status == QRUN_OK) { status = add_table(plan, QR_ROLE_EMBEDDING, &model->embedding, err); }
-    if (status == QRUN_OK && !model->shape.tied_head) { status = add_table(plan, QR_ROLE_HEAD, &model->head, err); }
-    return status;
+    QR_RETURN_IF_ERROR(qr_model_each_linear(model, add_linear, plan, err));
+    QR_RETURN_IF_ERROR(add_table(plan, QR_ROLE_EMBEDDING, &model->embedding, err));
+    return model->shape.tied_head ? QRUN_OK : add_table(plan, QR_ROLE_HEAD, &model->head, err);
 }
 
 /* ---- What the adapter changes ------------------------------------------------------------------------------------ */
@@ -95,11 +109,7 @@ static qrun_status add_model_matrices(qr_merge_plan *plan, qr_error *err) {
 static qrun_status check_module(const qr_adapter_module *module, const qr_weight_desc *desc, qr_error *err) {
     const int64_t rows = module->is_embedding ? module->in_features : module->out_features;
     const int64_t cols = module->is_embedding ? module->out_features : module->in_features;
-    if (rows != desc->rows || cols != desc->cols) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
-                       (long long)rows, (long long)cols, (long long)desc->rows, (long long)desc->cols);
-    }
+    QR_RETURN_IF_ERROR(qr_adapter_check_shape(module, rows, cols, desc, err));
     if (module->is_embedding && module->magnitude != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "%s: DoRA on an embedding cannot be merged here; merge it with PEFT", module->name);
@@ -107,23 +117,21 @@ static qrun_status check_module(const qr_adapter_module *module, const qr_weight
     return QRUN_OK;
 }
 
-/* A linear layer that the forward pass does not know: part of a picture encoder. */
+/* A linear layer outside the language model: part of an image encoder. */
 static qrun_status add_other_linear(qr_merge_plan *plan, const qr_adapter_module *module,
                                     const qr_safetensors_tensor *tensor, qr_merge_matrix **matrix, qr_error *err) {
     char path[QR_STORED_NAME_BYTES];
-    (void)snprintf(path, sizeof path, "%.*s", (int)(strlen(tensor->name) - strlen("." QR_BNB_CODES_NAME)),
-                   tensor->name);
     qr_stored_weight stored;
-    const qrun_status status =
-        qr_stored_weight_find(plan->source, path, module->out_features, module->in_features, false, &stored, err);
-    if (status == QRUN_OK) { *matrix = add_matrix(plan, &stored, false); }
-    return status;
+    module_path(tensor->name, path);
+    QR_RETURN_IF_ERROR(
+        qr_stored_weight_find(plan->source, path, module->out_features, module->in_features, false, &stored, err));
+    *matrix = add_matrix(plan, &stored, false);
+    return QRUN_OK;
 }
 
-/* The output head of a tied model, which is the embedding until an adapter makes it another matrix. */
+/* The output head of a tied model becomes a matrix of its own when an adapter changes it. */
 static qr_merge_matrix *add_tied_head(qr_merge_plan *plan) {
-    const qr_safetensors_tensor *embedding = plan->head_source;
-    qr_merge_matrix *head = add_matrix(plan, &find_matrix(plan, embedding)->stored, false);
+    qr_merge_matrix *head = add_matrix(plan, &find_matrix(plan, plan->head_source)->stored, false);
     plan->head = head;
     plan->unties_head = true;
     return head;
@@ -134,11 +142,10 @@ static qrun_status apply_module(qr_merge_plan *plan, const qr_adapter_module *mo
     if (is_tied_head(plan, module->name)) {
         matrix = add_tied_head(plan);
     } else {
-        const qr_safetensors_tensor *tensor = find_tensor(plan, module->name, "." QR_BNB_CODES_NAME);
+        const qr_safetensors_tensor *tensor = find_tensor(plan, module->name, CODES_SUFFIX);
         if (tensor == NULL) { return refuse_unknown(plan, "adapts", module->name, err); }
         matrix = find_matrix(plan, tensor);
-        const qrun_status status = matrix == NULL ? add_other_linear(plan, module, tensor, &matrix, err) : QRUN_OK;
-        if (status != QRUN_OK) { return status; }
+        if (matrix == NULL) { QR_RETURN_IF_ERROR(add_other_linear(plan, module, tensor, &matrix, err)); }
     }
     matrix->module = module;
     if (is_role(plan, module->name, QR_ROLE_EMBEDDING)) { plan->unties_head |= plan->model->shape.tied_head; }
@@ -147,29 +154,22 @@ static qrun_status apply_module(qr_merge_plan *plan, const qr_adapter_module *mo
 
 static qrun_status check_parameter(const qr_merge_plan *plan, const qr_adapter_parameter *parameter,
                                    const qr_safetensors_tensor *old, qr_error *err) {
-    const qr_safetensors_tensor *own = parameter->tensor;
     const qr_merge_matrix *matrix = find_matrix(plan, old);
-    int64_t dims[QR_MAX_DIMS];
-    int n_dims = old->n_dims;
-    memcpy(dims, old->dims, sizeof dims);
-    if (matrix != NULL) {
-        const qr_weight_desc *desc = &matrix->stored.desc;
-        n_dims = 2;
-        dims[0] = matrix->transposed ? desc->cols : desc->rows;
-        dims[1] = matrix->transposed ? desc->rows : desc->cols;
-    }
-    bool same = own->n_dims == n_dims;
-    for (int i = 0; same && i < n_dims; i++) { same = own->dims[i] == dims[i]; }
-    if (same) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT,
-                   "%s: the adapter replaces it by [%lld%s] where the model has [%lld%s]; was the vocabulary resized, "
-                   "or the adapter made for another model?",
-                   parameter->name, (long long)own->dims[0], own->n_dims > 1 ? ", …" : "", (long long)dims[0],
-                   n_dims > 1 ? ", …" : "");
+    if (matrix == NULL) { return qr_adapter_check_parameter(parameter, old->n_dims, old->dims, err); }
+    int64_t dims[2];
+    matrix_dims(matrix, dims);
+    return qr_adapter_check_parameter(parameter, 2, dims, err);
 }
 
-/* A copy that PEFT trains beside the module ("modules_to_save") is that module's alone, so what was tied to it stays;
- * a parameter stored under the module's own name is the module's, and what is tied to it follows. */
+/* The index of a tensor of the old folder. */
+static size_t index_of(const qr_merge_plan *plan, const qr_safetensors_tensor *tensor) {
+    size_t i = 0;
+    while (qr_safetensors_get(plan->source, i) != tensor) { i++; }
+    return i;
+}
+
+/* A copy that PEFT trains ("modules_to_save") belongs to that module alone, and what was tied to it stays. A parameter
+ * stored under the module's own name is the module's, and what is tied to it follows. */
 static qrun_status apply_parameter(qr_merge_plan *plan, const qr_adapter_parameter *parameter, qr_error *err) {
     char path[QR_STORED_NAME_BYTES];
     const char *dot = strrchr(parameter->name, '.');
@@ -177,38 +177,30 @@ static qrun_status apply_parameter(qr_merge_plan *plan, const qr_adapter_paramet
     const bool is_head = is_tied_head(plan, path);
     const qr_safetensors_tensor *old = is_head ? plan->head_source : find_tensor(plan, parameter->name, "");
     if (old == NULL) { return refuse_unknown(plan, "replaces", parameter->name, err); }
-    qrun_status status = check_parameter(plan, parameter, old, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_parameter(plan, parameter, old, err));
     bool alone = true;
     if (plan->model->shape.tied_head && is_role(plan, path, QR_ROLE_EMBEDDING)) {
-        status = qr_adapter_config_saves(&plan->adapter->config, path, &alone, err);
+        QR_RETURN_IF_ERROR(qr_adapter_config_saves(&plan->adapter->config, path, &alone, err));
         plan->unties_head |= alone;
     }
-    for (size_t i = 0; i < qr_safetensors_count(plan->source) && !is_head; i++) {
-        if (qr_safetensors_get(plan->source, i) == old) { plan->replaced[i] = parameter->tensor; }
-    }
+    if (!is_head) { plan->replaced[index_of(plan, old)] = parameter->tensor; }
     if (is_head || (!alone && plan->head_source == old)) { plan->head_source = parameter->tensor; }
     plan->unties_head |= is_head;
-    return status;
+    return QRUN_OK;
 }
 
-/* Both stored, and equal: still tied. */
+/* An adapter with both tables, which are equal, leaves them tied. */
 static void tie_equal_tables(qr_merge_plan *plan, const qr_safetensors_tensor *embedding) {
-    for (size_t i = 0; i < qr_safetensors_count(plan->source); i++) {
-        const qr_safetensors_tensor *own = plan->replaced[i], *head = plan->head_source;
-        if (qr_safetensors_get(plan->source, i) != embedding || own == NULL || plan->head != NULL) { continue; }
-        if (own->dtype == head->dtype && own->n_bytes == head->n_bytes &&
-            memcmp(own->data, head->data, own->n_bytes) == 0) {
-            plan->unties_head = false;
-        }
-    }
+    const qr_safetensors_tensor *own = plan->replaced[index_of(plan, embedding)], *head = plan->head_source;
+    if (own == NULL || plan->head != NULL || own->dtype != head->dtype || own->n_bytes != head->n_bytes) { return; }
+    if (memcmp(own->data, head->data, own->n_bytes) == 0) { plan->unties_head = false; }
 }
 
 static qrun_status apply_adapter(qr_merge_plan *plan, qr_error *err) {
     const qr_adapter *adapter = plan->adapter;
     const qr_safetensors_tensor *embedding = NULL;
     if (plan->model->shape.tied_head) {
-        embedding = find_tensor(plan, plan->model->family->modules[QR_ROLE_EMBEDDING], "." QR_BNB_CODES_NAME);
+        embedding = find_tensor(plan, plan->model->family->modules[QR_ROLE_EMBEDDING], CODES_SUFFIX);
         plan->head_source = embedding;
     }
     for (size_t i = 0; i < adapter->n_modules; i++) {
@@ -223,7 +215,7 @@ static qrun_status apply_adapter(qr_merge_plan *plan, qr_error *err) {
 
 /* ---- Tensors of the new folder ----------------------------------------------------------------------------------- */
 
-/* Whether it belongs to a quantised matrix, beside the codes. */
+/* Whether the tensor belongs to a quantised matrix, the codes excepted. */
 static bool is_part(const qr_merge_plan *plan, const char *name) {
     for (int part = QR_BNB_CODES + 1; part < QR_BNB_PART_COUNT; part++) {
         const char *suffix = qr_bnb_part_suffix((qr_bnb_part)part);
@@ -233,7 +225,7 @@ static bool is_part(const qr_merge_plan *plan, const char *name) {
         const int n = snprintf(codes, sizeof codes, "%.*s" QR_BNB_CODES_NAME, (int)length, name);
         const qr_safetensors_tensor *found = n < (int)sizeof codes ? qr_safetensors_find(plan->source, codes) : NULL;
         const qr_merge_matrix *matrix = found != NULL ? find_matrix(plan, found) : NULL;
-        if (matrix != NULL && !is_plain(matrix->stored.desc.format)) { return true; }
+        if (matrix != NULL && !qr_weight_is_plain(matrix->stored.desc.format)) { return true; }
     }
     return false;
 }
@@ -242,17 +234,15 @@ static bool is_float(qr_dtype dtype) { return (QR_DTYPES_FLOAT & QR_DTYPE_BIT(dt
 
 static void add_output(qr_merge_plan *plan, const char *name, const qr_safetensors_tensor *source,
                        const qr_merge_matrix *matrix) {
-    const bool changes =
-        matrix != NULL && (matrix->module != NULL || matrix->quantize || !is_plain(matrix->stored.desc.format));
+    const bool changes = matrix != NULL && (matrix->module != NULL || matrix->quantize ||
+                                            !qr_weight_is_plain(matrix->stored.desc.format));
     qr_safetensors_spec *spec = &plan->specs[plan->n_outputs];
-    plan->outputs[plan->n_outputs++] = (qr_merge_output){source, changes ? matrix : NULL};
-    *spec = (qr_safetensors_spec){.name = name, .dtype = source->dtype, .n_dims = source->n_dims};
-    memcpy(spec->dims, source->dims, sizeof spec->dims);
+    plan->outputs[plan->n_outputs++] = (qr_merge_output){.source = source, .matrix = changes ? matrix : NULL};
+    *spec = qr_tensor_spec(source);
+    spec->name = name;
     if (changes) {
-        const qr_weight_desc *desc = &matrix->stored.desc;
         spec->n_dims = 2;
-        spec->dims[0] = matrix->transposed ? desc->cols : desc->rows;
-        spec->dims[1] = matrix->transposed ? desc->rows : desc->cols;
+        matrix_dims(matrix, spec->dims);
     }
     if (changes || is_float(source->dtype)) { spec->dtype = plan->dtype; }
 }
@@ -275,7 +265,7 @@ static qrun_status add_tensor(qr_merge_plan *plan, size_t i, qr_error *err) {
     return QRUN_OK;
 }
 
-/* Where transformers looks for the head: at the top, but for checkpoints with "language_model." before everything. */
+/* transformers looks for the head without a prefix, except in checkpoints with "language_model." before everything. */
 static void name_head(qr_merge_plan *plan) {
     const char *prefix = strcmp(plan->model->prefix, "language_model.") == 0 ? plan->model->prefix : "";
     (void)snprintf(plan->head_name, sizeof plan->head_name, "%s%s." QR_BNB_CODES_NAME, prefix,
@@ -283,19 +273,18 @@ static void name_head(qr_merge_plan *plan) {
 }
 
 static qrun_status plan_outputs(qr_merge_plan *plan, qr_error *err) {
-    qrun_status status = QRUN_OK;
     name_head(plan);
-    for (size_t i = 0; i < qr_safetensors_count(plan->source) && status == QRUN_OK; i++) {
+    for (size_t i = 0; i < qr_safetensors_count(plan->source); i++) {
         const char *name = qr_safetensors_get(plan->source, i)->name;
-        if (qr_ends_with(name, "." QR_BNB_CODES_NAME)) {
+        if (qr_ends_with(name, CODES_SUFFIX)) {
             char path[QR_STORED_NAME_BYTES];
-            (void)snprintf(path, sizeof path, "%.*s", (int)(strlen(name) - strlen("." QR_BNB_CODES_NAME)), name);
+            module_path(name, path);
             if (is_tied_head(plan, path)) { continue; } /* a second copy of the embedding */
         }
-        status = add_tensor(plan, i, err);
+        QR_RETURN_IF_ERROR(add_tensor(plan, i, err));
     }
-    if (status == QRUN_OK && plan->unties_head) { add_output(plan, plan->head_name, plan->head_source, plan->head); }
-    return status;
+    if (plan->unties_head) { add_output(plan, plan->head_name, plan->head_source, plan->head); }
+    return QRUN_OK;
 }
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
@@ -312,8 +301,7 @@ qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err) {
     }
     QR_RETURN_IF_ERROR(add_model_matrices(plan, err));
     QR_RETURN_IF_ERROR(apply_adapter(plan, err));
-    QR_RETURN_IF_ERROR(plan_outputs(plan, err));
-    return QRUN_OK;
+    return plan_outputs(plan, err);
 }
 
 void qr_merge_plan_free(qr_merge_plan *plan) {

@@ -1,5 +1,5 @@
-/* What becomes of every tensor of a model folder when an adapter is merged into it: kept, converted, merged, replaced
- * or left out. Nothing is computed here; everything that can be wrong with the adapter is found here. */
+/* What happens to every tensor of a model folder when an adapter is merged into it: kept, converted, merged, replaced
+ * or left out. Nothing is computed here, but every error of the adapter is found here. */
 #ifndef QR_RUNTIME_FOLDERS_MERGE_PLAN_H
 #define QR_RUNTIME_FOLDERS_MERGE_PLAN_H
 
@@ -18,24 +18,24 @@ typedef struct qr_merge_plan {
     qrun_model *model;
     const qr_safetensors *source;
     const qr_adapter *adapter;
-    bool quantize; /* linear layers that are stored plain go through `quant` and back */
+    bool quantize; /* linear layers that are stored plain are quantised to `quant` and dequantised first */
     qr_weight_format quant;
     qr_dtype dtype; /* of every floating-point tensor of the new folder */
 
-    qr_merge_matrix *matrices; /* those that may change; the linear layers first, by slot */
+    qr_merge_matrix *matrices; /* those that may change; linear layers first, by slot */
     size_t n_matrices;
     qr_merge_output *outputs;
-    qr_safetensors_spec *specs; /* [n_outputs], beside outputs */
+    qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
     size_t n_outputs;
-    bool unties_head;            /* embedding and head were one and are two now */
-    const qr_merge_matrix *head; /* of a tied model: what its head becomes; NULL: the embedding, or head_source */
+    bool unties_head;            /* the tied head becomes a matrix of its own */
+    const qr_merge_matrix *head; /* of a tied model: its new head; NULL: head_source */
     const qr_safetensors_tensor *head_source;
     const qr_safetensors_tensor **replaced; /* [count of source]: the adapter's own tensor, or NULL */
     char head_name[QR_STORED_NAME_BYTES];
 } qr_merge_plan;
 
-/* QRUN_ERROR_INPUT when the adapter was made for another model: nothing of it may be left out in silence. The caller
- * ends with qr_merge_plan_free, on failure too. */
+/* QRUN_ERROR_INPUT when the adapter was made for another model: no part of it is ignored silently. The caller ends with
+ * qr_merge_plan_free, on failure too. */
 qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err);
 void qr_merge_plan_free(qr_merge_plan *plan);
 

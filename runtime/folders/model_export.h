@@ -7,9 +7,9 @@
 /* QRUN_ERROR_ARGUMENT where `folder` is the model's own. */
 qrun_status qr_model_export_check(const qrun_model *model, const char *folder, qr_error *err);
 
-/* Writes weights (from the F32 masters, in the compute type), config.json and the files beside them into an existing
- * folder, which must not be the model's own. Every file appears whole, config.json last. Tensors of the old folder that
- * are no part of the model (a picture encoder) come along as they are. */
+/* Writes weights (from the F32 masters, in the compute type), config.json and the files that describe the model into an
+ * existing folder, which must not be the model's own. Every file appears whole, config.json last. Tensors of the old
+ * folder that are no part of the model (an image encoder) are copied unchanged. */
 qrun_status qr_model_export(const qr_parameters *parameters, const char *folder, qr_error *err);
 
 #endif

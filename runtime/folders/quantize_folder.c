@@ -1,31 +1,34 @@
 /* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them.
  *
- * The format wants every tensor's size at the head of a file, and large elements before small ones. So a matrix is
- * quantised twice: for its scales, and again when its codes are due. That costs time and no memory: no more than one
- * quantised matrix is ever held (and, double-quantised, one number per 16,384 weights). */
+ * In the file format every tensor's size precedes the data, and large elements precede small ones. So a matrix is
+ * quantised twice: for its scales, and again when its codes are written. That costs time but no memory: at most one
+ * quantised matrix is held (and, with double quantisation, one float per 16,384 weights of all). */
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/params.h"
 #include "base/sizes.h"
 #include "loaders/config/quantized_config.h"
 #include "loaders/files/bnb_tensors.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
 #include "runtime/folders/folder_copy.h"
+#include "runtime/model/model_open.h"
+#include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
 
 /* A linear layer's matrix. */
 typedef struct linear_matrix {
     const qr_safetensors_tensor *source;
     qr_weight_desc desc; /* as it is written */
-    float nested_offset; /* double-quantised: known from the first time, with nested_absmax */
+    float nested_offset; /* double-quantised: kept from the first time, with nested_absmax */
     float *nested_absmax;
     char state[QR_BNB_QUANT_STATE_BYTES];
     size_t state_bytes;
 } linear_matrix;
 
-/* A tensor of the new folder: a part of a matrix, or a tensor of the old one as it is. */
+/* A tensor of the new folder: a part of a matrix, or a tensor of the old folder. */
 typedef struct planned_tensor {
     const qr_safetensors_tensor *source;
     linear_matrix *matrix; /* NULL: kept */
@@ -39,7 +42,7 @@ typedef struct folder_job {
     qr_folder_copy copy;
     linear_matrix *matrices; /* [model.n_slots], in slot order */
     planned_tensor *outputs;
-    qr_safetensors_spec *specs; /* [n_outputs], beside outputs */
+    qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
     size_t n_outputs;
     qr_host_weight host; /* of host_matrix */
     const linear_matrix *host_matrix;
@@ -48,25 +51,16 @@ typedef struct folder_job {
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
 
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_quantize_params has an unknown size; begin with QRUN_QUANTIZE_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_quantize_params, params, err));
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
-    switch (params->quant) {
-        case QRUN_QUANT_AUTO:
-        case QRUN_QUANT_NF4_DQ: *format = QR_WEIGHT_NF4_DQ; return QRUN_OK;
-        case QRUN_QUANT_NF4: *format = QR_WEIGHT_NF4; return QRUN_OK;
-        case QRUN_QUANT_INT8: *format = QR_WEIGHT_INT8; return QRUN_OK;
-        default: break;
-    }
+    if (qr_quant_to_format(params->quant, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",
                    (int)params->quant);
 }
 
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "%s: is quantised already; use it as it is, or quantise the original model instead",
+                   "%s: is already quantised; use it unchanged, or quantise the original model instead",
                    job->copy.model.folder);
 }
 
@@ -77,11 +71,12 @@ static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t la
     qr_stored_weight stored;
     const qr_folder_copy *copy = &job->copy;
     QR_RETURN_IF_ERROR(qr_model_find_stored(&copy->model, copy->source, role, layer, shape, &stored, err));
-    if (stored.desc.format >= QR_WEIGHT_INT8) { return refuse_quantised(job, err); }
+    if (!qr_weight_is_plain(stored.desc.format)) { return refuse_quantised(job, err); }
     linear_matrix *matrix = &job->matrices[linear->slot];
     matrix->source = stored.codes;
-    const int block = job->format == QR_WEIGHT_INT8 ? 0 : QR_NF4_BLOCK;
-    matrix->desc = (qr_weight_desc){job->format, block, shape->rows, shape->cols};
+    matrix->desc = *shape;
+    matrix->desc.format = job->format;
+    matrix->desc.block = qr_weight_is_nf4(job->format) ? QR_NF4_BLOCK : 0;
     return QRUN_OK;
 }
 
@@ -101,13 +96,9 @@ static char *part_name(const qr_safetensors_tensor *source, qr_bnb_part part) {
 }
 
 static qr_safetensors_spec spec_of(const planned_tensor *output) {
-    const qr_safetensors_tensor *source = output->source;
-    qr_safetensors_spec spec = {.name = source->name, .dtype = source->dtype, .n_dims = source->n_dims};
-    memcpy(spec.dims, source->dims, sizeof spec.dims);
-    if (output->matrix != NULL) {
-        spec = qr_bnb_part_spec(&output->matrix->desc, output->part, output->matrix->state_bytes);
-        spec.name = output->name;
-    }
+    if (output->matrix == NULL) { return qr_tensor_spec(output->source); }
+    qr_safetensors_spec spec = qr_bnb_part_spec(&output->matrix->desc, output->part, output->matrix->state_bytes);
+    spec.name = output->name;
     return spec;
 }
 
@@ -132,19 +123,19 @@ static qrun_status plan_outputs(folder_job *job, qr_error *err) {
     if (job->matrices == NULL || job->outputs == NULL || job->specs == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *job->outputs);
     }
-    qrun_status status = qr_model_each_linear(&job->copy.model, collect_matrix, job, err);
+    QR_RETURN_IF_ERROR(qr_model_each_linear(&job->copy.model, collect_matrix, job, err));
     const int64_t n_times = 2; /* a matrix is read for its scales and for its codes */
-    for (size_t i = 0; i < n_sources && status == QRUN_OK; i++) {
+    for (size_t i = 0; i < n_sources; i++) {
         const qr_safetensors_tensor *tensor = qr_safetensors_get(job->copy.source, i);
         linear_matrix *matrix = find_matrix(job, tensor);
         job->copy.total_bytes += (int64_t)tensor->n_bytes * (matrix != NULL ? n_times : 1);
         if (matrix != NULL) {
-            status = add_matrix(job, matrix, err);
+            QR_RETURN_IF_ERROR(add_matrix(job, matrix, err));
         } else {
             job->outputs[job->n_outputs++] = (planned_tensor){.source = tensor};
         }
     }
-    return status;
+    return QRUN_OK;
 }
 
 /* ---- Quantising -------------------------------------------------------------------------------------------------- */
@@ -154,14 +145,14 @@ static qrun_status check_finite(const linear_matrix *matrix, const qr_host_weigh
     const int64_t n = host->row_absmax != NULL ? matrix->desc.rows : qr_weight_blocks(&matrix->desc);
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(scales[i])) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is infinite%s; is the download damaged?",
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is not finite%s; is the download damaged?",
                            matrix->source->name, host->row_absmax != NULL ? " in F16" : "");
         }
     }
     return QRUN_OK;
 }
 
-/* Makes job->host that of the matrix. */
+/* Fills job->host with this matrix, unless it has it. */
 static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix, qr_error *err) {
     if (job->host_matrix == matrix) { return QRUN_OK; }
     job->host_matrix = NULL;
@@ -170,11 +161,11 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     const qr_row_source rows = {
         .src = matrix->source->data, .dtype = matrix->source->dtype, .transposed = job->copy.model.family->transposed};
     pthread_mutex_lock(&context->compute_lock);
-    qrun_status status =
+    const qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, matrix->source->name, &job->host, err);
     pthread_mutex_unlock(&context->compute_lock);
-    if (status == QRUN_OK) { status = check_finite(matrix, &job->host, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(status);
+    QR_RETURN_IF_ERROR(check_finite(matrix, &job->host, err));
     job->host_matrix = matrix;
     qr_safetensors_drop(job->copy.source, matrix->source);
     return qr_folder_copy_advance(&job->copy, (int64_t)matrix->source->n_bytes, err);
@@ -188,7 +179,7 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
         if (job->format == QR_WEIGHT_NF4_DQ) {
             QR_RETURN_IF_ERROR(quantize_matrix(job, matrix, err));
             matrix->nested_offset = job->host.nested_offset;
-            matrix->nested_absmax = job->host.nested_absmax; /* taken over */
+            matrix->nested_absmax = job->host.nested_absmax; /* owned from here on */
             job->host.nested_absmax = NULL;
         }
         matrix->state_bytes =
@@ -199,7 +190,7 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
-/* Whether a part comes from job->host: the others are known by now. */
+/* Whether a part comes from job->host. The others are already known. */
 static bool is_in_host(qr_bnb_part part) {
     return part == QR_BNB_CODES || part == QR_BNB_ROW_ABSMAX || part == QR_BNB_ABSMAX;
 }
@@ -224,10 +215,8 @@ static const void *part_bytes(const folder_job *job, const planned_tensor *outpu
 
 static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, const planned_tensor *output,
                               const qr_safetensors_spec *spec, qr_error *err) {
-    size_t n_bytes;
-    if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes)) {
-        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: its size is not known", spec->name);
-    }
+    size_t n_bytes = 0;
+    QR_RETURN_IF_ERROR(qr_tensor_spec_add_bytes(spec, &n_bytes, err));
     if (is_in_host(output->part)) { QR_RETURN_IF_ERROR(quantize_matrix(job, output->matrix, err)); }
     return qr_safetensors_writer_write(writer, part_bytes(job, output), n_bytes, err);
 }
@@ -241,20 +230,24 @@ static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writ
 
 static qrun_status write_tensors(folder_job *job, qr_error *err) {
     for (size_t i = 0; i < job->n_outputs; i++) { job->specs[i] = spec_of(&job->outputs[i]); }
-    const int64_t asked = job->params->max_shard_bytes;
-    return qr_folder_copy_tensors(&job->copy, job->specs, job->n_outputs,
-                                  asked > 0 ? asked : QR_SAFETENSORS_SHARD_BYTES, write_output, job, err);
+    return qr_tensors_write(job->copy.folder.partial_path, job->specs, job->n_outputs, job->params->max_shard_bytes,
+                            write_output, job, err);
 }
 
-/* A Gemma 3 wrapper: what is not its text model stays as it is. Two spellings, for older and newer transformers. */
-static const char *const wrapper_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
-                                            "model.multi_modal_projector"};
+/* Of Gemma 3 with an image encoder only the text model is quantised. Older and newer transformers spell the rest
+ * differently. */
+static const char *const multimodal_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
+                                               "model.multi_modal_projector"};
 
-static qrun_status edit_config(void *arg, const char *text, size_t n_bytes, const char *what, qr_buffer *out,
-                               qr_error *err) {
+static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, qr_error *err) {
     const folder_job *job = arg;
-    return qr_quantized_config_append(text, n_bytes, what, job->format, wrapper_skips,
-                                      job->copy.model.config.is_multimodal ? QR_COUNT_OF(wrapper_skips) : 0, out, err);
+    qr_buffer edited = {0};
+    const size_t n_skips = job->copy.model.config.is_multimodal ? QR_COUNT_OF(multimodal_skips) : 0;
+    const qrun_status status = qr_quantized_config_append(config->data, config->size, what, job->format,
+                                                          multimodal_skips, n_skips, &edited, err);
+    qr_buffer_free(config);
+    *config = edited;
+    return status;
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -272,21 +265,19 @@ static void job_free(folder_job *job) {
 
 qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error) {
     folder_job job = {.params = params};
-    qrun_status status = check_params(params, &job.format, error);
-    if (status != QRUN_OK) { return status; }
+    qrun_status status = QRUN_OK;
+    QR_RETURN_IF_ERROR(check_params(params, &job.format, error));
     job.copy =
         (qr_folder_copy){.verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
     if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
-    QR_TRY(qr_folder_copy_begin(&job.copy, params->out, error));
+    QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(plan_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));
-    QR_TRY(qr_folder_copy_config(&job.copy, edit_config, &job, error));
-    QR_TRY(qr_folder_copy_files(&job.copy, error));
-    /* A matrix alone in a shard is read once. */
+    /* A matrix alone in a shard is read once, so bytes may be missing. */
     QR_TRY(qr_folder_copy_advance(&job.copy, job.copy.total_bytes - job.copy.done_bytes, error));
-    QR_TRY(qr_folder_copy_commit(&job.copy, error));
+    QR_TRY(qr_folder_copy_finish(&job.copy, edit_config, &job, error));
 out:
     job_free(&job);
     return status;

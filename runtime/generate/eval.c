@@ -9,7 +9,7 @@
 #include "base/sizes.h"
 #include "runtime/generate/scored_text.h"
 #include "runtime/model/adapter.h"
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/vocabulary.h"
 
 enum { DEFAULT_WINDOW_TOKENS = 2048 };
 

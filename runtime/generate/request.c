@@ -9,8 +9,8 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "runtime/model/new_tokens.h"
 #include "runtime/model/rope.h"
+#include "runtime/model/vocabulary.h"
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
 

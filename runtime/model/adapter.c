@@ -4,172 +4,148 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/half.h"
 #include "base/sizes.h"
+#include "runtime/engine/layout.h"
 #include "runtime/model/adapter_modules.h"
+#include "runtime/model/weight_writer.h"
 
 static size_t table_bytes(const qrun_model *model) {
     return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
 }
 
+static qr_lora_factor *table_entry(const qrun_adapter *adapter, const qr_linear_layer *linear) {
+    return adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index;
+}
+
 /* ---- Which module is which layer --------------------------------------------------------------------------------- */
 
-typedef struct match_state {
+/* One walk over the model's linear layers counts bytes, the next one fills the memory. */
+typedef struct load_state {
     qrun_adapter *made;
     const qr_adapter *adapter;
-    size_t offset; /* bytes laid out so far */
+    qr_layout layout; /* base NULL: only count */
     size_t n_matched;
-    bool place;      /* second pass: memory exists, copy into it */
-    float *staging;  /* F32 of one factor on its way */
     void *workspace; /* device, of dora_norm */
     size_t workspace_bytes;
-} match_state;
+} load_state;
 
-/* PEFT writes the path inside the model object, which may carry a prefix that the checkpoint lacks, or lack one. */
-static const qr_adapter_module *find_module(const match_state *state, int64_t layer, qr_tensor_role role) {
+/* PEFT writes the path inside the model object, which may have a prefix that the checkpoint lacks, or lack one. */
+static const qr_adapter_module *find_module(const load_state *state, int64_t layer, qr_tensor_role role) {
     const qr_family *family = state->made->model->family;
-    char name[QR_STORED_NAME_BYTES];
-    qr_family_module_name(family, "", role, layer, name, sizeof name);
-    const qr_adapter_module *found = qr_adapter_find(state->adapter, name);
-    for (size_t i = 0; found == NULL && i < QR_COUNT_OF(family->prefixes) && family->prefixes[i] != NULL; i++) {
-        qr_family_module_name(family, family->prefixes[i], role, layer, name, sizeof name);
+    const qr_adapter_module *found = NULL;
+    const char *prefix;
+    for (size_t i = 0; found == NULL && (prefix = qr_family_prefix(family, i)) != NULL; i++) {
+        char name[QR_STORED_NAME_BYTES];
+        qr_family_module_name(family, prefix, role, layer, name, sizeof name);
         found = qr_adapter_find(state->adapter, name);
     }
     return found;
 }
 
-static qrun_status check_module(const qr_adapter_module *module, const qr_linear_layer *linear, qr_error *err) {
-    const qr_weight_desc *desc = &linear->weight.desc;
-    if (module->in_features != desc->cols || module->out_features != desc->rows) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
-                       (long long)module->out_features, (long long)module->in_features, (long long)desc->rows,
-                       (long long)desc->cols);
-    }
-    if (module->rank > QR_MAX_LORA_RANK) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
-                       (long long)module->rank, QR_MAX_LORA_RANK);
-    }
-    return QRUN_OK;
+qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows, int64_t cols,
+                                   const qr_weight_desc *desc, qr_error *err) {
+    if (rows == desc->rows && cols == desc->cols) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
+                   (long long)rows, (long long)cols, (long long)desc->rows, (long long)desc->cols);
 }
 
-static qrun_status put_factor(match_state *state, const qr_safetensors_tensor *tensor, int64_t n, const float **device,
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+static qrun_status put_factor(load_state *state, const qr_safetensors_tensor *tensor, const float **factor,
                               qr_error *err) {
-    qr_backend *backend = state->made->model->context->backend;
-    unsigned char *address = (unsigned char *)state->made->memory + state->offset;
-    state->offset += ((size_t)n * sizeof(float) + 63) / 64 * 64;
-    if (!state->place) { return QRUN_OK; }
-    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, state->staging);
-    *device = (const float *)(const void *)address;
-    return backend->copy_in(backend, address, state->staging, (size_t)n * sizeof(float), err);
+    float *device = qr_layout_take(&state->layout, qr_tensor_elements(tensor), sizeof *device);
+    *factor = device;
+    return device != NULL ? qr_weight_write_floats(state->made->model->context->backend, device, tensor, err) : QRUN_OK;
 }
 
-/* DoRA: the magnitudes, which become the ratios that outputs are scaled by: the base model does not change. */
-static qrun_status put_ratio(match_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
+/* DoRA: the magnitudes, which become the ratios that outputs are scaled by; the base model does not change. */
+static qrun_status put_ratio(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
                              qr_lora_factor *factor, qr_error *err) {
     qr_backend *backend = state->made->model->context->backend;
-    float *ratio = (float *)(void *)((unsigned char *)state->made->memory + state->offset);
-    const qrun_status status = put_factor(state, module->magnitude, module->out_features, &factor->ratio, err);
+    QR_RETURN_IF_ERROR(put_factor(state, module->magnitude, &factor->ratio, err));
     const qr_dora_norm_args args = {.weight = &linear->weight,
                                     .a = factor->a,
                                     .b = factor->b,
                                     .rank = factor->rank,
                                     .scale = factor->scale,
                                     .magnitude = factor->ratio,
-                                    .ratio = ratio};
-    if (status == QRUN_OK && state->place) { return qr_dora_norm(backend, &args, state->workspace, err); }
+                                    .ratio = (float *)(uintptr_t)factor->ratio};
+    if (state->layout.base != NULL) { return qr_dora_norm(backend, &args, state->workspace, err); }
     const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
     state->workspace_bytes = n_bytes > state->workspace_bytes ? n_bytes : state->workspace_bytes;
-    return status;
-}
-
-static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    match_state *state = arg;
-    const qr_adapter_module *module = find_module(state, layer, role);
-    if (module == NULL) { return QRUN_OK; }
-    qrun_status status = check_module(module, linear, err);
-    state->n_matched++;
-    qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
-    if (status == QRUN_OK) {
-        status = put_factor(state, module->a, module->rank * module->in_features, &factor.a, err);
-    }
-    if (status == QRUN_OK) {
-        status = put_factor(state, module->b, module->rank * module->out_features, &factor.b, err);
-    }
-    if (status == QRUN_OK && module->magnitude != NULL) { status = put_ratio(state, module, linear, &factor, err); }
-    if (status != QRUN_OK || !state->place) { return status; }
-    const qrun_model *model = state->made->model;
-    qr_lora_factor *entry = model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + state->made->index;
-    return model->context->backend->copy_in(model->context->backend, entry, &factor, sizeof factor, err);
-}
-
-/* Nothing of an adapter may be left out in silence. */
-static qrun_status refuse_unmatched(const match_state *state, const char *path, qr_error *err) {
-    const qr_adapter *adapter = state->adapter;
-    if (state->n_matched == adapter->n_modules) { return QRUN_OK; }
-    for (size_t i = 0; i < adapter->n_modules; i++) {
-        match_state probe = *state;
-        bool known = false;
-        for (int64_t l = 0; l < state->made->model->shape.n_layers && !known; l++) {
-            for (int role = QR_ROLE_Q; role < QR_ROLE_COUNT && !known; role++) {
-                if (state->made->model->family->modules[role] == NULL) { continue; }
-                known = find_module(&probe, l, (qr_tensor_role)role) == &adapter->modules[i];
-            }
-        }
-        if (!known) {
-            return qr_fail(err, QRUN_ERROR_INPUT,
-                           "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
-                           "adapter made for another model?",
-                           path, adapter->modules[i].name, state->made->model->family->name);
-        }
-    }
     return QRUN_OK;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
-
-static int64_t largest_factor(const qr_adapter *adapter) {
-    int64_t most = 1;
-    for (size_t i = 0; i < adapter->n_modules; i++) {
-        const qr_adapter_module *module = &adapter->modules[i];
-        most = qr_max(most, module->rank * qr_max(module->in_features, module->out_features));
+static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    load_state *state = arg;
+    const qr_adapter_module *module = find_module(state, layer, role);
+    if (module == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        qr_adapter_check_shape(module, module->out_features, module->in_features, &linear->weight.desc, err));
+    if (module->rank > QR_MAX_LORA_RANK) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
+                       (long long)module->rank, QR_MAX_LORA_RANK);
     }
-    return most;
+    state->n_matched++;
+    qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
+    QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
+    QR_RETURN_IF_ERROR(put_factor(state, module->b, &factor.b, err));
+    if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
+    if (state->layout.base == NULL) { return QRUN_OK; }
+    qr_backend *backend = state->made->model->context->backend;
+    return backend->copy_in(backend, table_entry(state->made, linear), &factor, sizeof factor, err);
+}
+
+static bool has_layer_for(const load_state *state, const qr_adapter_module *module) {
+    const qrun_model *model = state->made->model;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        for (qr_tensor_role role = QR_ROLE_Q; role < QR_ROLE_COUNT; role++) {
+            if (model->family->modules[role] != NULL && find_module(state, l, role) == module) { return true; }
+        }
+    }
+    return false;
+}
+
+/* No part of an adapter is ignored silently. */
+static qrun_status refuse_unmatched(const load_state *state, const char *path, qr_error *err) {
+    const qr_adapter *adapter = state->adapter;
+    for (size_t i = 0; state->n_matched < adapter->n_modules && i < adapter->n_modules; i++) {
+        if (has_layer_for(state, &adapter->modules[i])) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: adapts %s, which this %s model does not have or cannot adapt; was the "
+                       "adapter made for another model?",
+                       path, adapter->modules[i].name, state->made->model->family->name);
+    }
+    return QRUN_OK;
 }
 
 static qrun_status make_table(qrun_model *model, qr_error *err) {
     if (model->lora_table != NULL) { return QRUN_OK; }
     void *table;
     qr_backend *backend = model->context->backend;
-    const qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, table_bytes(model), &table, err);
-    if (status == QRUN_OK) { model->lora_table = table; }
-    return status;
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, table_bytes(model), &table, err));
+    model->lora_table = table;
+    return QRUN_OK;
 }
 
 static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {
     qrun_model *model = made->model;
     qr_backend *backend = model->context->backend;
-    match_state state = {.made = made, .adapter = adapter};
-    void *workspace = NULL;
-    size_t workspace_bytes = 0;
+    load_state state = {.made = made, .adapter = adapter};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
     QR_TRY(refuse_unmatched(&state, path, err));
     QR_TRY(make_table(model, err));
-    const size_t n_bytes = state.offset;
-    workspace_bytes = state.workspace_bytes;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
-    made->memory_bytes = n_bytes;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, workspace_bytes, &workspace, err));
-    state = (match_state){.made = made, .adapter = adapter, .place = true, .workspace = workspace};
-    state.staging = qr_alloc_array((size_t)largest_factor(adapter), sizeof(float));
-    if (state.staging == NULL) { QR_TRY(qr_fail_memory(err, path, (unsigned long long)largest_factor(adapter) * 4)); }
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.layout.offset, &made->memory, err));
+    made->memory_bytes = state.layout.offset;
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.workspace_bytes, &state.workspace, err));
+    state.layout = (qr_layout){.base = made->memory};
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
     QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
     if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
-    qr_free(state.staging);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, state.workspace, state.workspace_bytes);
     return status;
 }
 
@@ -177,9 +153,7 @@ static qrun_status clear_linear(void *arg, qr_linear_layer *linear, int64_t laye
     (void)layer, (void)role;
     const qrun_adapter *adapter = arg;
     qr_backend *backend = adapter->model->context->backend;
-    return backend->fill_zero(backend,
-                              adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index,
-                              sizeof(qr_lora_factor), err);
+    return backend->fill_zero(backend, table_entry(adapter, linear), sizeof(qr_lora_factor), err);
 }
 
 static void release(qrun_adapter *adapter) {
@@ -196,7 +170,7 @@ static void release(qrun_adapter *adapter) {
     qr_free(adapter);
 }
 
-/* ---- Names and places -------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name) {
     const qrun_adapter *found = NULL;
@@ -209,7 +183,7 @@ const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name)
     return found;
 }
 
-/* The last component of a path, trailing slashes aside. */
+/* The last component of a path, without trailing slashes. */
 static char *name_of_path(const char *path) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') { end--; }
@@ -225,18 +199,18 @@ static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error
             return QRUN_OK;
         }
     }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can hold %d adapters at once; close one first", QR_MAX_ADAPTERS);
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can have %d adapters open at once; close one first",
+                   QR_MAX_ADAPTERS);
 }
 
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
     qr_adapter *adapter;
-    qrun_status status = qr_adapter_open(path, &adapter, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_adapter_open(path, &adapter, err));
     pthread_mutex_lock(&made->model->context->compute_lock);
-    status = load(made, adapter, path, err);
+    const qrun_status status = load(made, adapter, path, err);
     pthread_mutex_unlock(&made->model->context->compute_lock);
-    const bool told = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
-    if (status != QRUN_OK && !told) { qr_error_prefix(err, path); }
+    const bool names_path = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
+    if (status != QRUN_OK && !names_path) { qr_error_prefix(err, path); }
     qr_adapter_close(adapter);
     return status;
 }
@@ -253,7 +227,7 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
     made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
     if (made->name == NULL) { QR_TRY(qr_fail_memory(error, "an adapter's name", strlen(path))); }
     if (qr_adapter_named(model, made->name) != NULL) {
-        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is open already; give it another name",
+        QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is already open; choose another name",
                        made->name));
     }
     QR_TRY(open_folder(made, path, error));
@@ -293,7 +267,7 @@ qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_ad
 }
 
 int64_t qr_adapters_bytes(qrun_model *model) {
-    int64_t total = model->lora_table != NULL ? (int64_t)((table_bytes(model) + 63) / 64 * 64) : 0;
+    int64_t total = model->lora_table != NULL ? qr_round_up((int64_t)table_bytes(model), 64) : 0;
     pthread_mutex_lock(&model->lock);
     for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
         if (model->adapters[i] != NULL) {

@@ -1,8 +1,11 @@
-/* Adapters in a backend's memory: LoRA factors of every linear layer, unmerged, chosen row by row. */
+/* Adapters in a backend's memory: LoRA factors of every linear layer, unmerged; each row of a batch names its adapter.
+ */
 #ifndef QR_RUNTIME_MODEL_ADAPTER_H
 #define QR_RUNTIME_MODEL_ADAPTER_H
 
+#include "loaders/adapter/adapter.h"
 #include "runtime/model/modules.h"
+#include "runtime/model/replacement.h"
 
 struct qrun_adapter {
     qrun_model *model;
@@ -12,8 +15,8 @@ struct qrun_adapter {
     size_t memory_bytes;
     void *module_memory; /* device: whole modules (adapter_modules.h) */
     size_t module_bytes;
-    qr_stand_ins stand_ins;
-    int64_t own_vocab; /* the model's, while the adapter's tables have more rows; 0: they have not */
+    qr_replacements replacements;
+    int64_t original_vocab; /* the model's own, while the adapter's tables have more rows; 0: they have not */
 };
 
 /* −1 for NULL, the base model. */
@@ -21,9 +24,13 @@ static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) {
     return adapter != NULL ? adapter->index : -1;
 }
 
-/* QRUN_ERROR_ARGUMENT for an adapter of another model, and for any but the one that replaces whole modules, where there
- * is one. NULL is fine. */
+/* QRUN_ERROR_ARGUMENT for an adapter of another model. While an adapter that replaces whole modules is open, the same
+ * for every other one and for NULL. */
 qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_adapter *adapter, qr_error *err);
+
+/* QRUN_ERROR_INPUT where LoRA of these sizes does not fit a matrix. */
+qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows, int64_t cols,
+                                   const qr_weight_desc *desc, qr_error *err);
 
 /* The open adapter of that name, or NULL. */
 const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name);

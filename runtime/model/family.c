@@ -33,7 +33,7 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GEMMA2, .name = "gemma2", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
     {.family = QR_FAMILY_GEMMA3,
      .name = "gemma3",
-     /* with pictures: "language_model.model.layers…", and since transformers 4.52 "model.language_model.layers…" */
+     /* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". */
      .prefixes = {"language_model.", "model.language_"},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},
     {.family = QR_FAMILY_PHI3,
@@ -62,6 +62,11 @@ const qr_family *qr_family_find(qr_model_family family) {
         if (families[i].family == family) { return &families[i]; }
     }
     return NULL;
+}
+
+const char *qr_family_prefix(const qr_family *family, size_t i) {
+    if (i == 0) { return ""; }
+    return i <= QR_COUNT_OF(family->prefixes) ? family->prefixes[i - 1] : NULL;
 }
 
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {

@@ -1,3 +1,4 @@
+/* The description of a model: what config.json and the types of the stored tensors say, before any weight is read. */
 #include "runtime/model/model.h"
 
 #include <math.h>
@@ -7,8 +8,11 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
+#include "runtime/model/model_tensors.h"
 #include "runtime/model/modules.h"
 #include "runtime/model/rope.h"
+
+/* ---- Shape ------------------------------------------------------------------------------------------------------- */
 
 /* √hidden in the type that the model computes in, as Gemma has it. */
 static float embedding_scale(int64_t hidden, qr_dtype act_dtype) {
@@ -66,42 +70,24 @@ static void linear_shape(const qr_model_shape *s, qr_tensor_role role, int64_t *
     }
 }
 
-/* First column of a projection's output in the buffer it shares with its siblings: [q | k | v] and [gate | up]. */
-static int64_t linear_out_offset(const qrun_model *model, qr_tensor_role role) {
-    const qr_model_shape *s = &model->shape;
-    const int64_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
-    const bool gated = model->family->modules[QR_ROLE_GATE] != NULL;
-    return role == QR_ROLE_K ? q : role == QR_ROLE_V ? q + kv : role == QR_ROLE_UP && gated ? s->mlp : 0;
-}
-
-static const qr_tensor_role attn_in_roles[] = {QR_ROLE_Q, QR_ROLE_K, QR_ROLE_V, QR_ROLE_QKV};
-static const qr_tensor_role mlp_in_roles[] = {QR_ROLE_GATE, QR_ROLE_UP, QR_ROLE_GATE_UP};
-
-static qrun_status visit_siblings(qrun_model *model, qr_linear_layer *linears, int64_t layer,
-                                  const qr_tensor_role *roles, size_t n_roles, qr_linear_visitor visit, void *arg,
-                                  qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (size_t i = 0, n = 0; i < n_roles && status == QRUN_OK; i++) {
-        if (model->family->modules[roles[i]] != NULL) { status = visit(arg, &linears[n++], layer, roles[i], err); }
-    }
-    return status;
-}
-
+/* Roles are numbered in slot order, siblings in the order of their arrays. */
 qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, void *arg, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t l = 0; l < model->shape.n_layers && status == QRUN_OK; l++) {
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
         qr_layer *layer = &model->layers[l];
-        QR_RETURN_IF_ERROR(
-            visit_siblings(model, layer->attn_in, l, attn_in_roles, QR_COUNT_OF(attn_in_roles), visit, arg, err));
-        QR_RETURN_IF_ERROR(visit(arg, &layer->attn_out, l, QR_ROLE_ATTN_OUT, err));
-        QR_RETURN_IF_ERROR(
-            visit_siblings(model, layer->mlp_in, l, mlp_in_roles, QR_COUNT_OF(mlp_in_roles), visit, arg, err));
-        QR_RETURN_IF_ERROR(visit(arg, &layer->mlp_out, l, QR_ROLE_MLP_OUT, err));
+        qr_linear_layer *attn_in = layer->attn_in, *mlp_in = layer->mlp_in;
+        for (qr_tensor_role role = QR_ROLE_Q; role < QR_ROLE_COUNT; role++) {
+            if (model->family->modules[role] == NULL) { continue; }
+            qr_linear_layer *linear = role == QR_ROLE_ATTN_OUT  ? &layer->attn_out
+                                      : role == QR_ROLE_MLP_OUT ? &layer->mlp_out
+                                      : role < QR_ROLE_ATTN_OUT ? attn_in++
+                                                                : mlp_in++;
+            QR_RETURN_IF_ERROR(visit(arg, linear, l, role, err));
+        }
     }
-    return status;
+    return QRUN_OK;
 }
 
-/* ---- Description ------------------------------------------------------------------------------------------------- */
+/* ---- K/V groups -------------------------------------------------------------------------------------------------- */
 
 static int64_t greatest_common_divisor(int64_t a, int64_t b) {
     while (b != 0) {
@@ -137,155 +123,113 @@ static qrun_status describe_kv_groups(qrun_model *model, qr_error *err) {
     return QRUN_OK;
 }
 
+/* ---- Formats ----------------------------------------------------------------------------------------------------- */
+
 typedef struct describe_state {
     qrun_model *model;
     const struct qr_model_options *options;
-    const qr_safetensors *source;
+    const qr_safetensors *source; /* NULL: random weights */
+    int64_t out_offset;           /* of the next sibling */
 } describe_state;
-
-static bool is_plain(qr_weight_format format) { return format <= QR_WEIGHT_BF16; }
 
 static void set_format(qr_weight_desc *desc, qr_weight_format format, int block) {
     desc->format = format;
-    desc->block = format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ ? block : 0;
+    desc->block = qr_weight_is_nf4(format) ? block : 0;
 }
 
-/* Checkpoints that put a prefix before the modules of the base model have the head beside it, or inside as well. */
-static bool is_head_without_prefix(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role) {
-    char name[QR_STORED_NAME_BYTES];
-    if (role != QR_ROLE_HEAD || model->prefix[0] == '\0') { return false; }
-    (void)snprintf(name, sizeof name, "%s%s.weight", model->prefix, model->family->modules[role]);
-    return qr_safetensors_find(source, name) == NULL;
-}
-
-qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
-                                 int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err) {
-    char module[QR_STORED_NAME_BYTES];
-    const char *prefix = is_head_without_prefix(model, source, role) ? "" : model->prefix;
-    qr_family_module_name(model->family, prefix, role, layer, module, sizeof module);
-    const bool transposed = model->family->transposed && role >= QR_ROLE_Q;
-    return qr_stored_weight_find(source, module, desc->rows, desc->cols, transposed, stored, err);
-}
-
-/* A matrix that a bitsandbytes folder stores quantised stays as it is; one that such a folder left alone (its
- * llm_int8_skip_modules) keeps its own type. */
-static qrun_status describe_from_source(const describe_state *state, qr_tensor_role role, int64_t layer,
-                                        qr_weight_desc *desc, qr_error *err) {
-    qr_stored_weight stored;
-    QR_RETURN_IF_ERROR(qr_model_find_stored(state->model, state->source, role, layer, desc, &stored, err));
-    if (!is_plain(stored.desc.format) || state->model->prequantized) {
-        set_format(desc, stored.desc.format, stored.desc.block);
-    }
-    return QRUN_OK;
-}
-
-/* A norm's weight or a bias: found in the source, where there is one. */
-static qrun_status describe_vector(const describe_state *state, qr_tensor_role role, int64_t layer, const char *suffix,
-                                   int64_t n, qr_error *err) {
-    qrun_model *model = state->model;
-    const qr_safetensors_tensor *tensor;
-    model->n_parameters += n;
-    return state->source != NULL ? qr_module_find_vector(model, state->source, role, layer, suffix, n, &tensor, err)
-                                 : QRUN_OK;
-}
-
-static qrun_status describe_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
-                                   qr_error *err) {
-    const describe_state *state = arg;
+static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
+    (void)layer, (void)err;
+    describe_state *state = arg;
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
     linear_shape(&model->shape, role, &desc->rows, &desc->cols);
     set_format(desc, state->options->linear_format, QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
-    linear->out_offset = linear_out_offset(model, role);
     linear->has_bias = qr_family_has_bias(&model->config, role);
-    qrun_status status = qr_weight_desc_check(desc, model->family->modules[role], err);
-    if (status == QRUN_OK && state->source != NULL) { status = describe_from_source(state, role, layer, desc, err); }
-    if (status == QRUN_OK && linear->has_bias) {
-        status = describe_vector(state, role, layer, "bias", desc->rows, err);
-    }
-    model->n_parameters += desc->rows * desc->cols;
-    if (!is_plain(desc->format)) { model->n_quantized_parameters += desc->rows * desc->cols; }
-    return status;
+    const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP;
+    linear->out_offset = has_siblings ? state->out_offset : 0;
+    state->out_offset = role == QR_ROLE_ATTN_OUT ? 0 : linear->out_offset + desc->rows;
+    return QRUN_OK;
 }
 
-/* Embedding, positions and head keep the type they are stored in, unless the head is asked for in INT8. */
-static qrun_status describe_table(const describe_state *state, qr_tensor_role role, int64_t rows, qr_weight *weight,
-                                  qr_error *err) {
-    qrun_model *model = state->model;
-    qr_weight_desc *desc = &weight->desc;
-    desc->rows = rows;
-    desc->cols = model->shape.hidden;
-    set_format(desc, state->options->table_format, 0);
-    qrun_status status = qr_weight_desc_check(desc, model->family->modules[role], err);
-    if (status == QRUN_OK && state->source != NULL) {
-        qr_stored_weight stored;
-        status = qr_model_find_stored(model, state->source, role, 0, desc, &stored, err);
-        if (status == QRUN_OK && !state->options->trainable) {
-            set_format(desc, stored.desc.format, stored.desc.block);
-        }
-        if (status == QRUN_OK && role != QR_ROLE_HEAD && !is_plain(stored.desc.format)) {
-            status =
-                qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
-        }
-    }
-    model->n_parameters += desc->rows * desc->cols;
-    return status;
+static void shape_table(const describe_state *state, qr_tensor_role role, int64_t rows, qr_weight *table) {
+    if (state->model->family->modules[role] == NULL) { return; }
+    table->desc = (qr_weight_desc){.rows = rows, .cols = state->model->shape.hidden};
+    set_format(&table->desc, state->options->table_format, 0);
 }
 
-static qrun_status describe_tables(const describe_state *state, qr_error *err) {
+/* What config.json says of every module. */
+static void shape_modules(describe_state *state) {
     qrun_model *model = state->model;
     const qr_model_shape *shape = &model->shape;
-    qrun_status status = describe_table(state, QR_ROLE_EMBEDDING, shape->vocab, &model->embedding, err);
-    if (status == QRUN_OK && model->family->modules[QR_ROLE_POSITION_EMBEDDING] != NULL) {
-        status =
-            describe_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, &model->position_embedding, err);
+    const char *const *modules = model->family->modules;
+    shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, &model->embedding);
+    shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, &model->position_embedding);
+    if (!shape->tied_head) { shape_table(state, QR_ROLE_HEAD, shape->vocab, &model->head); }
+    (void)qr_model_each_linear(model, shape_linear, state, NULL);
+    model->final_norm.dim = shape->hidden;
+    for (int64_t l = 0; l < shape->n_layers; l++) {
+        qr_layer *layer = &model->layers[l];
+        layer->window = model->config.layer_slides[l] ? (int32_t)model->config.sliding_window : 0;
+        layer->rope_kind = qr_rope_kind(&model->config, l);
+        for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role <= QR_ROLE_K_NORM; role++) {
+            const int64_t dim = role >= QR_ROLE_Q_NORM ? shape->head_dim : shape->hidden;
+            if (modules[role] != NULL) { qr_norm_of_layer(layer, role)->dim = dim; }
+        }
     }
-    if (status == QRUN_OK && !shape->tied_head) {
-        status = describe_table(state, QR_ROLE_HEAD, shape->vocab, &model->head, err);
+}
+
+/* A linear layer keeps the format that a bitsandbytes folder stores it in: quantised, or plain where the folder did not
+ * quantise it (its llm_int8_skip_modules). Tables keep their own type. */
+static qrun_status describe_matrix(const describe_state *state, const qr_module *module, qr_error *err) {
+    qrun_model *model = state->model;
+    qr_weight_desc *desc = &module->matrix->desc;
+    const bool is_linear = module->role >= QR_ROLE_Q;
+    QR_RETURN_IF_ERROR(qr_weight_desc_check(desc, model->family->modules[module->role], err));
+    if (state->source != NULL) {
+        qr_stored_weight stored;
+        QR_RETURN_IF_ERROR(qr_model_find_stored(model, state->source, module->role, module->layer, desc, &stored, err));
+        const bool is_plain = qr_weight_is_plain(stored.desc.format);
+        if (!is_plain && !is_linear && module->role != QR_ROLE_HEAD) {
+            return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
+        }
+        if (is_linear ? !is_plain || model->prequantized : !state->options->trainable) {
+            set_format(desc, stored.desc.format, stored.desc.block);
+        }
     }
-    if (status != QRUN_OK) { return status; }
-    qr_weight *head = shape->tied_head ? &model->embedding : &model->head;
-    if (state->options->head_int8 && is_plain(head->desc.format)) { set_format(&head->desc, QR_WEIGHT_INT8, 0); }
+    const int64_t n_elements = desc->rows * desc->cols;
+    model->n_parameters += n_elements;
+    if (is_linear && !qr_weight_is_plain(desc->format)) { model->n_quantized_parameters += n_elements; }
     return QRUN_OK;
 }
 
-static qrun_status describe_norms(const describe_state *state, qr_error *err) {
-    static const struct {
-        qr_tensor_role role;
-        bool per_head, once;
-    } norms[] = {{QR_ROLE_FINAL_NORM, false, true},      {QR_ROLE_ATTN_NORM, false, false},
-                 {QR_ROLE_POST_ATTN_NORM, false, false}, {QR_ROLE_MLP_NORM, false, false},
-                 {QR_ROLE_POST_MLP_NORM, false, false},  {QR_ROLE_Q_NORM, true, false},
-                 {QR_ROLE_K_NORM, true, false}};
-    const qrun_model *model = state->model;
-    for (size_t i = 0; i < QR_COUNT_OF(norms); i++) {
-        if (model->family->modules[norms[i].role] == NULL) { continue; }
-        const int64_t n = norms[i].per_head ? model->shape.head_dim : model->shape.hidden;
-        for (int64_t l = 0; l < (norms[i].once ? 1 : model->shape.n_layers); l++) {
-            QR_RETURN_IF_ERROR(describe_vector(state, norms[i].role, l, "weight", n, err));
-            if (model->family->layer_norm) {
-                QR_RETURN_IF_ERROR(describe_vector(state, norms[i].role, l, "bias", n, err));
-            }
-        }
-    }
-    return QRUN_OK;
+static qrun_status describe_vector(const describe_state *state, const qr_module *module, const char *suffix,
+                                   qr_error *err) {
+    qrun_model *model = state->model;
+    const qr_safetensors_tensor *tensor;
+    model->n_parameters += module->n;
+    return state->source != NULL ? qr_module_find_vector(model, state->source, module->role, module->layer, suffix,
+                                                         module->n, &tensor, err)
+                                 : QRUN_OK;
+}
+
+static qrun_status describe_module(void *arg, const qr_module *module, qr_error *err) {
+    const describe_state *state = arg;
+    if (module->matrix != NULL) { QR_RETURN_IF_ERROR(describe_matrix(state, module, err)); }
+    if (module->weight != NULL) { QR_RETURN_IF_ERROR(describe_vector(state, module, "weight", err)); }
+    return module->bias != NULL ? describe_vector(state, module, "bias", err) : QRUN_OK;
 }
 
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
     if (model->layers == NULL) { return qr_fail_memory(err, "the table of layers", 0); }
-    for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        model->layers[l].window = model->config.layer_slides[l] ? (int32_t)model->config.sliding_window : 0;
-        model->layers[l].rope_kind = qr_rope_kind(&model->config, l);
-    }
-    qrun_status status = describe_kv_groups(model, err);
-    describe_state state = {model, options, source};
-    if (status == QRUN_OK) { status = describe_tables(&state, err); }
-    if (status == QRUN_OK) { status = qr_model_each_linear(model, describe_linear, &state, err); }
-    if (status == QRUN_OK) { status = describe_norms(&state, err); }
-    if (status != QRUN_OK) { return status; }
+    describe_state state = {.model = model, .options = options, .source = source};
+    shape_modules(&state);
+    QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
+    qr_weight *head = model->shape.tied_head ? &model->embedding : &model->head;
+    if (options->head_int8 && qr_weight_is_plain(head->desc.format)) { set_format(&head->desc, QR_WEIGHT_INT8, 0); }
     model->weight_bytes = qr_model_place_weights(model, NULL);
     return QRUN_OK;
 }
@@ -293,10 +237,10 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
 qr_options_text qr_model_smaller_options(const qrun_model *model) {
     const bool quant = !model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ;
     const bool head = model->head.desc.format != QR_WEIGHT_INT8;
-    qr_options_text options;
-    (void)snprintf(options.text, sizeof options.text, "%s%s%s", quant ? "--quant nf4-dq" : "",
-                   quant && head ? ", " : "", head ? "--quant-head int8" : "");
-    return options;
+    qr_options_text fields;
+    (void)snprintf(fields.text, sizeof fields.text, "%s%s%s", quant ? "`quant=nf4-dq`" : "", quant && head ? ", " : "",
+                   head ? "`quant_head_int8`" : "");
+    return fields;
 }
 
 void qr_model_free_tables(qrun_model *model) {
@@ -309,57 +253,28 @@ void qr_model_free_tables(qrun_model *model) {
 /* ---- Placement --------------------------------------------------------------------------------------------------- */
 
 typedef struct placement {
-    const qr_backend *backend;
+    const qrun_model *model;
     qr_layout layout;
 } placement;
 
-static void place_weight(placement *p, qr_weight *weight) {
-    if (weight->desc.rows > 0) {
-        weight->data = qr_layout_take(&p->layout, 1, p->backend->weight_bytes(p->backend, &weight->desc));
-    }
-}
-
-static void place_norm(placement *p, const qrun_model *model, qr_tensor_role role, int64_t dim, qr_norm *norm) {
-    if (model->family->modules[role] == NULL) { return; }
-    norm->dim = dim;
-    norm->weight = qr_layout_take(&p->layout, dim, sizeof(float));
-    if (model->family->layer_norm) { norm->bias = qr_layout_take(&p->layout, dim, sizeof(float)); }
-}
-
-static qrun_status place_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    (void)layer, (void)role, (void)err;
+static qrun_status place_module(void *arg, const qr_module *module, qr_error *err) {
+    (void)err;
     placement *p = arg;
-    place_weight(p, &linear->weight);
-    if (linear->has_bias) { linear->bias = qr_layout_take(&p->layout, linear->weight.desc.rows, sizeof(float)); }
+    const qr_backend *backend = p->model->context->backend;
+    if (qr_module_is_tied_head(p->model, module)) { return QRUN_OK; }
+    if (module->matrix != NULL) {
+        module->matrix->data = qr_layout_take(&p->layout, 1, backend->weight_bytes(backend, &module->matrix->desc));
+    }
+    if (module->weight != NULL) { *module->weight = qr_layout_take(&p->layout, module->n, sizeof(float)); }
+    if (module->bias != NULL) { *module->bias = qr_layout_take(&p->layout, module->n, sizeof(float)); }
     return QRUN_OK;
 }
 
 size_t qr_model_place_weights(qrun_model *model, void *memory) {
-    placement p = {model->context->backend, {memory, 0}};
-    const int64_t hidden = model->shape.hidden, head_dim = model->shape.head_dim;
-    place_weight(&p, &model->embedding);
-    place_weight(&p, &model->position_embedding);
-    if (model->shape.tied_head) {
-        model->head = model->embedding;
-    } else {
-        place_weight(&p, &model->head);
-    }
-    place_norm(&p, model, QR_ROLE_FINAL_NORM, hidden, &model->final_norm);
-    for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        qr_layer *layer = &model->layers[l];
-        place_norm(&p, model, QR_ROLE_ATTN_NORM, hidden, &layer->attn_norm);
-        place_norm(&p, model, QR_ROLE_POST_ATTN_NORM, hidden, &layer->post_attn_norm);
-        place_norm(&p, model, QR_ROLE_MLP_NORM, hidden, &layer->mlp_norm);
-        place_norm(&p, model, QR_ROLE_POST_MLP_NORM, hidden, &layer->post_mlp_norm);
-        place_norm(&p, model, QR_ROLE_Q_NORM, head_dim, &layer->q_norm);
-        place_norm(&p, model, QR_ROLE_K_NORM, head_dim, &layer->k_norm);
-    }
-    (void)qr_model_each_linear(model, place_linear, &p, NULL);
+    placement p = {.model = model, .layout = {.base = memory}};
+    (void)qr_model_each_module(model, place_module, &p, NULL);
+    if (model->shape.tied_head) { model->head = model->embedding; }
     return p.layout.offset;
 }
 
-qr_weight_format qr_model_compute_format(const qrun_model *model) {
-    return model->act_dtype == QR_DTYPE_F32   ? QR_WEIGHT_F32
-           : model->act_dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16
-                                              : QR_WEIGHT_BF16;
-}
+qr_weight_format qr_model_compute_format(const qrun_model *model) { return qr_weight_plain_format(model->act_dtype); }

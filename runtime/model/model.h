@@ -1,5 +1,8 @@
-/* A model as the forward pass sees it: its shape, the description of its family, and its weights in the backend's
- * memory. One struct for every family; what differs between them is data (family.h), not code.
+/* A model as the forward pass sees it: its shape, its family, and its weights in the backend's memory. One struct for
+ * every family; what differs between families is data (family.h), not code.
+ *
+ * A model is described first: formats and shapes of all weights, without data. Then qr_model_place_weights walks over
+ * the description, once to count the bytes of the plan and once to give every weight its address.
  *
  * Shapes: D hidden size, H query heads, KV key/value heads, HD head size, M MLP size, V vocabulary, L layers. */
 #ifndef QR_RUNTIME_MODEL_MODEL_H
@@ -10,24 +13,25 @@
 #include "loaders/config/generation_config.h"
 #include "loaders/config/model_config.h"
 #include "loaders/files/stored_weight.h"
-#include "loaders/tokenizer/tokenizer.h"
 #include "runtime/engine/context.h"
 #include "runtime/engine/plan.h"
 #include "runtime/model/family.h"
+#include "runtime/model/tokenizer.h"
 
-/* A linear layer. `slot` numbers it within the model, for the adapters' tables. */
+/* A linear layer. `slot` is its number within the model: its row in the adapters' table of factors. */
 typedef struct qr_linear_layer {
     qr_weight weight; /* [out, in] */
     bool has_bias;
     const float *bias; /* device, [out], or NULL */
     int32_t slot;
-    int64_t out_offset; /* first column of its output in the buffer that it shares with its siblings */
+    int64_t
+        out_offset; /* first column of its output in the buffer shared with its siblings: [q | k | v], [gate | up] */
 } qr_linear_layer;
 
 typedef struct qr_norm {
-    const float *weight; /* device, [dim]; NULL: the family has no such norm */
-    const float *bias;   /* device, LayerNorm only */
-    int64_t dim;
+    const float *weight; /* device, [dim] */
+    const float *bias;   /* device, [dim]; LayerNorm only */
+    int64_t dim;         /* 0: the family has no such norm */
 } qr_norm;
 
 enum { QR_MAX_ATTN_IN = 3, QR_MAX_MLP_IN = 2 };
@@ -42,10 +46,10 @@ typedef struct qr_layer {
     int32_t window;                          /* tokens a position sees; 0: all */
     int32_t rope_kind;                       /* which frequencies: 0 global, 1 local */
     int32_t kv_group;                        /* layers of a group share block tables */
-    int32_t kv_index;                        /* place within the group's pages */
+    int32_t kv_index;                        /* position within the group's pages */
 } qr_layer;
 
-/* Layers whose K/V live in the same pages: all of one window, group_layers of them. */
+/* Layers whose K/V share pages: group_layers of them, all with the same window. */
 typedef struct qr_kv_group {
     int32_t window;
 } qr_kv_group;
@@ -70,15 +74,15 @@ struct qrun_adapter;
 struct qrun_model {
     qrun_context *context;
     char *folder;
-    const char *prefix;  /* what this checkpoint puts before its module names */
-    bool prequantized;   /* the folder is stored as bitsandbytes wrote it */
+    const char *prefix;  /* before all module names of this checkpoint */
+    bool prequantized;   /* bitsandbytes wrote the folder quantised */
     bool random_weights; /* no weights were read */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;
     qr_model_shape shape;
     qr_dtype act_dtype;             /* of activations that enter linear layers: BF16, F16 or F32 */
-    qr_weight_format linear_format; /* what most linear layers are held in */
+    qr_weight_format linear_format; /* of linear layers, unless the folder stores them otherwise */
 
     qr_weight embedding;          /* [V, D] */
     qr_weight position_embedding; /* [context, D]; rows 0 where the family has none */
@@ -90,16 +94,16 @@ struct qrun_model {
     int32_t n_kv_groups, group_layers;
     qr_kv_group *kv_groups;
 
-    void *weight_memory; /* device; everything above points into it */
+    void *weight_memory; /* device; all of the above point into it */
     size_t weight_bytes;
-    void *table_memory; /* device: embedding and head, once full training gave them new rows; or NULL */
+    void *table_memory; /* device: embedding and head after full training has added rows; or NULL */
     size_t table_bytes;
     int64_t n_parameters, n_quantized_parameters;
-    uint64_t content_hash; /* tells weights apart: of names, shapes and samples of the folder's tensors; random: 0 */
+    uint64_t content_hash; /* identifies the weights: of names, shapes and samples of the folder's tensors; random: 0 */
     double load_seconds;
 
-    qrun_tokenizer *tokenizer;                      /* NULL: none in the folder */
-    struct qrun_adapter *adapters[QR_MAX_ADAPTERS]; /* NULL: free place */
+    qrun_tokenizer *tokenizer;                      /* NULL: the folder has none */
+    struct qrun_adapter *adapters[QR_MAX_ADAPTERS]; /* NULL: free */
     const struct qrun_adapter *replaced_by;         /* the open adapter that replaces whole modules; NULL: none */
     qr_lora_factor *lora_table;     /* device, [n_slots][QR_MAX_ADAPTERS]; NULL until the first adapter */
     _Atomic uint64_t dora_adapters; /* bit i: adapters[i] is DoRA; read by sessions while others are opened */
@@ -107,18 +111,12 @@ struct qrun_model {
     pthread_mutex_t lock; /* guards adapters and n_sessions */
 };
 
-typedef struct qr_chat_template qr_chat_template;
-struct qrun_tokenizer {
-    qr_tokenizer *tokenizer;
-    qr_chat_template *chat_template; /* NULL: none */
-};
-
 /* The shape and family that a config describes; nothing is allocated. */
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
                                        const qr_family **family, qr_error *err);
 
-/* The program's options that would hold this model's weights smaller than it is held: "--quant nf4-dq, --quant-head
- * int8"; empty where there are none. */
+/* The fields of qrun_model_params that would hold this model's weights in fewer bytes, as messages name them:
+ * "`quant=nf4-dq`, `quant_head_int8`"; empty where there are none. */
 typedef struct qr_options_text {
     char text[48];
 } qr_options_text;
@@ -128,25 +126,20 @@ struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */
     qr_weight_format table_format;  /* of embedding and head where no file says so */
     bool head_int8;
-    bool trainable; /* tables in table_format whatever the files say */
+    bool trainable; /* tables in table_format, whatever the files store */
 };
 
-/* What a matrix held in the compute type has. */
+/* The format of a matrix in the compute type. */
 qr_weight_format qr_model_compute_format(const qrun_model *model);
 
-/* Fills layers, groups, slots and every weight's description (no data), and weight_bytes: what a plan needs. `source`
- * says in which types the folder holds its tensors, and every matrix is looked up in it; NULL for random weights. The
- * model owns the tables; qr_model_free_tables gives them back. */
+/* Fills layers, groups, slots, every weight's description (no data) and weight_bytes: what a plan needs. `source`, NULL
+ * for random weights, says in which types the folder stores its tensors; every tensor of the model is looked up in it.
+ * The model owns the tables; qr_model_free_tables frees them. */
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err);
 void qr_model_free_tables(qrun_model *model);
 
-/* The matrix of a role as the folder stores it. */
-qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
-                                 int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err);
-
-/* Lets every weight point into `memory` (NULL: only counts), in a fixed order, and returns the bytes: the plan and the
- * placement are the same walk. */
+/* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 
 /* Calls visit for every linear layer of the model (not the head), in slot order. */

@@ -4,13 +4,12 @@
 
 #include "runtime/model/model.h"
 
-/* Reads every weight from `source`, quantising tensor by tensor straight from the map into the model's memory; the
- * pages of the map are dropped behind the reader. progress (may be NULL) is told bytes of the file. */
+/* Reads every weight from `source`, quantising tensor by tensor straight from the map into the model's memory; pages of
+ * the map are dropped once they are read. progress (may be NULL) is told bytes of the file.
+ *
+ * With source NULL the weights are random, of the size that initialisation gives (normal, σ = 0.02; norms at 1), and
+ * the same every time: for measuring a shape. progress is told bytes of the weights. */
 qrun_status qr_model_load_weights(qrun_model *model, const qr_safetensors *source, qrun_progress_fn progress,
                                   void *progress_user, qr_error *err);
-
-/* Random weights of the size that initialisation gives (normal, σ = 0.02; norms at 1): for measuring a shape. The same
- * seedless values every time. */
-qrun_status qr_model_load_random(qrun_model *model, qrun_progress_fn progress, void *progress_user, qr_error *err);
 
 #endif

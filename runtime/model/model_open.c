@@ -1,11 +1,11 @@
-/* Opening a model: folder → config → description → memory check → weights, and the tokenizer beside them. */
+/* Opening a model: folder, config, description, tokenizer, memory check, weights. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
@@ -14,26 +14,23 @@
 #include "runtime/model/adapter.h"
 #include "runtime/model/model_load.h"
 #include "runtime/model/model_open.h"
+#include "runtime/model/model_tensors.h"
 
-/* ---- What to hold it in ------------------------------------------------------------------------------------------ */
+/* ---- Formats ----------------------------------------------------------------------------------------------------- */
 
 static qr_dtype act_dtype_of(qrun_dtype dtype) {
     return dtype == QRUN_DTYPE_F32 ? QR_DTYPE_F32 : dtype == QRUN_DTYPE_F16 ? QR_DTYPE_F16 : QR_DTYPE_BF16;
 }
 
-static const char *act_name(qr_dtype dtype) {
-    return dtype == QR_DTYPE_F32 ? "f32" : dtype == QR_DTYPE_F16 ? "f16" : "bf16";
-}
-
-static qr_weight_format format_of_quant(qrun_quant quant) {
-    switch (quant) {
-        case QRUN_QUANT_F32: return QR_WEIGHT_F32;
-        case QRUN_QUANT_F16: return QR_WEIGHT_F16;
-        case QRUN_QUANT_BF16: return QR_WEIGHT_BF16;
-        case QRUN_QUANT_INT8: return QR_WEIGHT_INT8;
-        case QRUN_QUANT_NF4: return QR_WEIGHT_NF4;
-        default: return QR_WEIGHT_NF4_DQ;
-    }
+bool qr_quant_to_format(qrun_quant quant, qr_weight_format *format) {
+    static const qr_weight_format formats[] = {
+        [QRUN_QUANT_AUTO] = QR_WEIGHT_NF4_DQ, [QRUN_QUANT_F32] = QR_WEIGHT_F32, [QRUN_QUANT_BF16] = QR_WEIGHT_BF16,
+        [QRUN_QUANT_INT8] = QR_WEIGHT_INT8,   [QRUN_QUANT_NF4] = QR_WEIGHT_NF4, [QRUN_QUANT_NF4_DQ] = QR_WEIGHT_NF4_DQ,
+        [QRUN_QUANT_F16] = QR_WEIGHT_F16,
+    };
+    if ((size_t)quant >= QR_COUNT_OF(formats)) { return false; }
+    *format = formats[quant];
+    return true;
 }
 
 static qr_weight_format stored_format(const qr_quantization_config *quantization) {
@@ -41,14 +38,10 @@ static qr_weight_format stored_format(const qr_quantization_config *quantization
     return quantization->double_quantised ? QR_WEIGHT_NF4_DQ : QR_WEIGHT_NF4;
 }
 
-static qr_weight_format format_of_dtype(qr_dtype dtype) {
-    return dtype == QR_DTYPE_F32 ? QR_WEIGHT_F32 : dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
-}
-
-/* Matrices that updates can be written into: none quantised, none narrower than what is computed with. */
+/* Matrices that updates can be written into: all of the compute type. */
 static qrun_status choose_trainable(const qrun_model *model, const qrun_model_params *params,
                                     struct qr_model_options *options, qr_error *err) {
-    const qr_weight_format format = format_of_dtype(model->act_dtype);
+    const qr_weight_format format = qr_model_compute_format(model);
     if (model->prequantized) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
@@ -60,7 +53,7 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
-            "leave --quant away, or train an adapter on the quantised model",
+            "leave `quant` out, or train an adapter on the quantised model",
             qr_weight_format_name(format),
             qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
     }
@@ -72,8 +65,10 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
     model->prequantized = !params->random_weights && model->config.quantization.stored != QR_STORED_PLAIN;
-    options->linear_format = format_of_quant(params->quant);
-    options->table_format = format_of_dtype(model->config.dtype);
+    if (!qr_quant_to_format(params->quant, &options->linear_format)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
+    }
+    options->table_format = qr_weight_plain_format(model->config.dtype);
     options->head_int8 = params->quant_head_int8;
     options->trainable = false;
     if (params->trainable) { return choose_trainable(model, params, options, err); }
@@ -81,134 +76,46 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     const qr_weight_format stored = stored_format(&model->config.quantization);
     if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "%s: is stored as %s and cannot become %s; use --quant auto, or the original model",
+                       "%s: is stored as %s and cannot become %s; use `quant=auto`, or the original model",
                        model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
     }
     options->linear_format = stored;
     return QRUN_OK;
 }
 
-/* A checkpoint may put a prefix before every name: found by where its embedding is. */
-static qrun_status find_prefix(qrun_model *model, const qr_safetensors *source, qr_error *err) {
-    char module[QR_STORED_NAME_BYTES], name[QR_STORED_NAME_BYTES];
-    const char *prefix = "";
-    for (int i = -1; i < (int)(sizeof model->family->prefixes / sizeof model->family->prefixes[0]); i++) {
-        if (i >= 0) { prefix = model->family->prefixes[i]; }
-        if (prefix == NULL) { break; }
-        qr_family_module_name(model->family, prefix, QR_ROLE_EMBEDDING, 0, module, sizeof module);
-        (void)snprintf(name, sizeof name, "%.240s.weight", module);
-        if (qr_safetensors_find(source, name) != NULL) {
-            model->prefix = prefix;
-            return QRUN_OK;
-        }
-    }
-    qr_family_module_name(model->family, "", QR_ROLE_EMBEDDING, 0, module, sizeof module);
-    return qr_fail(err, QRUN_ERROR_INPUT,
-                   "%s: has no tensor %s.weight, which a %s model needs; is the download complete?", model->folder,
-                   module, model->family->name);
-}
-
-/* ---- Tensors that config.json does not explain ------------------------------------------------------------------- */
-
-/* Buffers that old checkpoints carry and that hold nothing learned. */
-static bool is_known_buffer(const char *rest) {
-    static const char *const buffers[] = {"self_attn.rotary_emb.inv_freq", "attn.bias", "attn.masked_bias"};
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
-        if (strcmp(rest, buffers[i]) == 0) { return true; }
-    }
-    return false;
-}
-
-/* The layer namespace: what stands before the number ("model.layers."), from the name of a role every family has. */
-static size_t layer_stem(const qrun_model *model, char *stem, size_t stem_bytes) {
-    const char *module = model->family->modules[QR_ROLE_ATTN_NORM];
-    (void)snprintf(stem, stem_bytes, "%s%.*s", model->prefix, (int)(strstr(module, "%d") - module), module);
-    return strlen(stem);
-}
-
-static bool is_vector(qr_tensor_role role) { return role < QR_ROLE_Q; }
-
-/* Whether `rest` (behind "model.layers.N.") is a tensor this model reads. */
-static bool is_expected(const qrun_model *model, const char *rest) {
-    for (int role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
-        const char *module = model->family->modules[role];
-        if (module == NULL) { continue; }
-        module = strstr(module, "%d") + 3;
-        const size_t length = strlen(module);
-        if (strncmp(rest, module, length) != 0 || rest[length] != '.') { continue; }
-        const char *part = rest + length + 1;
-        if (strcmp(part, "bias") != 0) { return true; } /* weight and the parts of a quantised one */
-        return is_vector((qr_tensor_role)role) ? model->family->layer_norm
-                                               : qr_family_has_bias(&model->config, (qr_tensor_role)role);
-    }
-    return is_known_buffer(rest);
-}
-
-/* A tensor inside the layers that would be left unread means that config.json and weights do not belong together: the
- * answers would be silently wrong. Tensors elsewhere (a picture encoder) are none of our business. */
-static qrun_status refuse_unexplained(const qrun_model *model, const qr_safetensors *source, qr_error *err) {
-    char stem[QR_STORED_NAME_BYTES];
-    const size_t length = layer_stem(model, stem, sizeof stem);
-    for (size_t i = 0; i < qr_safetensors_count(source); i++) {
-        const char *name = qr_safetensors_get(source, i)->name;
-        if (strncmp(name, stem, length) != 0) { continue; }
-        char *end;
-        const long long layer = strtoll(name + length, &end, 10);
-        if (layer >= model->shape.n_layers) {
-            return qr_fail(err, QRUN_ERROR_INPUT,
-                           "%s: holds %s, but config.json says %lld layers; do they belong together?", model->folder,
-                           name, (long long)model->shape.n_layers);
-        }
-        if (*end != '.' || !is_expected(model, end + 1)) {
-            return qr_fail(
-                err, QRUN_ERROR_INPUT,
-                "%s: holds %s, which a %s model with this config.json does not have; do they belong together?",
-                model->folder, name, model->family->name);
-        }
-    }
-    return QRUN_OK;
-}
-
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* Random weights need a folder with config.json alone. */
+/* Random weights need config.json alone, in a folder or as a file. */
 static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
-    if (!params->random_weights || !qr_file_is_folder(params->path)) {
+    if (!params->random_weights || !qr_file_exists(params->path)) {
         return qr_model_folder_resolve(params->path, folder, err);
     }
     *folder = qr_strdup(params->path);
     return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
 }
 
-static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    const bool is_config = params->random_weights && !qr_file_is_folder(params->path) && qr_file_exists(params->path);
-    if (!is_config) {
-        qrun_status status = find_folder(params, &model->folder, err);
-        if (status == QRUN_OK) { status = qr_model_config_read(model->folder, &model->config, err); }
-        if (status != QRUN_OK) { return status; }
-        return qr_generation_config_read(model->folder, &model->config, &model->generation, err);
-    }
+static qrun_status read_config_file(const char *path, qr_model_config *config, qr_error *err) {
     qr_json *root = NULL;
-    qrun_status status = QRUN_OK;
-    model->folder = qr_strdup(params->path);
-    if (model->folder == NULL) { QR_TRY(qr_fail_memory(err, "the model's path", strlen(params->path))); }
-    QR_TRY(qr_json_read(params->path, 1 << 24, &root, err));
-    QR_TRY(qr_model_config_parse(root, params->path, &model->config, err));
-    model->generation = (qr_generation_config){.eos = model->config.eos, .top_p = 1.0, .repetition_penalty = 1.0};
-out:
+    qrun_status status = qr_json_read(path, 1 << 24, &root, err);
+    if (status == QRUN_OK) { status = qr_model_config_parse(root, path, config, err); }
     qr_json_free(root);
     return status;
 }
 
+static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    QR_RETURN_IF_ERROR(find_folder(params, &model->folder, err));
+    if (qr_file_is_folder(model->folder)) {
+        QR_RETURN_IF_ERROR(qr_model_config_read(model->folder, &model->config, err));
+        return qr_generation_config_read(model->folder, &model->config, &model->generation, err);
+    }
+    QR_RETURN_IF_ERROR(read_config_file(model->folder, &model->config, err));
+    model->generation = (qr_generation_config){.eos = model->config.eos, .top_p = 1.0, .repetition_penalty = 1.0};
+    return QRUN_OK;
+}
+
 static qrun_status check_params(const qrun_model_params *params, qr_error *err) {
-    if (params->struct_size != sizeof *params) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "qrun_model_params has an unknown size; begin with QRUN_MODEL_PARAMS_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_params, params, err));
     if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
-    if ((int)params->quant < QRUN_QUANT_AUTO || params->quant > QRUN_QUANT_F16) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
-    }
     if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
     }
@@ -230,11 +137,10 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     model->linear_format = options.linear_format;
     if (!params->random_weights) {
         QR_RETURN_IF_ERROR(qr_safetensors_open(model->folder, source, err));
-        QR_RETURN_IF_ERROR(find_prefix(model, *source, err));
-        QR_RETURN_IF_ERROR(refuse_unexplained(model, *source, err));
+        QR_RETURN_IF_ERROR(qr_model_find_prefix(model, *source, err));
+        QR_RETURN_IF_ERROR(qr_model_refuse_unknown_tensors(model, *source, err));
     }
-    QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
-    return QRUN_OK;
+    return qr_model_describe(model, &options, *source, err);
 }
 
 void qr_model_release(qrun_model *model) {
@@ -275,8 +181,8 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
 
 enum { SAMPLE_BYTES = 256 };
 
-/* Names, types, shapes, and some bytes of the beginning, middle and end of each tensor: no two models of the field
- * agree in these, and no file is read twice for it. */
+/* Names, types, shapes, and some bytes of the beginning, middle and end of each tensor. They differ between models, and
+ * no file is read a second time for them. */
 static uint64_t hash_samples(const qr_safetensors *source) {
     uint64_t hash = QR_HASH_START;
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
@@ -296,26 +202,15 @@ static uint64_t hash_samples(const qr_safetensors *source) {
 static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
                         qr_error *err) {
     qr_backend *backend = model->context->backend;
-    qrun_status status = check_memory(model, params, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
     (void)qr_model_place_weights(model, model->weight_memory);
     if (source != NULL) { model->content_hash = hash_samples(source); }
     if (backend->loading_begin != NULL) { QR_RETURN_IF_ERROR(backend->loading_begin(backend, err)); }
-    status = source != NULL ? qr_model_load_weights(model, source, params->progress, params->progress_user, err)
-                            : qr_model_load_random(model, params->progress, params->progress_user, err);
+    const qrun_status status = qr_model_load_weights(model, source, params->progress, params->progress_user, err);
     if (backend->loading_end != NULL) { backend->loading_end(backend); }
     return status;
-}
-
-qrun_status qr_model_open_tokenizer(qrun_model *model, qr_error *err) {
-    if (!qr_file_is_folder(model->folder)) { return QRUN_OK; }
-    char *path = qr_path_join(model->folder, "tokenizer.json");
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(model->folder)); }
-    const bool exists = qr_file_exists(path);
-    qr_free(path);
-    return exists ? qr_text_tools_open(model->folder, &model->tokenizer, err) : QRUN_OK;
 }
 
 qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
@@ -327,7 +222,7 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qr_safetensors *source = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
-    QR_TRY(qr_model_open_tokenizer(made, error));
+    QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
     pthread_mutex_lock(&context->compute_lock);
     status = load(made, params, source, error);
     pthread_mutex_unlock(&context->compute_lock);
@@ -370,10 +265,7 @@ static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
-    if (info->struct_size != sizeof *info) {
-        return qr_fail(error, QRUN_ERROR_ARGUMENT,
-                       "qrun_model_info has an unknown size; begin with QRUN_MODEL_INFO_INIT");
-    }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_info, info, error));
     const qr_model_shape *shape = &model->shape;
     int64_t n_linear = 0;
     (void)qr_model_each_linear((qrun_model *)(uintptr_t)model, add_linear_parameters, &n_linear, NULL);
@@ -385,7 +277,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .family = model->family->name,
         .quant = qr_weight_format_name(model->linear_format),
         .head_format = qr_weight_format_name(model->head.desc.format),
-        .dtype = act_name(model->act_dtype),
+        .dtype = qr_weight_format_name(qr_model_compute_format(model)),
         .n_parameters = model->n_parameters,
         .n_quantized_parameters = model->n_quantized_parameters,
         .n_linear_parameters = n_linear,

@@ -11,10 +11,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
                              qr_safetensors **source, qr_error *err);
 void qr_model_release(qrun_model *model);
 
-/* Opens the tokenizer of the model's folder, where there is one; the caller ends with qrun_tokenizer_destroy. */
-qrun_status qr_model_open_tokenizer(qrun_model *model, qr_error *err);
-
-/* tokenizer.json and the chat template of a folder. */
-qrun_status qr_text_tools_open(const char *folder, qrun_tokenizer **tools, qr_error *err);
+/* The format that a value of qrun_quant names (AUTO: NF4_DQ). False where it is none of them. */
+bool qr_quant_to_format(qrun_quant quant, qr_weight_format *format);
 
 #endif

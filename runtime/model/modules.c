@@ -1,15 +1,11 @@
 #include "runtime/model/modules.h"
 
-#include <assert.h>
-#include <stdio.h>
 #include <string.h>
-
-#include "base/alloc.h"
-#include "base/sizes.h"
 
 /* ---- Visiting ---------------------------------------------------------------------------------------------------- */
 
 typedef struct visit_state {
+    const qrun_model *model;
     qr_module_visitor visit;
     void *arg;
 } visit_state;
@@ -23,9 +19,9 @@ static qrun_status visit_norm(const visit_state *v, qr_tensor_role role, int64_t
     const qr_module module = {.role = role,
                               .layer = layer,
                               .weight = &norm->weight,
-                              .bias = norm->bias != NULL ? &norm->bias : NULL,
+                              .bias = v->model->family->layer_norm ? &norm->bias : NULL,
                               .n = norm->dim};
-    return norm->weight != NULL ? v->visit(v->arg, &module, err) : QRUN_OK;
+    return norm->dim > 0 ? v->visit(v->arg, &module, err) : QRUN_OK;
 }
 
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
@@ -38,27 +34,24 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     return v->visit(v->arg, &module, err);
 }
 
-static qrun_status visit_layer_norms(const visit_state *v, qr_layer *layer, int64_t l, qr_error *err) {
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_ATTN_NORM, l, &layer->attn_norm, err));
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_POST_ATTN_NORM, l, &layer->post_attn_norm, err));
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_MLP_NORM, l, &layer->mlp_norm, err));
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_POST_MLP_NORM, l, &layer->post_mlp_norm, err));
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_Q_NORM, l, &layer->q_norm, err));
-    QR_RETURN_IF_ERROR(visit_norm(v, QR_ROLE_K_NORM, l, &layer->k_norm, err));
-    return QRUN_OK;
+qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
+    qr_norm *const norms[] = {&layer->attn_norm,     &layer->post_attn_norm, &layer->mlp_norm,
+                              &layer->post_mlp_norm, &layer->q_norm,         &layer->k_norm};
+    return norms[role - QR_ROLE_ATTN_NORM];
 }
 
 qrun_status qr_model_each_module(qrun_model *model, qr_module_visitor visit, void *arg, qr_error *err) {
-    visit_state v = {visit, arg};
+    visit_state v = {.model = model, .visit = visit, .arg = arg};
     QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, err));
     QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, err));
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        QR_RETURN_IF_ERROR(visit_layer_norms(&v, &model->layers[l], l, err));
+        for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role <= QR_ROLE_K_NORM; role++) {
+            QR_RETURN_IF_ERROR(visit_norm(&v, role, l, qr_norm_of_layer(&model->layers[l], role), err));
+        }
     }
     QR_RETURN_IF_ERROR(qr_model_each_linear(model, visit_linear, &v, err));
     QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
-    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_HEAD, &model->head, err));
-    return QRUN_OK;
+    return visit_table(&v, QR_ROLE_HEAD, &model->head, err);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
@@ -89,47 +82,4 @@ const char *qr_module_short_name(const qr_family *family, qr_tensor_role role) {
         }
     }
     return name;
-}
-
-qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
-                                  int64_t layer, const char *suffix, int64_t n, const qr_safetensors_tensor **tensor,
-                                  qr_error *err) {
-    char module[QR_STORED_NAME_BYTES], name[QR_STORED_NAME_BYTES];
-    qr_family_module_name(model->family, model->prefix, role, layer, module, sizeof module);
-    if (snprintf(name, sizeof name, "%s.%s", module, suffix) >= (int)sizeof name) { name[0] = '\0'; }
-    return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 1, &n, tensor, err);
-}
-
-/* ---- Weights in the place of others ------------------------------------------------------------------------------ */
-
-qrun_status qr_stand_ins_reserve(qr_stand_ins *stand_ins, int64_t most, qr_error *err) {
-    stand_ins->list = qr_alloc_array((size_t)qr_max(most, 1), sizeof *stand_ins->list);
-    stand_ins->capacity = most;
-    return stand_ins->list != NULL ? QRUN_OK
-                                   : qr_fail_memory(err, "the replaced weights", (size_t)most * sizeof(qr_stand_in));
-}
-
-void qr_stand_in_matrix(qr_stand_ins *stand_ins, qr_weight *place, const qr_weight *matrix) {
-    assert(stand_ins->n < stand_ins->capacity);
-    stand_ins->list[stand_ins->n++] = (qr_stand_in){.matrix = place, .own_matrix = *place};
-    *place = *matrix;
-}
-
-void qr_stand_in_vector(qr_stand_ins *stand_ins, const float **place, const float *vector) {
-    assert(stand_ins->n < stand_ins->capacity);
-    stand_ins->list[stand_ins->n++] = (qr_stand_in){.vector = place, .own_vector = *place};
-    *place = vector;
-}
-
-void qr_stand_ins_end(qr_stand_ins *stand_ins) {
-    while (stand_ins->n > 0) {
-        const qr_stand_in *last = &stand_ins->list[--stand_ins->n];
-        if (last->matrix != NULL) {
-            *last->matrix = last->own_matrix;
-        } else {
-            *last->vector = last->own_vector;
-        }
-    }
-    qr_free(stand_ins->list);
-    *stand_ins = (qr_stand_ins){0};
 }

@@ -5,23 +5,14 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "runtime/model/model_tensors.h"
 
-enum { TENSOR_ALIGNMENT = 16, FIRST_CAPACITY = 64 };
-
-static qrun_status make_room(qr_parameters *p, qr_error *err) {
-    if (p->n < p->capacity) { return QRUN_OK; }
-    const int64_t capacity = p->capacity > 0 ? 2 * p->capacity : FIRST_CAPACITY;
-    qr_parameter *list = qr_alloc_array((size_t)capacity, sizeof *list);
-    if (list == NULL) { return qr_fail_memory(err, "the table of trained tensors", (size_t)capacity * sizeof *list); }
-    if (p->n > 0) { memcpy(list, p->list, (size_t)p->n * sizeof *list); }
-    qr_free(p->list);
-    p->list = list;
-    p->capacity = capacity;
-    return QRUN_OK;
-}
+enum { TENSOR_ALIGNMENT = 16 };
 
 qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t *offset, qr_error *err) {
-    QR_RETURN_IF_ERROR(make_room(p, err));
+    if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list)) {
+        return qr_fail_memory(err, "the table of trained tensors", (size_t)p->n * sizeof *p->list);
+    }
     parameter.offset = p->n_floats;
     p->list[p->n++] = parameter;
     p->n_floats += qr_round_up(parameter.rows * parameter.cols, TENSOR_ALIGNMENT);
@@ -50,23 +41,23 @@ qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     return QRUN_OK;
 }
 
-/* After the weights that stood in: the model with grown tables keeps them where it keeps all that was trained, and has
- * its own vocabulary again where not. */
+/* Once the replacements are undone, `embedding` and `head` being the trained ones with rows for new tokens: a fully
+ * trained model keeps them and their memory; any other has its original vocabulary again. */
 static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_weight *head) {
     qrun_model *model = p->model;
     qr_whole_modules *whole = &p->whole;
     qr_backend *backend = model->context->backend;
-    if (whole->own_vocab == 0) { return; }
+    if (whole->original_vocab == 0) { return; }
     if (!whole->full || !whole->refreshed) {
-        model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = whole->own_vocab;
+        model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = whole->original_vocab;
         return;
     }
     model->embedding = *embedding;
     model->head = *head;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
-    model->table_memory = whole->held;
-    model->table_bytes = whole->held_bytes;
-    whole->held = NULL;
+    model->table_memory = whole->replacement_memory;
+    model->table_bytes = whole->replacement_bytes;
+    whole->replacement_memory = NULL;
 }
 
 static void end_whole(qr_parameters *p) {
@@ -76,14 +67,15 @@ static void end_whole(qr_parameters *p) {
     for (int64_t i = 0; i < whole->n && whole->full; i++) {
         const qr_whole_tensor *tensor = &whole->tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
-        if (tensor->own_vector == NULL) { continue; }
-        (void)backend->copy_within(backend, (void *)(uintptr_t)tensor->own_vector, p->values + parameter->offset,
+        if (tensor->original_vector == NULL) { continue; }
+        (void)backend->copy_within(backend, (void *)(uintptr_t)tensor->original_vector, p->values + parameter->offset,
                                    (size_t)parameter->cols * sizeof(float), NULL);
     }
     const qr_weight embedding = p->model->embedding, head = p->model->head;
-    qr_stand_ins_end(&whole->stand_ins);
+    qr_replacements_undo(&whole->replacements);
     end_tables(p, &embedding, &head);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->held, whole->held != NULL ? whole->held_bytes : 0);
+    const size_t n_bytes = whole->replacement_memory != NULL ? whole->replacement_bytes : 0;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->replacement_memory, n_bytes);
     qr_free(whole->tensors);
     *whole = (qr_whole_modules){0};
 }
@@ -111,7 +103,7 @@ float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
 
 void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int64_t layer, char *name,
                                size_t name_bytes) {
-    /* PEFT's paths are those of the model object; where a checkpoint leaves a prefix out, the object still has it. */
+    /* PEFT's paths are those of the model object, which has its prefix also where a checkpoint leaves it out. */
     const qr_family *family = p->model->family;
     const bool has_frame = family->family == QR_FAMILY_GPT2;
     qr_family_module_name(family, has_frame ? family->prefixes[0] : p->model->prefix, role, layer, name, name_bytes);
@@ -130,5 +122,33 @@ void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, ch
 }
 
 bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *parameter) {
-    return model->family->transposed && parameter->role >= QR_ROLE_Q && parameter->kind == QR_PARAMETER_MATRIX;
+    return parameter->kind == QR_PARAMETER_MATRIX && qr_model_is_transposed(model, parameter->role);
+}
+
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[2]) {
+    const bool transposed = qr_parameter_is_transposed(model, parameter);
+    dims[0] = transposed ? parameter->cols : parameter->rows;
+    dims[1] = transposed ? parameter->rows : parameter->cols;
+    if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
+    dims[0] = parameter->cols;
+    return 1;
+}
+
+qrun_status qr_parameter_read(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
+                              float *values, qr_error *err) {
+    qr_backend *backend = p->model->context->backend;
+    const float *master = p->values + parameter->offset;
+    if (!qr_parameter_is_transposed(p->model, parameter)) {
+        return backend->copy_out(backend, values, master + first, (size_t)n * sizeof *values, err);
+    }
+    const int64_t rows = parameter->rows, cols = parameter->cols;
+    const size_t n_bytes = (size_t)(rows * cols) * sizeof *values;
+    float *matrix = qr_alloc(n_bytes);
+    if (matrix == NULL) { return qr_fail_memory(err, "a trained matrix", n_bytes); }
+    const qrun_status status = backend->copy_out(backend, matrix, master, n_bytes, err);
+    for (int64_t i = 0; i < n && status == QRUN_OK; i++) {
+        values[i] = matrix[(first + i) % rows * cols + (first + i) / rows];
+    }
+    qr_free(matrix);
+    return status;
 }

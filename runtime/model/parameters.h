@@ -1,11 +1,12 @@
-/* The trainable tensors of a run: one arena of F32 values, one of gradients of the same layout, and the table of what
- * stands where in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for; what
- * fills it is lora_parameters.h and whole_parameters.h. */
+/* The trainable tensors of a run: one arena of F32 values, one of gradients with the same layout, and the table of the
+ * tensors in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
+ * lora_parameters.h and whole_parameters.h of training. */
 #ifndef QR_RUNTIME_MODEL_PARAMETERS_H
 #define QR_RUNTIME_MODEL_PARAMETERS_H
 
 #include "runtime/model/layer.h"
 #include "runtime/model/modules.h"
+#include "runtime/model/replacement.h"
 
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A,         /* [rank, in] */
@@ -54,50 +55,62 @@ typedef struct qr_whole_tensor {
     int64_t parameter; /* in the table */
     qr_weight *matrix; /* NULL: a vector */
     const float **vector;
-    qr_weight held;          /* what stands in for a matrix that is not written in place */
-    const float *own_vector; /* full: what the model gets back with the trained values in it */
+    qr_weight replacement;        /* of a matrix that is not written in place; of others only its desc */
+    const float *original_vector; /* full: in the model, which receives the trained values at the end */
 } qr_whole_tensor;
 
-/* Those of a run; zeroed: none. */
+/* All of a run; zeroed: none. */
 typedef struct qr_whole_modules {
     bool full;                /* every weight: matrices are trained in the model's own memory */
     qr_whole_tensor *tensors; /* [n] */
-    int64_t n, capacity;
-    qr_stand_ins stand_ins;
-    void *held; /* device: matrices beside the model's own */
-    size_t held_bytes;
-    int64_t own_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
-    bool refreshed;    /* the matrices have been written from their masters */
+    int64_t n;
+    size_t capacity;
+    qr_replacements replacements;
+    void *replacement_memory; /* device: the matrices that are not written in place */
+    size_t replacement_bytes;
+    int64_t original_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
+    bool refreshed;         /* the matrices have been written from their masters */
 } qr_whole_modules;
 
 typedef struct qr_parameters {
     qrun_model *model;
     qr_parameter *list; /* [n] */
-    int64_t n, capacity;
+    int64_t n;
+    size_t capacity;
     int64_t n_floats;          /* of each arena; every tensor begins at a multiple of 16 */
     float *values, *gradients; /* device, [n_floats]; NULL until they are made */
     qr_lora_layers lora;
     qr_whole_modules whole;
 } qr_parameters;
 
-/* Begin from {.model = model}. Appends a tensor, giving it its place in the arenas (*offset, in floats). */
+/* Appends a tensor, from {.model = model} on. *offset: its first float in both arenas. */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
 
-/* Makes both arenas, zeroed. */
+/* Allocates both arenas, zeroed. */
 qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
-/* Gives the model its own memory back too. Fine for a zeroed one. */
+/* The model uses its own memory again. Fine for a zeroed one. */
 void qr_parameters_destroy(qr_parameters *parameters);
+
+/* The gradient of the value at `value`; NULL where that is not in the arena of values. */
+float *qr_parameters_gradient(const qr_parameters *parameters, const float *value);
+
+/* Bytes of one arena. */
+size_t qr_parameters_bytes(const qr_parameters *parameters);
+size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
+int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */
+
+/* ---- As files have them ------------------------------------------------------------------------------------------ */
 
 /* Whether files hold a trained matrix as [in, out] (Conv1D). */
 bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *parameter);
 
-/* The gradient of what stands at `value` in the arena of values; NULL where that is no trained tensor. */
-float *qr_parameters_gradient(const qr_parameters *parameters, const float *value);
+/* The shape in files; returns the number of dimensions. */
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[2]);
 
-/* Bytes of one arena, and numbers in the tensors themselves. */
-size_t qr_parameters_bytes(const qr_parameters *parameters);
-size_t qr_lora_norms_bytes(const qr_parameters *parameters); /* of DoRA's norms and ratios */
-int64_t qr_parameters_count(const qr_parameters *parameters);
+/* Copies elements [first, first + n) in the order of the file to host memory. A transposed matrix is copied whole for
+ * that, whatever n is. */
+qrun_status qr_parameter_read(const qr_parameters *parameters, const qr_parameter *parameter, int64_t first, int64_t n,
+                              float *values, qr_error *err);
 
 /* The tensor as its file will name it: "model.layers.0.self_attn.q_proj.lora_A.weight". */
 void qr_parameter_name(const qr_parameters *parameters, const qr_parameter *parameter, char *name, size_t name_bytes);

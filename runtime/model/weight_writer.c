@@ -4,42 +4,76 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/half.h"
 #include "base/sizes.h"
 #include "quant/nf4.h"
 
 /* Elements of a chunk: its source (2 MB in BF16) stays in the L2 cache between being read and being packed. */
 enum { CHUNK_ELEMENTS = 1 << 20, NEST_CHUNK_BLOCKS = 64 * QR_NESTED_BLOCK };
 
-static qr_weight_format plain_format(qr_dtype dtype) {
-    return dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F32;
-}
+/* ---- Chunks of rows, in parallel --------------------------------------------------------------------------------- */
+
+/* The work on one chunk: rows [first, first + n_rows). */
+typedef qrun_status (*chunk_fn)(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err);
+
+typedef struct chunk_run {
+    chunk_fn put;
+    void *arg;
+    int64_t n_rows, rows_per_chunk;
+    pthread_mutex_t lock; /* guards status and err: those of the first failure */
+    qrun_status status;
+    qr_error err;
+} chunk_run;
 
 static int64_t chunk_rows(const qr_weight_desc *desc) {
     return qr_max(CHUNK_ELEMENTS / desc->cols / QR_WEIGHT_ROW_GROUP, 1) * QR_WEIGHT_ROW_GROUP;
 }
 
-/* One matrix on its way: shared by the workers. */
+static void chunk_task(void *arg, int64_t index, int worker) {
+    chunk_run *run = arg;
+    const int64_t first = index * run->rows_per_chunk;
+    qr_error err = {0};
+    const qrun_status status =
+        run->put(run->arg, first, qr_min(run->rows_per_chunk, run->n_rows - first), worker, &err);
+    if (status == QRUN_OK) { return; }
+    pthread_mutex_lock(&run->lock);
+    if (run->status == QRUN_OK) { run->status = status, run->err = err; }
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* Puts all chunks. With `to_device` it waits for what is still on its way to the weight, or from it to its scales. */
+static qrun_status run_chunks(qr_backend *backend, const qr_weight_desc *desc, bool to_device, chunk_fn put, void *arg,
+                              qr_error *err) {
+    chunk_run run = {.put = put, .arg = arg, .n_rows = desc->rows, .rows_per_chunk = chunk_rows(desc)};
+    pthread_mutex_init(&run.lock, NULL);
+    qr_threads_run(backend->threads, qr_ceil_div(run.n_rows, run.rows_per_chunk), chunk_task, &run);
+    pthread_mutex_destroy(&run.lock);
+    if (run.status != QRUN_OK) { (void)qr_fail(err, run.status, "%s", run.err.message); }
+    const bool waits = to_device && backend->loading_wait != NULL;
+    const qrun_status status = waits ? backend->loading_wait(backend, err) : QRUN_OK;
+    return run.status != QRUN_OK ? run.status : status;
+}
+
+/* ---- From a plain source ----------------------------------------------------------------------------------------- */
+
+/* One matrix being written: shared by the workers. */
 typedef struct write_job {
     qr_backend *backend;
     qr_weight *weight; /* NULL: codes go to `codes` */
     qr_weight_desc desc;
     const qr_row_source *source;
     unsigned char *codes; /* host: the whole matrix, or one chunk per worker */
-    unsigned char *rows;  /* per worker: gathered source rows; NULL where chunks lie contiguous in the source */
+    unsigned char *rows;  /* per worker: gathered source rows; NULL where chunks are contiguous in the source */
     float *scales;        /* of the whole matrix */
-    int64_t rows_per_chunk;
     size_t codes_per_worker, rows_per_worker; /* bytes */
-    pthread_mutex_t lock;                     /* guards status and err */
-    qrun_status status;
-    qr_error err;
 } write_job;
 
-/* Whether the device takes the source's rows as they are. */
+/* Whether the device itself quantises or converts the source's rows. */
 static bool is_direct(const write_job *job) { return job->weight != NULL && job->backend->takes_sources; }
 
-/* Whether scales pass through the host: those that the device makes itself do only to be nested. */
+/* Whether scales pass through the host. Those that the device computes do so only for double quantisation. */
 static bool needs_scales(const write_job *job) {
-    return job->desc.format == QR_WEIGHT_NF4_DQ || (job->desc.format >= QR_WEIGHT_INT8 && !is_direct(job));
+    return job->desc.format == QR_WEIGHT_NF4_DQ || (!qr_weight_is_plain(job->desc.format) && !is_direct(job));
 }
 
 static void gather_transposed(const qr_row_source *source, const qr_weight_desc *desc, int64_t first, int64_t n_rows,
@@ -75,7 +109,13 @@ static const unsigned char *source_rows(const write_job *job, int64_t first, int
     return dst;
 }
 
-static qrun_status write_chunk(write_job *job, int64_t first, int64_t n_rows, int worker, qr_error *err) {
+/* Whether the source's rows are the codes. */
+static bool is_copy(const write_job *job) {
+    return job->weight != NULL && qr_weight_plain_format(job->source->dtype) == job->desc.format;
+}
+
+static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
+    const write_job *job = arg;
     const unsigned char *src = source_rows(job, first, n_rows, worker);
     const qr_weight_desc *desc = &job->desc;
     const int64_t first_scale = qr_weight_is_nf4(desc->format) ? first * desc->cols / desc->block : first;
@@ -84,9 +124,7 @@ static qrun_status write_chunk(write_job *job, int64_t first, int64_t n_rows, in
         return job->backend->weight_put_source(job->backend, job->weight, first, n_rows, job->source->dtype, src,
                                                scales, err);
     }
-    if (job->weight != NULL && plain_format(job->source->dtype) == desc->format) {
-        return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, src, err);
-    }
+    if (is_copy(job)) { return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, src, err); }
     unsigned char *codes = job->weight != NULL ? job->codes + (size_t)worker * job->codes_per_worker
                                                : job->codes + qr_weight_row_offset(desc, first);
     const qr_quantize_args args = {
@@ -104,37 +142,12 @@ static qrun_status write_chunk(write_job *job, int64_t first, int64_t n_rows, in
     return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }
 
-static void write_chunk_task(void *arg, int64_t index, int worker) {
-    write_job *job = arg;
-    const int64_t first = index * job->rows_per_chunk;
-    qr_error err = {0};
-    const qrun_status status =
-        write_chunk(job, first, qr_min(job->rows_per_chunk, job->desc.rows - first), worker, &err);
-    if (status == QRUN_OK) { return; }
-    pthread_mutex_lock(&job->lock);
-    if (job->status == QRUN_OK) { job->status = status, job->err = err; }
-    pthread_mutex_unlock(&job->lock);
-}
-
-/* What is still on its way to a weight, or from it to its scales. */
-static qrun_status wait_for_device(qr_backend *backend, const qr_weight *weight, qr_error *err) {
-    return weight != NULL && backend->loading_wait != NULL ? backend->loading_wait(backend, err) : QRUN_OK;
-}
-
-static qrun_status run_chunks(write_job *job, qr_error *err) {
-    pthread_mutex_init(&job->lock, NULL);
-    qr_threads_run(job->backend->threads, qr_ceil_div(job->desc.rows, job->rows_per_chunk), write_chunk_task, job);
-    pthread_mutex_destroy(&job->lock);
-    const qrun_status status = wait_for_device(job->backend, job->weight, err);
-    return job->status == QRUN_OK ? status : qr_fail(err, job->status, "%s", job->err.message);
-}
-
-/* Memory that the chunks need beside the source: `codes` when they go through the backend, gathered rows. */
+/* Memory that the chunks need besides the source: their codes on the way to the weight, gathered rows. */
 static qrun_status make_staging(write_job *job, const char *name, qr_error *err) {
     const int n_workers = qr_threads_count(job->backend->threads);
-    const qr_weight_desc chunk = {job->desc.format, job->desc.block, qr_min(job->rows_per_chunk, job->desc.rows),
-                                  job->desc.cols};
-    if (job->weight != NULL && !is_direct(job) && plain_format(job->source->dtype) != job->desc.format) {
+    qr_weight_desc chunk = job->desc;
+    chunk.rows = qr_min(chunk_rows(&job->desc), job->desc.rows);
+    if (job->weight != NULL && !is_direct(job) && !is_copy(job)) {
         job->codes_per_worker = (qr_weight_code_bytes(&chunk) + 63) / 64 * 64;
         job->codes = qr_alloc_array((size_t)n_workers, job->codes_per_worker);
         if (job->codes == NULL) { return qr_fail_memory(err, name, job->codes_per_worker * (size_t)n_workers); }
@@ -173,38 +186,32 @@ static qrun_status nest(qr_backend *backend, const qr_weight_desc *desc, qr_host
         return qr_fail_memory(err, "double quantisation", (unsigned long long)n_blocks);
     }
     host->nested_offset = qr_nf4_nested_offset(host->absmax, n_blocks);
-    nest_job job = {host->absmax, n_blocks, host->nested_offset, host->absmax_codes, host->nested_absmax};
+    nest_job job = {.absmax = host->absmax,
+                    .n_blocks = n_blocks,
+                    .offset = host->nested_offset,
+                    .codes = host->absmax_codes,
+                    .nested_absmax = host->nested_absmax};
     qr_threads_run(backend->threads, qr_ceil_div(n_blocks, NEST_CHUNK_BLOCKS), nest_task, &job);
     return QRUN_OK;
 }
 
 static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_host_weight *host, qr_error *err) {
     const int64_t n = desc->format == QR_WEIGHT_INT8 ? desc->rows : qr_weight_blocks(desc);
-    float *scales = qr_alloc_array((size_t)n, sizeof(float));
-    if (scales == NULL) { return qr_fail_memory(err, name, (unsigned long long)n * sizeof(float)); }
-    if (desc->format == QR_WEIGHT_INT8) {
-        host->row_absmax = scales;
-    } else {
-        host->absmax = scales;
-    }
-    return QRUN_OK;
+    float **scales = desc->format == QR_WEIGHT_INT8 ? &host->row_absmax : &host->absmax;
+    *scales = qr_alloc_array((size_t)n, sizeof **scales);
+    return *scales != NULL ? QRUN_OK : qr_fail_memory(err, name, (unsigned long long)n * sizeof **scales);
 }
 
-/* Quantises into host->codes, or into `weight` when that is not NULL; fills the scales of `host` either way, but for
- * those that `weight` has already. */
+/* Quantises into host->codes, or into `weight` where that is not NULL. Fills the scales of `host` either way, except
+ * those that the device has put into `weight` itself. */
 static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
                             const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
-    write_job job = {.backend = backend,
-                     .weight = weight,
-                     .desc = *desc,
-                     .source = source,
-                     .codes = host->codes,
-                     .rows_per_chunk = chunk_rows(desc)};
+    write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .codes = host->codes};
     if (needs_scales(&job)) { QR_TRY(make_scales(desc, name, host, err)); }
     job.scales = host->absmax != NULL ? host->absmax : host->row_absmax;
     QR_TRY(make_staging(&job, name, err));
-    QR_TRY(run_chunks(&job, err));
+    QR_TRY(run_chunks(backend, desc, weight != NULL, write_chunk, &job, err));
     if (desc->format == QR_WEIGHT_NF4_DQ) { QR_TRY(nest(backend, desc, host, err)); }
 out:
     if (weight != NULL) { qr_free(job.codes); }
@@ -217,8 +224,7 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
     qr_host_weight host = {0};
     qrun_status status = quantize(backend, &weight->desc, source, name, weight, &host, err);
     if (status == QRUN_OK && (host.absmax != NULL || host.row_absmax != NULL)) {
-        const qr_weight_scales scales = {host.row_absmax, host.absmax, host.absmax_codes, host.nested_absmax,
-                                         host.nested_offset};
+        const qr_weight_scales scales = qr_host_weight_scales(&host);
         status = backend->weight_put_scales(backend, weight, &scales, err);
     }
     qr_host_weight_free(&host);
@@ -235,6 +241,14 @@ qrun_status qr_weight_quantize_host(qr_backend *backend, const qr_weight_desc *d
     return status;
 }
 
+qr_weight_scales qr_host_weight_scales(const qr_host_weight *host) {
+    return (qr_weight_scales){.row_absmax = host->row_absmax,
+                              .absmax = host->absmax,
+                              .absmax_codes = host->absmax_codes,
+                              .nested_absmax = host->nested_absmax,
+                              .nested_offset = host->nested_offset};
+}
+
 void qr_host_weight_free(qr_host_weight *host) {
     qr_free(host->codes);
     qr_free(host->row_absmax);
@@ -244,48 +258,45 @@ void qr_host_weight_free(qr_host_weight *host) {
     *host = (qr_host_weight){0};
 }
 
-/* ---- Weights that are stored in their own format ----------------------------------------------------------------- */
+/* ---- Stored in the weight's own format, or as floats --------------------------------------------------------------
+ */
 
 typedef struct put_job {
     qr_backend *backend;
     qr_weight *weight;
     const unsigned char *codes;
-    int64_t rows_per_chunk;
-    pthread_mutex_t lock;
-    qrun_status status;
-    qr_error err;
 } put_job;
 
-static void put_task(void *arg, int64_t index, int worker) {
+static qrun_status put_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     (void)worker;
-    put_job *job = arg;
-    const qr_weight_desc *desc = &job->weight->desc;
-    const int64_t first = index * job->rows_per_chunk;
-    qr_error err = {0};
-    const qrun_status status =
-        job->backend->weight_put_rows(job->backend, job->weight, first, qr_min(job->rows_per_chunk, desc->rows - first),
-                                      job->codes + qr_weight_row_offset(desc, first), &err);
-    if (status == QRUN_OK) { return; }
-    pthread_mutex_lock(&job->lock);
-    if (job->status == QRUN_OK) { job->status = status, job->err = err; }
-    pthread_mutex_unlock(&job->lock);
+    const put_job *job = arg;
+    const unsigned char *codes = job->codes + qr_weight_row_offset(&job->weight->desc, first);
+    return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }
 
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
                                    qr_error *err) {
-    put_job job = {.backend = backend,
-                   .weight = weight,
-                   .codes = stored->codes->data,
-                   .rows_per_chunk = chunk_rows(&weight->desc)};
-    pthread_mutex_init(&job.lock, NULL);
-    qr_threads_run(backend->threads, qr_ceil_div(weight->desc.rows, job.rows_per_chunk), put_task, &job);
-    pthread_mutex_destroy(&job.lock);
-    qrun_status status = wait_for_device(backend, weight, err);
-    if (job.status != QRUN_OK) { return qr_fail(err, job.status, "%s: %s", stored->codes->name, job.err.message); }
-    if (status != QRUN_OK || weight->desc.format < QR_WEIGHT_INT8) { return status; }
+    put_job job = {.backend = backend, .weight = weight, .codes = stored->codes->data};
+    qrun_status status = run_chunks(backend, &weight->desc, true, put_chunk, &job, err);
+    if (status != QRUN_OK) {
+        qr_error_prefix(err, stored->codes->name);
+        return status;
+    }
+    if (qr_weight_is_plain(weight->desc.format)) { return QRUN_OK; }
     qr_stored_scales scales;
     status = qr_stored_scales_read(stored, &scales, err);
     if (status == QRUN_OK) { status = backend->weight_put_scales(backend, weight, &scales.scales, err); }
     qr_stored_scales_free(&scales);
+    return status;
+}
+
+qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
+                                   qr_error *err) {
+    const int64_t n = qr_tensor_elements(tensor);
+    float *values = qr_alloc_array((size_t)n, sizeof *values);
+    if (values == NULL) { return qr_fail_memory(err, tensor->name, (size_t)n * sizeof *values); }
+    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
+    const qrun_status status = backend->copy_in(backend, device, values, (size_t)n * sizeof *values, err);
+    qr_free(values);
     return status;
 }

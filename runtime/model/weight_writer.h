@@ -1,5 +1,5 @@
-/* Brings one matrix into a backend's memory, chunk by chunk in parallel: each chunk of rows is taken from a source,
- * converted or quantised, and put. Holds no copy of the matrix beyond the chunks in flight and its scales. */
+/* Writes one matrix into a backend's memory, chunk by chunk in parallel: each chunk of rows is read from a source,
+ * converted or quantised, and put. Holds no copy of the matrix but the chunks in flight and its scales. */
 #ifndef QR_RUNTIME_MODEL_WEIGHT_WRITER_H
 #define QR_RUNTIME_MODEL_WEIGHT_WRITER_H
 
@@ -23,18 +23,31 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
                                    qr_error *err);
 
-/* Quantises `source` into canonical host memory instead: codes of qr_weight_code_bytes, and scales. What a quantised
- * folder is written from. Zero-initialise; qr_host_weight_free gives the memory back. */
+/* Writes a stored vector or small matrix as F32 to `device`. */
+qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
+                                   qr_error *err);
+
+/* The elements of a stored tensor whose type fills whole bytes. */
+static inline int64_t qr_tensor_elements(const qr_safetensors_tensor *tensor) {
+    return (int64_t)(tensor->n_bytes / qr_dtype_bytes(tensor->dtype));
+}
+
+/* A quantised matrix in canonical form in host memory: what a quantised folder is written from. Zero-initialise;
+ * qr_host_weight_free releases it. */
 typedef struct qr_host_weight {
     qr_weight_desc desc;
-    void *codes;
+    void *codes; /* qr_weight_code_bytes */
     float *row_absmax, *absmax;
     uint8_t *absmax_codes;
     float *nested_absmax;
     float nested_offset;
 } qr_host_weight;
+
+/* Quantises `source` into *host. */
 qrun_status qr_weight_quantize_host(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
                                     const char *name, qr_host_weight *host, qr_error *err);
+/* Its scales, lent. */
+qr_weight_scales qr_host_weight_scales(const qr_host_weight *host);
 void qr_host_weight_free(qr_host_weight *host);
 
 #endif

@@ -20,7 +20,7 @@ qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoin
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.held_bytes);
+        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.replacement_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
     plan->entries[QR_PLAN_OPTIMIZER].bytes =

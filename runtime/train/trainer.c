@@ -9,7 +9,7 @@
 #include "runtime/folders/adapter_export.h"
 #include "runtime/folders/model_export.h"
 #include "runtime/model/model_open.h"
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/vocabulary.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 

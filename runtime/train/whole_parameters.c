@@ -8,7 +8,8 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/model_tensors.h"
+#include "runtime/model/vocabulary.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
@@ -56,20 +57,14 @@ typedef struct describe_state {
 static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const qr_parameter *parameter,
                               const float **vector, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
-    if (whole->n == whole->capacity) {
-        const int64_t capacity = qr_max(2 * whole->capacity, 64);
-        qr_whole_tensor *tensors = qr_alloc_array((size_t)capacity, sizeof *tensors);
-        if (tensors == NULL) { return qr_fail_memory(err, "the trained modules", (size_t)capacity * sizeof *tensors); }
-        if (whole->n > 0) { memcpy(tensors, whole->tensors, (size_t)whole->n * sizeof *tensors); }
-        qr_free(whole->tensors);
-        whole->tensors = tensors;
-        whole->capacity = capacity;
+    if (!qr_array_reserve(&whole->tensors, &whole->capacity, (size_t)whole->n + 1, sizeof *whole->tensors)) {
+        return qr_fail_memory(err, "the trained modules", (size_t)whole->n * sizeof *whole->tensors);
     }
     qr_whole_tensor tensor = {.parameter = p->n, .matrix = vector == NULL ? module->matrix : NULL, .vector = vector};
-    if (tensor.matrix != NULL) { tensor.held.desc = module->matrix->desc; }
+    if (tensor.matrix != NULL) { tensor.replacement.desc = module->matrix->desc; }
     if (tensor.matrix != NULL && !whole->full) {
-        tensor.held.desc.format = qr_model_compute_format(p->model);
-        tensor.held.desc.block = 0;
+        tensor.replacement.desc.format = qr_model_compute_format(p->model);
+        tensor.replacement.desc.block = 0;
     }
     whole->tensors[whole->n++] = tensor;
     int64_t offset;
@@ -114,23 +109,23 @@ static void grow_tables(qr_parameters *p, const qr_whole_options *options) {
     const bool both = options->full || (is_named(model->family, options->modules, QR_ROLE_EMBEDDING) &&
                                         is_named(model->family, options->modules, QR_ROLE_HEAD));
     if (!both || options->n_token_rows <= model->shape.vocab) { return; }
-    p->whole.own_vocab = model->shape.vocab;
+    p->whole.original_vocab = model->shape.vocab;
     model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = options->n_token_rows;
 }
 
 static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor) {
     if (tensor->matrix == NULL) { return false; }
-    return !p->whole.full || (p->whole.own_vocab > 0 && qr_role_has_token_rows(p->list[tensor->parameter].role));
+    return !p->whole.full || (p->whole.original_vocab > 0 && qr_role_has_token_rows(p->list[tensor->parameter].role));
 }
 
 /* Places the matrices that are not in the model's own memory (base NULL: only counts). */
-static size_t place_held(qr_parameters *p, void *base) {
+static size_t place_replacements(qr_parameters *p, void *base) {
     const qr_backend *backend = p->model->context->backend;
     qr_layout layout = {base, 0};
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
-        qr_weight *held = &p->whole.tensors[i].held;
-        held->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &held->desc));
+        qr_weight *matrix = &p->whole.tensors[i].replacement;
+        matrix->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &matrix->desc));
     }
     return layout.offset;
 }
@@ -142,7 +137,7 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
     if (!options->full) { QR_RETURN_IF_ERROR(refuse_unknown(p->model->family, options->modules, err)); }
     grow_tables(p, options);
     QR_RETURN_IF_ERROR(qr_model_each_module(p->model, describe_module, &state, err));
-    p->whole.held_bytes = place_held(p, NULL);
+    p->whole.replacement_bytes = place_replacements(p, NULL);
     return QRUN_OK;
 }
 
@@ -302,16 +297,16 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
 
 static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
-    QR_RETURN_IF_ERROR(qr_stand_ins_reserve(&whole->stand_ins, whole->n + 1, err));
+    QR_RETURN_IF_ERROR(qr_replacements_reserve(&whole->replacements, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
         if (tensor->matrix == NULL) {
-            tensor->own_vector = *tensor->vector;
-            qr_stand_in_vector(&whole->stand_ins, tensor->vector, p->values + p->list[tensor->parameter].offset);
+            tensor->original_vector = *tensor->vector;
+            qr_replace_vector(&whole->replacements, tensor->vector, p->values + p->list[tensor->parameter].offset);
         } else if (stands_beside(p, tensor)) {
-            qr_stand_in_matrix(&whole->stand_ins, tensor->matrix, &tensor->held);
+            qr_replace_matrix(&whole->replacements, tensor->matrix, &tensor->replacement);
             if (!whole->full || !p->model->shape.tied_head) { continue; }
-            qr_stand_in_matrix(&whole->stand_ins, &p->model->head, &tensor->held);
+            qr_replace_matrix(&whole->replacements, &p->model->head, &tensor->replacement);
         }
     }
     return QRUN_OK;
@@ -333,9 +328,10 @@ qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options 
     float *staging = qr_alloc_array((size_t)n_staging, sizeof *staging);
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
-    if (p->whole.held_bytes > 0) {
-        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, p->whole.held_bytes, &p->whole.held, err));
-        (void)place_held(p, p->whole.held);
+    if (p->whole.replacement_bytes > 0) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, p->whole.replacement_bytes,
+                                      &p->whole.replacement_memory, err));
+        (void)place_replacements(p, p->whole.replacement_memory);
     }
     QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
     QR_TRY(stand_in(p, err));
@@ -355,8 +351,8 @@ size_t qr_whole_parameters_workspace(const qr_parameters *p) {
     size_t most = 0;
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (p->whole.tensors[i].matrix == NULL) { continue; }
-        const qr_weight held = {.desc = p->whole.tensors[i].held.desc};
-        const qr_store_weight_args args = {.weight = &held};
+        const qr_weight matrix = {.desc = p->whole.tensors[i].replacement.desc};
+        const qr_store_weight_args args = {.weight = &matrix};
         const size_t n_bytes = qr_store_weight_workspace(p->model->context->backend, &args);
         most = n_bytes > most ? n_bytes : most;
     }

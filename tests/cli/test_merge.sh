@@ -89,7 +89,7 @@ refused 3 "adapter_config.json" --model "$llama" --adapter "$work"
 refused 3 "$work/nowhere" --model "$work/nowhere" --adapter "$adapter"
 run merge --model "$llama" --adapter "$adapter" --out "$work/bf16"
 expect_one_error_line
-expect_err "exists already"
+expect_err "already exists"
 run merge --model "$llama" --adapter "$adapter"
 expect_code 2
 expect_err "--out DIR"

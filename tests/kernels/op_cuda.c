@@ -12,7 +12,7 @@ bool op_cuda_add_devices(op_cuda_create_fn create, qr_error *err) {
     return true;
 }
 
-static bool is_absent(qr_op op) {
+static bool is_unsupported(qr_op op) {
     switch (op) {
 #define QR_X(name) \
     case QR_OP_##name: return true;
@@ -23,7 +23,7 @@ static bool is_absent(qr_op op) {
 }
 
 static void run_op(qr_op op, const char *op_name, const char *test_name, void (*test)(void)) {
-    if (is_absent(op)) {
+    if (is_unsupported(op)) {
         printf("not executed: %s is not in the CUDA backend yet\n", op_name);
         return;
     }

@@ -299,10 +299,10 @@ static void check_refused(const char *path, const char *out, qrun_quant quant, q
 static void test_refusals(void) {
     const char *out = in_scratch("out");
     for (size_t i = 0; i < QR_COUNT_OF(fixtures); i++) {
-        check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "quantised already");
+        check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "already quantised");
     }
     check_refused(MODELS "llama-nf4", out, QRUN_QUANT_INT8, QRUN_ERROR_ARGUMENT, "original model");
-    check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "exists already");
+    check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "already exists");
     check_refused(MODELS "llama", in_scratch("none/out"), QRUN_QUANT_NF4, QRUN_ERROR_NOT_FOUND, "create the folder");
     check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4 and int8");
     check_refused(MODELS "llama", "", QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");

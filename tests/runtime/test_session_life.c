@@ -289,7 +289,7 @@ static void test_refusals(void) {
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "empty");
     const int32_t outside[] = {5, 1003}, negative[] = {-1};
     params = request_for(outside, 2, 1, NULL);
-    refuse(session, &params, QRUN_ERROR_INPUT, "token 1003 at place 1");
+    refuse(session, &params, QRUN_ERROR_INPUT, "token 1003 at position 1");
     params = request_for(negative, 1, 1, NULL);
     refuse(session, &params, QRUN_ERROR_INPUT, "token -1");
     params = request_for(some_ids(), 5, 1, NULL);

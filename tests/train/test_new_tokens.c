@@ -132,7 +132,7 @@ static void test_tokens_without_a_row_are_refused(void) {
     qrun_train_params params = params_of(trainer_path("none"), "lm_head");
     expect_refused(model, &params, QRUN_ERROR_INPUT, "line 1: has the token \"<fox>\" (2048)");
     params.lora.modules_to_save = NULL;
-    expect_refused(model, &params, QRUN_ERROR_INPUT, "--modules-to-save embed_tokens,lm_head, or --full");
+    expect_refused(model, &params, QRUN_ERROR_INPUT, "`modules_to_save=embed_tokens,lm_head`, or `full`");
     params.data.train_data = trainer_path("data.jsonl");
     params.data.eval_data = trainer_path("new.jsonl");
     expect_refused(model, &params, QRUN_ERROR_INPUT, "new.jsonl: line 1");

@@ -1,4 +1,5 @@
-/* Tokenizer and chat template, as the public interface gives them. */
+#include "runtime/model/tokenizer.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -7,43 +8,39 @@
 #include "loaders/files/json.h"
 #include "loaders/files/model_folder.h"
 #include "loaders/template/chat_template.h"
-#include "runtime/model/model.h"
-#include "runtime/model/model_open.h"
 
-qrun_status qr_text_tools_open(const char *folder, qrun_tokenizer **tools, qr_error *err) {
-    *tools = NULL;
+qrun_status qr_folder_tokenizer_open(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
+    *tokenizer = NULL;
     qrun_tokenizer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
     qrun_status status = QRUN_OK;
     QR_TRY(qr_tokenizer_open(folder, &made->tokenizer, err));
     QR_TRY(qr_chat_template_open(folder, &made->chat_template, err));
+    *tokenizer = made;
+    return QRUN_OK;
 out:
-    if (status == QRUN_OK) {
-        *tools = made;
-    } else {
-        qrun_tokenizer_destroy(made);
-    }
+    qrun_tokenizer_destroy(made);
     return status;
 }
 
-/* A folder with a tokenizer and nothing else is enough here. *found is false for any other path. */
-static qrun_status find_bare_tokenizer(const char *path, bool *found, qr_error *err) {
-    char *file = qr_path_join(path, "tokenizer.json");
-    if (file == NULL) { return qr_fail_memory(err, path, strlen(path)); }
-    *found = qr_file_is_folder(path) && qr_file_exists(file);
+qrun_status qr_folder_tokenizer_open_optional(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
+    *tokenizer = NULL;
+    char *file = qr_path_join(folder, "tokenizer.json");
+    if (file == NULL) { return qr_fail_memory(err, folder, strlen(folder)); }
+    const bool exists = qr_file_is_folder(folder) && qr_file_exists(file);
     qr_free(file);
-    return QRUN_OK;
+    return exists ? qr_folder_tokenizer_open(folder, tokenizer, err) : QRUN_OK;
 }
 
+/* A folder with a tokenizer and nothing else of a model is enough here. */
 qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
                                 qrun_error *error) {
     (void)context;
     char *folder = NULL;
-    bool is_bare = false;
-    *tokenizer = NULL;
-    qrun_status status = find_bare_tokenizer(path, &is_bare, error);
-    if (status == QRUN_OK && !is_bare) { status = qr_model_folder_resolve(path, &folder, error); }
-    if (status == QRUN_OK) { status = qr_text_tools_open(is_bare ? path : folder, tokenizer, error); }
+    qrun_status status = qr_folder_tokenizer_open_optional(path, tokenizer, error);
+    if (status != QRUN_OK || *tokenizer != NULL) { return status; }
+    status = qr_model_folder_resolve(path, &folder, error);
+    if (status == QRUN_OK) { status = qr_folder_tokenizer_open(folder, tokenizer, error); }
     qr_free(folder);
     return status;
 }
@@ -57,7 +54,7 @@ void qrun_tokenizer_destroy(qrun_tokenizer *tokenizer) {
 
 qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *text, size_t n_bytes, bool add_special,
                           bool parse_special, int32_t **ids, int64_t *n_ids, qrun_error *error) {
-    const qr_encode_options options = {add_special, parse_special};
+    const qr_encode_options options = {.add_special = add_special, .parse_special = parse_special};
     qr_tokens tokens = {0};
     *ids = NULL;
     *n_ids = 0;
@@ -66,7 +63,7 @@ qrun_status qrun_tokenize(const qrun_tokenizer *tokenizer, const char *text, siz
         qr_tokens_free(&tokens);
         return status;
     }
-    *ids = tokens.ids; /* the caller's from here on */
+    *ids = tokens.ids;
     *n_ids = (int64_t)tokens.n;
     return QRUN_OK;
 }
@@ -112,7 +109,7 @@ static qrun_status parse_optional(const char *text, const char *what, qr_json **
     return text == NULL ? QRUN_OK : qr_json_parse_line(text, strlen(text), what, json, err);
 }
 
-/* Before a template says it in its own words, or says nothing. */
+/* Checked here because templates fail with messages of their own, or not at all. */
 static qrun_status check_messages(const qr_json *messages, qr_error *err) {
     if (!cJSON_IsArray(messages) || messages->child == NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT, "\"messages\" must be an array of at least one {\"role\", \"content\"}");

@@ -1,13 +1,14 @@
-/* Tokens that the folder's tokenizer has been given and its model's tables have no row for (add_tokens of transformers,
- * before resize_token_embeddings). Training both tables makes the rows; nothing else can use such a token. */
-#ifndef QR_RUNTIME_MODEL_NEW_TOKENS_H
-#define QR_RUNTIME_MODEL_NEW_TOKENS_H
+/* The model's vocabulary (the rows of its embedding and head) against that of its tokenizer. A tokenizer may have been
+ * given tokens that the model has no row for: add_tokens of transformers, before resize_token_embeddings. Training both
+ * tables adds these rows. Until then such a token is refused. */
+#ifndef QR_RUNTIME_MODEL_VOCABULARY_H
+#define QR_RUNTIME_MODEL_VOCABULARY_H
 
 #include "loaders/data/dataset.h"
 #include "loaders/files/safetensors.h"
 #include "runtime/model/model.h"
 
-/* Whether a role is that of a table with one row a token. */
+/* Whether a role is that of a table with one row per token. */
 static inline bool qr_role_has_token_rows(qr_tensor_role role) {
     return role == QR_ROLE_EMBEDDING || role == QR_ROLE_HEAD;
 }
@@ -19,13 +20,13 @@ int64_t qr_model_tokenizer_ids(const qrun_model *model);
  * False: there is none, or dataset is NULL. Reads the examples only where the tokenizer has such tokens. */
 bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32_t *id, int64_t *line);
 
-/* Fails with QRUN_ERROR_INPUT: `what` has a token without a row, and the run does not make it one. */
+/* Fails with QRUN_ERROR_INPUT: a line of `what` has a token without a row, and the run does not add one. */
 qrun_status qr_new_token_refuse(const qrun_model *model, const char *what, int64_t line, int32_t id, qr_error *err);
 
-/* QRUN_ERROR_INPUT for an id that the model has no row for; `what` (a "prompt") has it at `place`. */
-qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t place, const char *what, qr_error *err);
+/* QRUN_ERROR_INPUT for an id that the model has no row for: token number `position` of `what` (a "prompt"). */
+qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t position, const char *what, qr_error *err);
 
-/* A stored table [n, cols] with rows up to n_rows ≥ n, in its own type: every new one is the mean of the old ones. The
+/* A stored table [n, cols] with rows up to n_rows ≥ n, in its own type: every new row is the mean of the old ones. The
  * caller frees *table with qr_free. */
 qrun_status qr_new_token_rows(const qr_safetensors_tensor *stored, int64_t n_rows, void **table, qr_error *err);
 

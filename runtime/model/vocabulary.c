@@ -1,5 +1,6 @@
-#include "runtime/model/new_tokens.h"
+#include "runtime/model/vocabulary.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,35 +26,37 @@ bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32
     return false;
 }
 
-qrun_status qr_new_token_refuse(const qrun_model *model, const char *what, int64_t line, int32_t id, qr_error *err) {
+/* The message is the advice: `before`, the field that trains rows for new tokens, `after`. */
+static qrun_status refuse(const qrun_model *model, const char *subject, int32_t id, const char *before,
+                          const char *after, qr_error *err) {
     size_t n_bytes = 0;
     const char *text = qr_tokenizer_token(model->tokenizer->tokenizer, id, &n_bytes);
-    const qr_family *family = model->family;
-    return qr_fail(
-        err, QRUN_ERROR_INPUT,
-        "%s: line %lld: has the token \"%.*s\" (%d), and the model's tables have %lld rows; to train rows for new "
-        "tokens give --modules-to-save %s,%s, or --full",
-        what, (long long)line, (int)qr_min((int64_t)n_bytes, 60), text != NULL ? text : "", id,
-        (long long)model->shape.vocab, qr_module_short_name(family, QR_ROLE_EMBEDDING),
-        qr_module_short_name(family, QR_ROLE_HEAD));
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s has the token \"%.*s\" (%d), and the model's tables have %lld rows; %s "
+                   "`modules_to_save=%s,%s`%s",
+                   subject, (int)qr_min((int64_t)n_bytes, 60), text != NULL ? text : "", id,
+                   (long long)model->shape.vocab, before, qr_module_short_name(model->family, QR_ROLE_EMBEDDING),
+                   qr_module_short_name(model->family, QR_ROLE_HEAD), after);
 }
 
-qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t place, const char *what, qr_error *err) {
-    const long long vocab = (long long)model->shape.vocab;
+qrun_status qr_new_token_refuse(const qrun_model *model, const char *what, int64_t line, int32_t id, qr_error *err) {
+    char subject[48];
+    (void)snprintf(subject, sizeof subject, "line %lld:", (long long)line);
+    const qrun_status status = refuse(model, subject, id, "to train rows for new tokens give", ", or `full`", err);
+    qr_error_prefix(err, what);
+    return status;
+}
+
+qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t position, const char *what, qr_error *err) {
+    const int64_t vocab = model->shape.vocab;
     if (id >= 0 && id < vocab) { return QRUN_OK; }
-    size_t n_bytes = 0;
-    const bool may_be_new = id >= vocab && id < qr_model_tokenizer_ids(model);
-    const char *text = may_be_new ? qr_tokenizer_token(model->tokenizer->tokenizer, id, &n_bytes) : NULL;
-    if (text == NULL) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "token %d at place %lld of the %s is outside the vocabulary of %lld", id,
-                       (long long)place, what, vocab);
+    if (id < vocab || id >= qr_model_tokenizer_ids(model)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "token %d at position %lld of the %s is outside the vocabulary of %lld",
+                       id, (long long)position, what, (long long)vocab);
     }
-    return qr_fail(
-        err, QRUN_ERROR_INPUT,
-        "the %s has the token \"%.*s\" (%d), and the model's tables have %lld rows; use the adapter that was "
-        "trained with it, or train it: qrun finetune --modules-to-save %s,%s",
-        what, (int)qr_min((int64_t)n_bytes, 60), text, id, vocab,
-        qr_module_short_name(model->family, QR_ROLE_EMBEDDING), qr_module_short_name(model->family, QR_ROLE_HEAD));
+    char subject[48];
+    (void)snprintf(subject, sizeof subject, "the %s", what);
+    return refuse(model, subject, id, "use the adapter that was trained with it, or fine-tune one with", "", err);
 }
 
 /* The mean row, summed in double, in the stored type at dst. */
