@@ -6,7 +6,6 @@
 
 #include "cli/options/command.h"
 #include "cli/requests/answer.h"
-#include "cli/terminal/api_names.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
 
@@ -63,10 +62,7 @@ static void on_event(void *user, const qrun_event *event) {
 }
 
 static void refuse_request(job_request *r, const qrun_error *error) {
-    char text[sizeof error->message + 256];
-    const qrun_event event = {.struct_size = sizeof event,
-                              .type = QRUN_EVENT_ERROR,
-                              .message = api_names_to_options(error->message, text, sizeof text)};
+    const qrun_event event = {.struct_size = sizeof event, .type = QRUN_EVENT_ERROR, .message = error->message};
     answer_take(&r->answer, &event, NULL);
     finish_request(r);
 }
