@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets (Clang, libFuzzer, ASan, UBSan) and runs each for so many seconds on its seeds, two at a time.
+# Builds the fuzz targets (Clang, libFuzzer, ASan, UBSan) and runs each on its seeds for that many seconds, two at
+# a time.
 #   scripts/fuzz.sh [SECONDS [TARGET…]]
 set -euo pipefail
 cd "$(dirname "$0")/.."

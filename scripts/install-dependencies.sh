@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building and testing qrun needs from the packages of Debian or Ubuntu, and only what is missing. Says what
 # it installs before it does; asks for sudo only when something is missing and the caller is not root.
-#   install-dependencies.sh [PACKAGE…]   further packages beside the usual ones
+#   install-dependencies.sh [PACKAGE…]   further packages: scripts/check asks for clang-format-14 and clang-tidy-14
 set -eu
 
 missing=
@@ -13,7 +13,7 @@ done
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "qrun needs these packages, under the names Debian gives them:$missing" >&2
-    echo "This machine has no apt-get; please install their like by hand and run this again." >&2
+    echo "This machine has no apt-get; please install them by hand and run this again." >&2
     exit 1
 fi
 echo "Installing:$missing"

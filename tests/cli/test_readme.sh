@@ -1,14 +1,17 @@
-# What the README shows and names is what the program prints and has.
+# What the README and the documentation show of the program's output is what it prints; what the README names exists.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 readme=$QRUN_SOURCE/README.md
 
-# shown LINE: a line of the README, spaces and all.
+# shown PAGE: every line of $work/lines is a line of the page, spaces and all.
 shown() {
-    n_checks=$((n_checks + 1))
-    grep -qxF -- "$1" "$readme" || fail "the README does not show: $1"
+    cat "$work/lines" >>"$work/printed"
+    while IFS= read -r line; do
+        n_checks=$((n_checks + 1))
+        grep -qxF -- "$line" "$QRUN_SOURCE/$1" || fail "$1 does not show: $line"
+    done <"$work/lines"
 }
 
-# ---- The transcript of demo.sh ----
+# ---- What demo.sh prints ----
 
 run quantize --model "$model" --out "$work/nf4"
 run generate --model "$work/nf4" --prompts "$QRUN_SOURCE/examples/prompts.jsonl" --output "$work/answers.jsonl" --summary \
@@ -16,14 +19,22 @@ run generate --model "$work/nf4" --prompts "$QRUN_SOURCE/examples/prompts.jsonl"
 expect_code 0
 sed -n '/^answers/p; /^prompts/p; /^memory/p' "$work/err" >"$work/lines"
 expect_true "there is a summary" test "$(wc -l <"$work/lines")" -eq 3
-while IFS= read -r line; do shown "$line"; done <"$work/lines"
+shown docs/generate.md
 
 run finetune --model "$work/nf4" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/pirate" --max-steps 1 \
     --learning-rate 2e-3 --seq-len 256 --threads 2 --device cpu
 expect_code 0
 sed -n '/^steps/d; /^tokens/,/^  in all/p; /^memory  /p' "$work/out" >"$work/lines"
 expect_true "there is a table" test "$(wc -l <"$work/lines")" -ge 10
-while IFS= read -r line; do shown "$line"; done <"$work/lines"
+shown docs/finetune.md
+
+# The other way round: the lines of the README's transcript that depend on neither machine nor clock were printed.
+sed -n '/^```text/,/^```/p' "$readme" | grep -E '^(answers|prompts|data|tokens|trainable|memory|  in all) ' >"$work/lines"
+expect_true "the README has a transcript" test "$(wc -l <"$work/lines")" -ge 2
+while IFS= read -r line; do
+    n_checks=$((n_checks + 1))
+    grep -qxF -- "$line" "$work/printed" || fail "the README shows what the program does not print: $line"
+done <"$work/lines"
 
 # ---- The commands ----
 
