@@ -83,147 +83,124 @@ static bool check_act_fn(const char *op, qr_act_fn fn, qr_error *err) {
     return true;
 }
 
-bool qr_check_quantize(const void *args, qr_error *err) {
-    const qr_quantize_args *a = args;
+static bool fits_quantize(const qr_quantize_args *a, const char *op, qr_error *err) {
     const qr_weight_desc desc = {.format = a->format, .block = a->block, .rows = a->n_rows, .cols = a->cols};
-    REQUIRE(a->src_dtype == QR_DTYPE_F32 || a->src_dtype == QR_DTYPE_F16 || a->src_dtype == QR_DTYPE_BF16, "quantize",
+    REQUIRE(a->src_dtype == QR_DTYPE_F32 || a->src_dtype == QR_DTYPE_F16 || a->src_dtype == QR_DTYPE_BF16, op,
             "the source is %s; it must be F32, F16 or BF16", qr_dtype_name(a->src_dtype));
-    return qr_weight_desc_check(&desc, "quantize", err) == QRUN_OK;
+    return qr_weight_desc_check(&desc, op, err) == QRUN_OK;
 }
 
-bool qr_check_embedding(const void *args, qr_error *err) {
-    const qr_embedding_args *a = args;
-    if (!check_weight("embedding", a->table, err)) { return false; }
-    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "embedding", "the table is %s; it must be f32, f16, bf16 or int8",
+static bool fits_embedding(const qr_embedding_args *a, const char *op, qr_error *err) {
+    if (!check_weight(op, a->table, err)) { return false; }
+    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), op, "the table is %s; it must be f32, f16, bf16 or int8",
             qr_weight_format_name(a->table->desc.format));
-    REQUIRE(a->table->desc.rows <= INT32_MAX, "embedding", "a vocabulary of %" PRId64 " is too large",
-            a->table->desc.rows);
-    return check_view("embedding", "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols, err);
+    REQUIRE(a->table->desc.rows <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->table->desc.rows);
+    return check_view(op, "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols, err);
 }
 
-bool qr_check_gather_rows(const void *args, qr_error *err) {
-    const qr_gather_rows_args *a = args;
-    return check_view("gather_rows", "dst", a->n_rows, a->dim, a->dim, err);
+static bool fits_gather_rows(const qr_gather_rows_args *a, const char *op, qr_error *err) {
+    return check_view(op, "dst", a->n_rows, a->dim, a->dim, err);
 }
 
-bool qr_check_rms_norm(const void *args, qr_error *err) {
-    const qr_rms_norm_args *a = args;
-    return check_heads("rms_norm", a->n_groups, a->dim, err) && check_eps("rms_norm", a->eps, err) &&
-           check_act_dtype("rms_norm", "dst", a->dst_dtype, err) &&
-           check_view("rms_norm", "src", a->n_rows, a->n_groups * a->dim, a->src_stride, err) &&
-           check_view("rms_norm", "dst", a->n_rows, a->n_groups * a->dim, a->dst_stride, err);
+static bool fits_rms_norm(const qr_rms_norm_args *a, const char *op, qr_error *err) {
+    return check_heads(op, a->n_groups, a->dim, err) && check_eps(op, a->eps, err) &&
+           check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "src", a->n_rows, a->n_groups * a->dim, a->src_stride, err) &&
+           check_view(op, "dst", a->n_rows, a->n_groups * a->dim, a->dst_stride, err);
 }
 
-bool qr_check_layer_norm(const void *args, qr_error *err) {
-    const qr_layer_norm_args *a = args;
-    return check_eps("layer_norm", a->eps, err) && check_act_dtype("layer_norm", "dst", a->dst_dtype, err) &&
-           check_view("layer_norm", "src", a->n_rows, a->dim, a->dim, err);
+static bool fits_layer_norm(const qr_layer_norm_args *a, const char *op, qr_error *err) {
+    return check_eps(op, a->eps, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "src", a->n_rows, a->dim, a->dim, err);
 }
 
-bool qr_check_linear(const void *args, qr_error *err) {
-    const qr_linear_args *a = args;
-    return check_weight("linear", a->weight, err) && check_act_dtype("linear", "x", a->x_dtype, err) &&
-           check_view("linear", "x", a->n_rows, a->weight->desc.cols, a->x_stride, err) &&
-           check_view("linear", "y", a->n_rows, a->weight->desc.rows, a->y_stride, err);
+static bool fits_linear(const qr_linear_args *a, const char *op, qr_error *err) {
+    return check_weight(op, a->weight, err) && check_act_dtype(op, "x", a->x_dtype, err) &&
+           check_view(op, "x", a->n_rows, a->weight->desc.cols, a->x_stride, err) &&
+           check_view(op, "y", a->n_rows, a->weight->desc.rows, a->y_stride, err);
 }
 
-bool qr_check_lora(const void *args, qr_error *err) {
-    const qr_lora_args *a = args;
-    return check_act_dtype("lora", "x", a->x_dtype, err) &&
-           check_positive("lora", "the number of adapters", a->n_adapters, err) &&
-           check_positive("lora", "max_rank", a->max_rank, err) &&
-           check_view("lora", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("lora", "y", a->n_rows, a->out, a->y_stride, err);
+static bool fits_lora(const qr_lora_args *a, const char *op, qr_error *err) {
+    return check_act_dtype(op, "x", a->x_dtype, err) &&
+           check_positive(op, "the number of adapters", a->n_adapters, err) &&
+           check_positive(op, "max_rank", a->max_rank, err) &&
+           check_view(op, "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view(op, "y", a->n_rows, a->out, a->y_stride, err);
 }
 
-bool qr_check_dora_norm(const void *args, qr_error *err) {
-    const qr_dora_norm_args *a = args;
-    return check_weight("dora_norm", a->weight, err) && check_positive("dora_norm", "rank", a->rank, err) &&
-           check_finite("dora_norm", "scale", a->scale, err);
+static bool fits_dora_norm(const qr_dora_norm_args *a, const char *op, qr_error *err) {
+    return check_weight(op, a->weight, err) && check_positive(op, "rank", a->rank, err) &&
+           check_finite(op, "scale", a->scale, err);
 }
 
-bool qr_check_dora(const void *args, qr_error *err) {
-    const qr_dora_args *a = args;
-    return check_positive("dora", "the number of adapters", a->n_adapters, err) &&
-           check_view("dora", "src", a->n_rows, a->dim, a->src_stride, err) &&
-           check_view("dora", "dst", a->n_rows, a->dim, a->dst_stride, err);
+static bool fits_dora(const qr_dora_args *a, const char *op, qr_error *err) {
+    return check_positive(op, "the number of adapters", a->n_adapters, err) &&
+           check_view(op, "src", a->n_rows, a->dim, a->src_stride, err) &&
+           check_view(op, "dst", a->n_rows, a->dim, a->dst_stride, err);
 }
 
-bool qr_check_rope_table(const void *args, qr_error *err) {
-    const qr_rope_table_args *a = args;
-    return check_view("rope_table", "the table", a->n_tokens, a->half, a->half, err);
+static bool fits_rope_table(const qr_rope_table_args *a, const char *op, qr_error *err) {
+    return check_view(op, "the table", a->n_tokens, a->half, a->half, err);
 }
 
-bool qr_check_rope(const void *args, qr_error *err) {
-    const qr_rope_args *a = args;
-    if (!check_heads("rope", a->n_heads, a->head_dim, err) || !check_positive("rope", "half", a->half, err)) {
-        return false;
-    }
-    REQUIRE(a->half <= a->head_dim / 2, "rope", "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
+static bool fits_rope(const qr_rope_args *a, const char *op, qr_error *err) {
+    if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_positive(op, "half", a->half, err)) { return false; }
+    REQUIRE(a->half <= a->head_dim / 2, op, "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
             a->head_dim);
-    return check_view("rope", "x", a->n_tokens, a->n_heads * a->head_dim, a->x_stride, err);
+    return check_view(op, "x", a->n_tokens, a->n_heads * a->head_dim, a->x_stride, err);
 }
 
-bool qr_check_kv_write(const void *args, qr_error *err) {
-    const qr_kv_write_args *a = args;
+static bool fits_kv_write(const qr_kv_write_args *a, const char *op, qr_error *err) {
     const int64_t row = (int64_t)a->layout.n_kv_heads * a->layout.head_dim;
-    return check_kv_layout("kv_write", &a->layout, a->page_stride_bytes, err) &&
-           check_view("kv_write", "k", a->n_tokens, row, a->k_stride, err) &&
-           check_view("kv_write", "v", a->n_tokens, row, a->v_stride, err);
+    return check_kv_layout(op, &a->layout, a->page_stride_bytes, err) &&
+           check_view(op, "k", a->n_tokens, row, a->k_stride, err) &&
+           check_view(op, "v", a->n_tokens, row, a->v_stride, err);
 }
 
-bool qr_check_attention(const void *args, qr_error *err) {
-    const qr_attention_args *a = args;
-    if (!check_kv_layout("attention", &a->layout, a->page_stride_bytes, err) ||
-        !check_heads("attention", a->n_heads, a->layout.head_dim, err)) {
+static bool fits_attention(const qr_attention_args *a, const char *op, qr_error *err) {
+    if (!check_kv_layout(op, &a->layout, a->page_stride_bytes, err) ||
+        !check_heads(op, a->n_heads, a->layout.head_dim, err)) {
         return false;
     }
-    REQUIRE(a->n_heads % a->layout.n_kv_heads == 0, "attention", "%d query heads do not divide over %d K/V heads",
+    REQUIRE(a->n_heads % a->layout.n_kv_heads == 0, op, "%d query heads do not divide over %d K/V heads",
             (int)a->n_heads, (int)a->layout.n_kv_heads);
-    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), "attention",
-            "softcap is %g; it must be positive, or 0 for none", (double)a->softcap);
-    REQUIRE(isfinite(a->scale), "attention", "scale is %g", (double)a->scale);
-    REQUIRE(a->window >= 0, "attention", "window is %d; it must be positive, or 0 for all", (int)a->window);
-    return check_positive("attention", "the number of sequences", a->n_seqs, err) &&
-           check_positive("attention", "table_stride", a->table_stride, err) &&
-           check_act_dtype("attention", "dst", a->dst_dtype, err) &&
-           check_view("attention", "q", a->n_tokens, (int64_t)a->n_heads * a->layout.head_dim, a->q_stride, err);
+    REQUIRE(a->softcap >= 0.0F && isfinite(a->softcap), op, "softcap is %g; it must be positive, or 0 for none",
+            (double)a->softcap);
+    REQUIRE(isfinite(a->scale), op, "scale is %g", (double)a->scale);
+    REQUIRE(a->window >= 0, op, "window is %d; it must be positive, or 0 for all", (int)a->window);
+    return check_positive(op, "the number of sequences", a->n_seqs, err) &&
+           check_positive(op, "table_stride", a->table_stride, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "q", a->n_tokens, (int64_t)a->n_heads * a->layout.head_dim, a->q_stride, err);
 }
 
-bool qr_check_activation(const void *args, qr_error *err) {
-    const qr_activation_args *a = args;
-    return check_act_fn("activation", a->fn, err) && check_act_dtype("activation", "dst", a->dst_dtype, err) &&
-           check_view("activation", "x", a->n_rows, a->dim, a->x_stride, err);
+static bool fits_activation(const qr_activation_args *a, const char *op, qr_error *err) {
+    return check_act_fn(op, a->fn, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "x", a->n_rows, a->dim, a->x_stride, err);
 }
 
-bool qr_check_gate(const void *args, qr_error *err) {
-    const qr_gate_args *a = args;
-    return check_act_fn("gate", a->fn, err) && check_act_dtype("gate", "dst", a->dst_dtype, err) &&
-           check_view("gate", "g", a->n_rows, a->dim, a->g_stride, err) &&
-           check_view("gate", "u", a->n_rows, a->dim, a->u_stride, err);
+static bool fits_gate(const qr_gate_args *a, const char *op, qr_error *err) {
+    return check_act_fn(op, a->fn, err) && check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "g", a->n_rows, a->dim, a->g_stride, err) &&
+           check_view(op, "u", a->n_rows, a->dim, a->u_stride, err);
 }
 
-bool qr_check_add(const void *args, qr_error *err) {
-    const qr_add_args *a = args;
-    return check_view("add", "x", 1, a->n, a->n, err);
+static bool fits_add(const qr_add_args *a, const char *op, qr_error *err) {
+    return check_view(op, "x", 1, a->n, a->n, err);
 }
 
-bool qr_check_softcap(const void *args, qr_error *err) {
-    const qr_softcap_args *a = args;
-    REQUIRE(a->cap > 0.0F && isfinite(a->cap), "softcap", "the cap is %g; it must be positive", (double)a->cap);
-    return check_view("softcap", "x", 1, a->n, a->n, err);
+static bool fits_softcap(const qr_softcap_args *a, const char *op, qr_error *err) {
+    REQUIRE(a->cap > 0.0F && isfinite(a->cap), op, "the cap is %g; it must be positive", (double)a->cap);
+    return check_view(op, "x", 1, a->n, a->n, err);
 }
 
-bool qr_check_nll(const void *args, qr_error *err) {
-    const qr_nll_args *a = args;
-    REQUIRE(a->vocab <= INT32_MAX, "nll", "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_view("nll", "logits", a->n_rows, a->vocab, a->vocab, err);
+static bool fits_nll(const qr_nll_args *a, const char *op, qr_error *err) {
+    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_view(op, "logits", a->n_rows, a->vocab, a->vocab, err);
 }
 
-bool qr_check_sample(const void *args, qr_error *err) {
-    const qr_sample_args *a = args;
-    REQUIRE(a->vocab <= INT32_MAX, "sample", "a vocabulary of %" PRId64 " is too large", a->vocab);
-    return check_view("sample", "logits", a->n_draws, a->vocab, a->vocab, err);
+static bool fits_sample(const qr_sample_args *a, const char *op, qr_error *err) {
+    REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
+    return check_view(op, "logits", a->n_draws, a->vocab, a->vocab, err);
 }
 
 /* --- Training ---------------------------------------------------------------------------------------------------- */
@@ -245,56 +222,42 @@ static bool check_step(const char *op, int64_t n, int64_t step, float grad_scale
            check_finite(op, "lr", lr, err);
 }
 
-bool qr_check_linear_backward(const void *args, qr_error *err) {
-    const qr_linear_backward_args *a = args;
-    return check_weight("linear_backward", a->weight, err) &&
-           check_act_dtype("linear_backward", "dy", a->dy_dtype, err) &&
-           check_view("linear_backward", "dy", a->n_rows, a->weight->desc.rows, a->dy_stride, err) &&
-           check_view("linear_backward", "dx", a->n_rows, a->weight->desc.cols, a->dx_stride, err);
+static bool fits_linear_backward(const qr_linear_backward_args *a, const char *op, qr_error *err) {
+    return check_weight(op, a->weight, err) && check_act_dtype(op, "dy", a->dy_dtype, err) &&
+           check_view(op, "dy", a->n_rows, a->weight->desc.rows, a->dy_stride, err) &&
+           check_view(op, "dx", a->n_rows, a->weight->desc.cols, a->dx_stride, err);
 }
 
-bool qr_check_weight_backward(const void *args, qr_error *err) {
-    const qr_weight_backward_args *a = args;
-    return check_act_dtype("weight_backward", "x", a->x_dtype, err) &&
-           check_view("weight_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("weight_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
-           check_view("weight_backward", "dw", a->out, a->in, a->in, err);
+static bool fits_weight_backward(const qr_weight_backward_args *a, const char *op, qr_error *err) {
+    return check_act_dtype(op, "x", a->x_dtype, err) && check_view(op, "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view(op, "dy", a->n_rows, a->out, a->dy_stride, err) &&
+           check_view(op, "dw", a->out, a->in, a->in, err);
 }
 
-bool qr_check_lora_backward(const void *args, qr_error *err) {
-    const qr_lora_backward_args *a = args;
-    return check_act_dtype("lora_backward", "x", a->x_dtype, err) &&
-           check_positive("lora_backward", "rank", a->rank, err) &&
-           check_finite("lora_backward", "scale", a->scale, err) &&
-           check_view("lora_backward", "x", a->n_rows, a->in, a->x_stride, err) &&
-           check_view("lora_backward", "dy", a->n_rows, a->out, a->dy_stride, err) &&
-           (a->dx == NULL || check_view("lora_backward", "dx", a->n_rows, a->in, a->dx_stride, err));
+static bool fits_lora_backward(const qr_lora_backward_args *a, const char *op, qr_error *err) {
+    return check_act_dtype(op, "x", a->x_dtype, err) && check_positive(op, "rank", a->rank, err) &&
+           check_finite(op, "scale", a->scale, err) && check_view(op, "x", a->n_rows, a->in, a->x_stride, err) &&
+           check_view(op, "dy", a->n_rows, a->out, a->dy_stride, err) &&
+           (a->dx == NULL || check_view(op, "dx", a->n_rows, a->in, a->dx_stride, err));
 }
 
-bool qr_check_dora_backward(const void *args, qr_error *err) {
-    const qr_dora_backward_args *a = args;
-    return check_view("dora_backward", "dy", a->n_rows, a->dim, a->dy_stride, err) &&
-           check_view("dora_backward", "z", a->n_rows, a->dim, a->z_stride, err);
+static bool fits_dora_backward(const qr_dora_backward_args *a, const char *op, qr_error *err) {
+    return check_view(op, "dy", a->n_rows, a->dim, a->dy_stride, err) &&
+           check_view(op, "z", a->n_rows, a->dim, a->z_stride, err);
 }
 
-bool qr_check_rms_norm_backward(const void *args, qr_error *err) {
-    const qr_rms_norm_backward_args *a = args;
-    const char *op = "rms_norm_backward";
+static bool fits_rms_norm_backward(const qr_rms_norm_backward_args *a, const char *op, qr_error *err) {
     return check_heads(op, a->n_groups, a->dim, err) && check_eps(op, a->eps, err) &&
            check_view(op, "x", a->n_rows, a->n_groups * a->dim, a->x_stride, err) &&
            check_view(op, "dy", a->n_rows, a->n_groups * a->dim, a->dy_stride, err) &&
            check_view(op, "dx", a->n_rows, a->n_groups * a->dim, a->dx_stride, err);
 }
 
-bool qr_check_layer_norm_backward(const void *args, qr_error *err) {
-    const qr_layer_norm_backward_args *a = args;
-    return check_eps("layer_norm_backward", a->eps, err) &&
-           check_view("layer_norm_backward", "x", a->n_rows, a->dim, a->dim, err);
+static bool fits_layer_norm_backward(const qr_layer_norm_backward_args *a, const char *op, qr_error *err) {
+    return check_eps(op, a->eps, err) && check_view(op, "x", a->n_rows, a->dim, a->dim, err);
 }
 
-bool qr_check_rope_backward(const void *args, qr_error *err) {
-    const qr_rope_backward_args *a = args;
-    const char *op = "rope_backward";
+static bool fits_rope_backward(const qr_rope_backward_args *a, const char *op, qr_error *err) {
     if (!check_heads(op, a->n_heads, a->head_dim, err) || !check_positive(op, "half", a->half, err)) { return false; }
     REQUIRE(a->half <= a->head_dim / 2, op, "half is %" PRId64 ", more than half of head_dim %" PRId64, a->half,
             a->head_dim);
@@ -316,105 +279,85 @@ static bool check_packed(const char *op, const qr_attention_packed_args *a, qr_e
            check_view(op, "q", a->n_tokens, (int64_t)a->n_heads * a->head_dim, a->qkv_stride, err);
 }
 
-bool qr_check_attention_packed(const void *args, qr_error *err) { return check_packed("attention_packed", args, err); }
+static bool fits_attention_packed(const qr_attention_packed_args *a, const char *op, qr_error *err) {
+    return check_packed(op, a, err);
+}
 
-bool qr_check_attention_packed_backward(const void *args, qr_error *err) {
-    const qr_attention_packed_backward_args *a = args;
-    const char *op = "attention_packed_backward";
+static bool fits_attention_packed_backward(const qr_attention_packed_backward_args *a, const char *op, qr_error *err) {
     return check_packed(op, &a->forward, err) &&
            check_view(op, "dq", a->forward.n_tokens, (int64_t)a->forward.n_heads * a->forward.head_dim, a->dqkv_stride,
                       err);
 }
 
-bool qr_check_activation_backward(const void *args, qr_error *err) {
-    const qr_activation_backward_args *a = args;
-    const char *op = "activation_backward";
+static bool fits_activation_backward(const qr_activation_backward_args *a, const char *op, qr_error *err) {
     return check_act_fn(op, a->fn, err) && check_view(op, "x", a->n_rows, a->dim, a->x_stride, err) &&
            check_view(op, "dy", a->n_rows, a->dim, a->dy_stride, err) &&
            check_view(op, "dx", a->n_rows, a->dim, a->dx_stride, err);
 }
 
-bool qr_check_gate_backward(const void *args, qr_error *err) {
-    const qr_gate_backward_args *a = args;
-    const char *op = "gate_backward";
+static bool fits_gate_backward(const qr_gate_backward_args *a, const char *op, qr_error *err) {
     return check_act_fn(op, a->fn, err) && check_view(op, "g and u", a->n_rows, a->dim, a->gu_stride, err) &&
            check_view(op, "dg and du", a->n_rows, a->dim, a->dgu_stride, err);
 }
 
-bool qr_check_cross_entropy(const void *args, qr_error *err) {
-    const qr_cross_entropy_args *a = args;
-    const char *op = "cross_entropy";
+static bool fits_cross_entropy(const qr_cross_entropy_args *a, const char *op, qr_error *err) {
     REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
     return check_not_negative(op, "softcap", a->softcap, err) && check_finite(op, "dloss", a->dloss, err) &&
            check_view(op, "logits", a->n_rows, a->vocab, a->vocab, err);
 }
 
-bool qr_check_embedding_backward(const void *args, qr_error *err) {
-    const qr_embedding_backward_args *a = args;
-    const char *op = "embedding_backward";
+static bool fits_embedding_backward(const qr_embedding_backward_args *a, const char *op, qr_error *err) {
     REQUIRE(a->vocab <= INT32_MAX, op, "a vocabulary of %" PRId64 " is too large", a->vocab);
     return check_view(op, "dy", a->n_tokens, a->dim, a->dim, err) &&
            check_view(op, "dtable", a->vocab, a->dim, a->dim, err);
 }
 
-bool qr_check_scatter_rows(const void *args, qr_error *err) {
-    const qr_scatter_rows_args *a = args;
-    REQUIRE(a->n_rows <= a->n_dst_rows, "scatter_rows", "%" PRId64 " rows do not fit into %" PRId64, a->n_rows,
-            a->n_dst_rows);
-    return check_view("scatter_rows", "src", a->n_rows, a->dim, a->dim, err) &&
-           check_view("scatter_rows", "dst", a->n_dst_rows, a->dim, a->dim, err);
+static bool fits_scatter_rows(const qr_scatter_rows_args *a, const char *op, qr_error *err) {
+    REQUIRE(a->n_rows <= a->n_dst_rows, op, "%" PRId64 " rows do not fit into %" PRId64, a->n_rows, a->n_dst_rows);
+    return check_view(op, "src", a->n_rows, a->dim, a->dim, err) &&
+           check_view(op, "dst", a->n_dst_rows, a->dim, a->dim, err);
 }
 
-bool qr_check_dropout(const void *args, qr_error *err) {
-    const qr_dropout_args *a = args;
-    return check_decay("dropout", "p", a->p, err) && check_act_dtype("dropout", "x", a->x_dtype, err) &&
-           check_view("dropout", "x", a->n_rows, a->dim, a->x_stride, err) &&
-           check_view("dropout", "dst", a->n_rows, a->dim, a->dst_stride, err);
+static bool fits_dropout(const qr_dropout_args *a, const char *op, qr_error *err) {
+    return check_decay(op, "p", a->p, err) && check_act_dtype(op, "x", a->x_dtype, err) &&
+           check_view(op, "x", a->n_rows, a->dim, a->x_stride, err) &&
+           check_view(op, "dst", a->n_rows, a->dim, a->dst_stride, err);
 }
 
-bool qr_check_round_act(const void *args, qr_error *err) {
-    const qr_round_act_args *a = args;
-    return check_act_dtype("round_act", "dst", a->dst_dtype, err) &&
-           check_view("round_act", "src", a->n_rows, a->dim, a->src_stride, err);
+static bool fits_round_act(const qr_round_act_args *a, const char *op, qr_error *err) {
+    return check_act_dtype(op, "dst", a->dst_dtype, err) &&
+           check_view(op, "src", a->n_rows, a->dim, a->src_stride, err);
 }
 
-bool qr_check_store_weight(const void *args, qr_error *err) {
-    const qr_store_weight_args *a = args;
-    if (!check_weight("store_weight", a->weight, err)) { return false; }
-    REQUIRE(a->weight->desc.format <= QR_WEIGHT_BF16, "store_weight", "the weight is %s; it must be F32, F16 or BF16",
+static bool fits_store_weight(const qr_store_weight_args *a, const char *op, qr_error *err) {
+    if (!check_weight(op, a->weight, err)) { return false; }
+    REQUIRE(a->weight->desc.format <= QR_WEIGHT_BF16, op, "the weight is %s; it must be F32, F16 or BF16",
             qr_weight_format_name(a->weight->desc.format));
     return true;
 }
 
-bool qr_check_sum_squares(const void *args, qr_error *err) {
-    const qr_sum_squares_args *a = args;
-    return check_view("sum_squares", "x", 1, a->n, a->n, err);
+static bool fits_sum_squares(const qr_sum_squares_args *a, const char *op, qr_error *err) {
+    return check_view(op, "x", 1, a->n, a->n, err);
 }
 
-bool qr_check_adamw(const void *args, qr_error *err) {
-    const qr_adamw_args *a = args;
-    return check_step("adamw", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("adamw", "beta1", a->beta1, err) && check_decay("adamw", "beta2", a->beta2, err) &&
-           check_eps("adamw", a->eps, err) && check_finite("adamw", "weight_decay", a->weight_decay, err);
+static bool fits_adamw(const qr_adamw_args *a, const char *op, qr_error *err) {
+    return check_step(op, a->n, a->step, a->grad_scale, a->lr, err) && check_decay(op, "beta1", a->beta1, err) &&
+           check_decay(op, "beta2", a->beta2, err) && check_eps(op, a->eps, err) &&
+           check_finite(op, "weight_decay", a->weight_decay, err);
 }
 
-bool qr_check_adamw8bit(const void *args, qr_error *err) {
-    const qr_adamw8bit_args *a = args;
-    return check_step("adamw8bit", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("adamw8bit", "beta1", a->beta1, err) && check_decay("adamw8bit", "beta2", a->beta2, err) &&
-           check_eps("adamw8bit", a->eps, err) && check_finite("adamw8bit", "weight_decay", a->weight_decay, err);
+static bool fits_adamw8bit(const qr_adamw8bit_args *a, const char *op, qr_error *err) {
+    return check_step(op, a->n, a->step, a->grad_scale, a->lr, err) && check_decay(op, "beta1", a->beta1, err) &&
+           check_decay(op, "beta2", a->beta2, err) && check_eps(op, a->eps, err) &&
+           check_finite(op, "weight_decay", a->weight_decay, err);
 }
 
-bool qr_check_sgd(const void *args, qr_error *err) {
-    const qr_sgd_args *a = args;
-    return check_step("sgd", a->n, a->step, a->grad_scale, a->lr, err) &&
-           check_decay("sgd", "momentum", a->momentum, err) &&
-           check_finite("sgd", "weight_decay", a->weight_decay, err);
+static bool fits_sgd(const qr_sgd_args *a, const char *op, qr_error *err) {
+    return check_step(op, a->n, a->step, a->grad_scale, a->lr, err) && check_decay(op, "momentum", a->momentum, err) &&
+           check_finite(op, "weight_decay", a->weight_decay, err);
 }
 
-bool qr_check_adafactor(const void *args, qr_error *err) {
-    const qr_adafactor_args *a = args;
-    const char *op = "adafactor";
+static bool fits_adafactor(const qr_adafactor_args *a, const char *op, qr_error *err) {
     if (!check_view(op, "p", a->rows, a->cols, a->cols, err)) { return false; }
     REQUIRE(a->clip_threshold > 0.0F && isfinite(a->clip_threshold), op, "clip_threshold is %g; it must be positive",
             (double)a->clip_threshold);
@@ -423,6 +366,11 @@ bool qr_check_adafactor(const void *args, qr_error *err) {
     return check_step(op, a->rows * a->cols, a->step, a->grad_scale, a->lr, err) && check_eps(op, a->eps1, err) &&
            check_finite(op, "weight_decay", a->weight_decay, err);
 }
+
+#define QR_X(name) \
+    bool qr_check_##name(const void *args, qr_error *err) { return fits_##name(args, #name, err); }
+QR_OPS(QR_X)
+#undef QR_X
 
 /* --- Weights ----------------------------------------------------------------------------------------------------- */
 
