@@ -19,10 +19,9 @@ typedef struct match_state {
     const qr_adapter *adapter;
     size_t offset; /* bytes laid out so far */
     size_t n_matched;
-    bool place;      /* second pass: memory exists, copy into it */
-    float *staging;  /* F32 of one factor on its way */
-    void *workspace; /* device, of dora_norm */
-    size_t workspace_bytes;
+    bool place;             /* second pass: memory exists, copy into it */
+    float *staging;         /* F32 of one factor on its way */
+    qr_workspace workspace; /* of dora_norm; its memory is NULL while sizes are counted */
 } match_state;
 
 /* PEFT writes the path inside the model object, which may carry a prefix that the checkpoint lacks, or lack one. */
@@ -79,7 +78,7 @@ static qrun_status put_ratio(match_state *state, const qr_adapter_module *module
                                     .ratio = ratio};
     if (status == QRUN_OK && state->place) { return qr_dora_norm(backend, &args, state->workspace, err); }
     const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
-    state->workspace_bytes = n_bytes > state->workspace_bytes ? n_bytes : state->workspace_bytes;
+    state->workspace.n_bytes = n_bytes > state->workspace.n_bytes ? n_bytes : state->workspace.n_bytes;
     return status;
 }
 
@@ -150,17 +149,16 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     qrun_model *model = made->model;
     qr_backend *backend = model->context->backend;
     match_state state = {.made = made, .adapter = adapter};
-    void *workspace = NULL;
-    size_t workspace_bytes = 0;
+    qr_workspace workspace = {0};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
     QR_TRY(refuse_unmatched(&state, path, err));
     QR_TRY(make_table(model, err));
     const size_t n_bytes = state.offset;
-    workspace_bytes = state.workspace_bytes;
+    workspace.n_bytes = state.workspace.n_bytes;
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
     made->memory_bytes = n_bytes;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, workspace_bytes, &workspace, err));
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory, err));
     state = (match_state){.made = made, .adapter = adapter, .place = true, .workspace = workspace};
     state.staging = qr_alloc_array((size_t)largest_factor(adapter), sizeof(float));
     if (state.staging == NULL) { QR_TRY(qr_fail_memory(err, path, (unsigned long long)largest_factor(adapter) * 4)); }
@@ -168,7 +166,7 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
     if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
     qr_free(state.staging);
     return status;
 }

@@ -72,7 +72,8 @@ typedef struct qr_whole_modules {
 
 typedef struct qr_parameters {
     qrun_model *model;
-    qr_parameter *list; /* [n] */
+    qr_backend *backend; /* the model's, or one that plans for it */
+    qr_parameter *list;  /* [n] */
     int64_t n, capacity;
     int64_t n_floats;          /* of each arena; every tensor begins at a multiple of 16 */
     float *values, *gradients; /* device, [n_floats]; NULL until they are made */
@@ -80,7 +81,8 @@ typedef struct qr_parameters {
     qr_whole_modules whole;
 } qr_parameters;
 
-/* Begin from {.model = model}. Appends a tensor, giving it its place in the arenas (*offset, in floats). */
+/* Begin from {.model = model, .backend = its backend}. Appends a tensor, giving it its place in the arenas (*offset, in
+ * floats). */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
 
 /* Makes both arenas, zeroed. */

@@ -125,7 +125,7 @@ static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor)
 
 /* Places the matrices that are not in the model's own memory (base NULL: only counts). */
 static size_t place_held(qr_parameters *p, void *base) {
-    const qr_backend *backend = p->model->context->backend;
+    const qr_backend *backend = p->backend;
     qr_layout layout = {base, 0};
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
@@ -190,7 +190,7 @@ static int64_t chunk_rows(const qr_parameter *parameter) {
 
 static qrun_status put_rows(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
                             const float *values, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     return backend->copy_in(backend, p->values + parameter->offset + first * parameter->cols, values,
                             (size_t)(n * parameter->cols) * sizeof *values, err);
 }
@@ -317,6 +317,28 @@ static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     return QRUN_OK;
 }
 
+static qrun_status make_held(qr_parameters *p, qr_error *err) {
+    if (p->whole.held_bytes == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, p->whole.held_bytes, &p->whole.held, err));
+    (void)place_held(p, p->whole.held);
+    return QRUN_OK;
+}
+
+qrun_status qr_whole_parameters_reserve(qr_parameters *p, qr_error *err) {
+    QR_RETURN_IF_ERROR(make_held(p, err));
+    return p->whole.n > 0 ? stand_in(p, err) : QRUN_OK;
+}
+
+void qr_whole_parameters_release(qr_parameters *p) {
+    if (p->whole.stand_ins.list == NULL) { return; }
+    qr_stand_ins_end(&p->whole.stand_ins);
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        p->whole.tensors[i].own_vector = NULL;
+        p->whole.tensors[i].held.data = NULL;
+    }
+}
+
 static int64_t staging_floats(const qr_parameters *p) {
     int64_t most = 1;
     for (int64_t i = 0; i < p->whole.n; i++) {
@@ -328,15 +350,11 @@ static int64_t staging_floats(const qr_parameters *p) {
 
 qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options *options, qr_error *err) {
     if (p->whole.n == 0) { return QRUN_OK; }
-    qr_backend *backend = p->model->context->backend;
     const int64_t n_staging = staging_floats(p);
     float *staging = qr_alloc_array((size_t)n_staging, sizeof *staging);
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
-    if (p->whole.held_bytes > 0) {
-        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, p->whole.held_bytes, &p->whole.held, err));
-        (void)place_held(p, p->whole.held);
-    }
+    QR_TRY(make_held(p, err));
     QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
     QR_TRY(stand_in(p, err));
 out:
@@ -346,29 +364,14 @@ out:
 
 /* ---- Afterwards -------------------------------------------------------------------------------------------------- */
 
-static qr_store_weight_args store_args(const qr_parameters *p, const qr_whole_tensor *tensor) {
-    return (qr_store_weight_args){.src = p->values != NULL ? p->values + p->list[tensor->parameter].offset : NULL,
-                                  .weight = tensor->matrix};
-}
-
-size_t qr_whole_parameters_workspace(const qr_parameters *p) {
-    size_t most = 0;
-    for (int64_t i = 0; i < p->whole.n; i++) {
-        if (p->whole.tensors[i].matrix == NULL) { continue; }
-        const qr_weight held = {.desc = p->whole.tensors[i].held.desc};
-        const qr_store_weight_args args = {.weight = &held};
-        const size_t n_bytes = qr_store_weight_workspace(p->model->context->backend, &args);
-        most = n_bytes > most ? n_bytes : most;
-    }
-    return most;
-}
-
-qrun_status qr_whole_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
+qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     qrun_status status = QRUN_OK;
     for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
-        if (p->whole.tensors[i].matrix == NULL) { continue; }
-        const qr_store_weight_args args = store_args(p, &p->whole.tensors[i]);
-        status = qr_store_weight(p->model->context->backend, &args, workspace, err);
+        const qr_whole_tensor *tensor = &p->whole.tensors[i];
+        if (tensor->matrix == NULL) { continue; }
+        const qr_store_weight_args args = {.src = p->values + p->list[tensor->parameter].offset,
+                                           .weight = tensor->matrix};
+        status = qr_store_weight(p->backend, &args, workspace, err);
     }
     p->whole.refreshed |= status == QRUN_OK;
     return status;

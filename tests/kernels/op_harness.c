@@ -208,8 +208,8 @@ void op_call(op_run *run, qr_op op, const void *args) {
     CHECK_MSG(supported, "%s: %s: refused: %s", run->backend->isa, run->label, err.message);
     if (!supported) { return; }
     const size_t n_bytes = impl->workspace_bytes(run->backend, args);
-    void *workspace = fill_buffer(run, new_buffer(run, n_bytes), NULL);
-    qrun_status status = impl->run(run->backend, args, workspace, &err);
+    const qr_workspace workspace = {fill_buffer(run, new_buffer(run, n_bytes), NULL), n_bytes};
+    qrun_status status = qr_backend_run(run->backend, op, args, workspace, &err);
     if (status == QRUN_OK) { status = run->backend->sync(run->backend, &err); }
     CHECK_MSG(status == QRUN_OK, "%s: %s: failed: %s", run->backend->isa, run->label, err.message);
 }
