@@ -180,6 +180,7 @@ static void check_quantize(qr_weight_desc desc, qr_dtype src_dtype) {
         memset(absmax, 0xA5, (n_absmax + MARGIN) * sizeof(float));
         CHECK_MSG(qr_supports_quantize(backend, &args, &err), "%s", err.message);
         CHECK_INT(qr_quantize_workspace(backend, &args), 0);
+        op_note_call(backend, QR_OP_quantize, 0);
         CHECK_MSG(qr_quantize(backend, &args, QR_NO_WORKSPACE, &err) == QRUN_OK, "%s", err.message);
         const bool same =
             memcmp(codes, expected, code_bytes) == 0 && memcmp(absmax, expected_absmax, n_absmax * sizeof(float)) == 0;

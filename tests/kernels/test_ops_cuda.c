@@ -53,6 +53,8 @@ static void test_limits_are_measured(void) {
     CHECK(limits.read_bytes_per_second > 0.0 && limits.bf16_flops > 0.0 && limits.f32_flops > 0.0);
 }
 
+static void test_small_workspaces_are_refused(void) { op_check_workspaces(is_absent); }
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", OP_SEED);
@@ -68,6 +70,7 @@ int main(int argc, char **argv) {
     QR_OPS(QR_X)
 #undef QR_X
     CHECK_RUN(test_linear_with_and_without_wgmma);
+    if (argc == 1) { CHECK_RUN(test_small_workspaces_are_refused); }
     op_world_destroy();
     return check_end();
 }

@@ -152,6 +152,8 @@ static void run_op(qr_op op, const char *op_name, const char *test_name, void (*
     check_case(test_name, test);
 }
 
+static void test_small_workspaces_are_refused(void) { op_check_workspaces(is_absent); }
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", OP_SEED);
@@ -169,7 +171,10 @@ int main(int argc, char **argv) {
 #undef QR_X
     CHECK_RUN(test_wgmma_is_checked);
     CHECK_RUN(test_linear_with_and_without_wgmma);
-    if (argc == 1) { CHECK_RUN(test_every_kernel_was_launched); }
+    if (argc == 1) {
+        CHECK_RUN(test_small_workspaces_are_refused);
+        CHECK_RUN(test_every_kernel_was_launched);
+    }
     op_world_destroy();
     return check_end();
 }
