@@ -77,7 +77,8 @@ static double read_seconds(qr_threads *threads, int n_threads, const void *bytes
 }
 
 static double attention_seconds(qr_backend *backend, const qr_attention_args *args, int n_threads) {
-    void *workspace = memory(qr_attention_workspace(backend, args));
+    const size_t n_bytes = qr_attention_workspace(backend, args);
+    const qr_workspace workspace = {memory(n_bytes), n_bytes};
     double best = 1e30;
     const double start = seconds_now(n_threads);
     for (int pass = 0; pass < 3 || (pass < 100 && seconds_now(n_threads) - start < 0.5); pass++) {
@@ -86,7 +87,7 @@ static double attention_seconds(qr_backend *backend, const qr_attention_args *ar
         const double taken = seconds_now(n_threads) - begin;
         best = taken < best ? taken : best;
     }
-    free(workspace);
+    free(workspace.memory);
     return best;
 }
 

@@ -57,13 +57,13 @@ static void *filled(qr_backend *backend, size_t n_bytes, bool codes) {
 /* Best of many calls. */
 static double best_seconds(const bench *b, qr_op op, const void *args) {
     qr_error err = {0};
-    const qr_op_impl *impl = &b->backend->ops[op];
-    void *workspace = filled(b->backend, impl->workspace_bytes(b->backend, args), false);
+    qr_workspace workspace = {.n_bytes = b->backend->ops[op].workspace_bytes(b->backend, args)};
+    workspace.memory = filled(b->backend, workspace.n_bytes, false);
     double best = 1e30;
     const double begin = seconds_now(&b->options);
     for (int call = 0; call < 5 || seconds_now(&b->options) - begin < 0.7; call++) {
         const double t = seconds_now(&b->options);
-        require(impl->run(b->backend, args, workspace, &err), &err);
+        require(qr_backend_run(b->backend, op, args, workspace, &err), &err);
         const double taken = seconds_now(&b->options) - t;
         if (taken < best) { best = taken; }
     }

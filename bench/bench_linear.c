@@ -72,7 +72,7 @@ typedef struct measured {
 
 /* Best of many calls, each on the next copy of the weights. */
 static double best_seconds(const bench *b, qr_weight *weights, int n_copies, const qr_linear_args *shape,
-                           void *workspace) {
+                           qr_workspace workspace) {
     double best = 1e30, begin = seconds_now(b->options);
     for (int call = 0; call < 8 || seconds_now(b->options) - begin < 1.0; call++) {
         qr_linear_args args = *shape;
@@ -122,10 +122,10 @@ static void bench_format(const bench *b, qr_weight_format format) {
                                      .n_rows = m,
                                      .x_stride = o->in,
                                      .y_stride = o->out};
-        const size_t workspace_bytes = qr_linear_workspace(backend, &args);
-        void *workspace = memory(backend, workspace_bytes);
+        qr_workspace workspace = {.n_bytes = qr_linear_workspace(backend, &args)};
+        workspace.memory = memory(backend, workspace.n_bytes);
         print_row(b, qr_weight_format_name(format), m, best_seconds(b, weights, n_copies, &args, workspace), n_bytes);
-        backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, workspace_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, args.y, y_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, x_like.data, x_bytes);
     }

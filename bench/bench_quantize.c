@@ -67,7 +67,7 @@ static double quantize_seconds(qr_backend *backend, qr_quantize_args args, int64
         for (int64_t row = 0; row < n_rows; row += ROWS_PER_CALL) {
             args.n_rows = qr_min(ROWS_PER_CALL, n_rows - row);
             args.src = src + (size_t)(row * args.cols) * qr_dtype_bytes(args.src_dtype);
-            qr_quantize(backend, &args, NULL, NULL);
+            qr_quantize(backend, &args, QR_NO_WORKSPACE, NULL);
         }
         best = seconds_now() - begin < best ? seconds_now() - begin : best;
     }

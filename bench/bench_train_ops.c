@@ -77,16 +77,16 @@ static double best_seconds(const bench *b, qr_op op, const void *args) {
     const qr_op_impl *impl = &b->backend->ops[op];
     if (!impl->supports(b->backend, args, &err)) { require(err.status, &err); }
     const size_t n_bytes = impl->workspace_bytes(b->backend, args);
-    void *workspace = memory(b, (int64_t)n_bytes);
+    const qr_workspace workspace = {memory(b, (int64_t)n_bytes), n_bytes};
     double best = 1e30;
     const double begin = seconds_now(&b->options);
     for (int call = 0; call < 3 || seconds_now(&b->options) - begin < 0.5; call++) {
         const double t = seconds_now(&b->options);
-        require(impl->run(b->backend, args, workspace, &err), &err);
+        require(qr_backend_run(b->backend, op, args, workspace, &err), &err);
         const double taken = seconds_now(&b->options) - t;
         if (taken < best) { best = taken; }
     }
-    b->backend->memory_destroy(b->backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    b->backend->memory_destroy(b->backend, QR_MEMORY_DEVICE, workspace.memory, n_bytes);
     return best;
 }
 

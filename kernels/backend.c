@@ -1,10 +1,29 @@
-/* What all backends share: destruction and the layout of K/V pages. */
+/* What all backends share: destruction, the check of workspaces, and the layout of K/V pages. */
 #include "kernels/backend.h"
 
 #include "base/sizes.h"
+#include "base/status.h"
 
 void qr_backend_destroy(qr_backend *backend) {
     if (backend != NULL) { backend->destroy(backend); }
+}
+
+const char *qr_op_name(qr_op op) {
+    static const char *const names[QR_OP_COUNT] = {
+#define QR_X(name) #name,
+        QR_OPS(QR_X)
+#undef QR_X
+    };
+    return names[op];
+}
+
+qrun_status qr_backend_run(qr_backend *backend, qr_op op, const void *args, qr_workspace workspace, qr_error *err) {
+    const size_t needed = backend->ops[op].workspace_bytes(backend, args);
+    if (needed > workspace.n_bytes) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s on %s needs %zu bytes of workspace and was given %zu",
+                       qr_op_name(op), backend->name, needed, workspace.n_bytes);
+    }
+    return backend->ops[op].run(backend, args, workspace.memory, err);
 }
 
 size_t qr_kv_element_bytes(qr_kv_format format) {

@@ -31,6 +31,15 @@ typedef struct qr_backend_limits {
     double f16_flops; /* 0: as BF16 */
 } qr_backend_limits;
 
+/* Device memory that an op may use while it runs, 64-byte aligned. What is in it before does not matter, and nothing in
+ * it is kept for the next op. */
+typedef struct qr_workspace {
+    void *memory;
+    size_t n_bytes;
+} qr_workspace;
+
+#define QR_NO_WORKSPACE ((qr_workspace){0}) /* for ops that need none */
+
 /* One op of one backend. */
 typedef struct qr_op_impl {
     /* Whether `run` would accept these arguments: pure; fills err with the precondition that fails. */
@@ -38,7 +47,8 @@ typedef struct qr_op_impl {
     /* Scratch bytes that `run` needs for these sizes; grows with n_rows / n_tokens, so the plan asks at the maximum.
      * Only sizes, types and descriptions are read, not the data pointers. */
     size_t (*workspace_bytes)(const qr_backend *backend, const void *args);
-    /* Runs the op. Allocates nothing. workspace is 64-byte aligned device memory. */
+    /* Runs the op. Allocates nothing. workspace is 64-byte aligned device memory of at least workspace_bytes: callers
+     * go through qr_backend_run, which checks that. */
     qrun_status (*run)(qr_backend *backend, const void *args, void *workspace, qr_error *err);
 } qr_op_impl;
 
@@ -67,10 +77,10 @@ struct qr_backend {
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
     qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
     qrun_status (*sync)(qr_backend *backend, qr_error *err); /* for transfers too */
-    /* Copies between HOST and device memory that run beside the ops, one after the other. One begins when every op and
-     * copy issued before it is done; ops issued after it may run while it does, until transfer_wait holds back those
-     * issued from then on. *ticket names it for that (and with it all transfers before); the processor may look after
-     * sync. */
+    /* Copies between HOST and device memory that run in parallel with the ops, one after the other. One begins when
+     * every op and copy issued before it is done. Ops issued after it may run meanwhile, until transfer_wait makes
+     * those issued from then on wait. *ticket names it for that, and with it all transfers before. The CPU may read the
+     * result after sync. */
     qrun_status (*transfer_in)(qr_backend *backend, void *device, const void *host, size_t n_bytes, uint64_t *ticket,
                                qr_error *err);
     qrun_status (*transfer_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
@@ -79,9 +89,9 @@ struct qr_backend {
 
     /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops,
      * copy_within, fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail.
-     * Other threads may use the backend meanwhile as ever. record_end without a `recording` forgets all. A recording
+     * Other threads may use the backend as usual. record_end without a `recording` forgets all. A recording
      * keeps the arguments and addresses it was given; each replay runs it in the order of what is issued before and
-     * behind, reading what is in the memory then: host memory too, which stays as copy_in_async says. */
+     * after it, reading what is in the memory then: host memory too, which stays as copy_in_async says. */
     qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);
@@ -121,7 +131,7 @@ struct qr_backend {
     qr_op_impl ops[QR_OP_COUNT];
 };
 
-/* The backends. `isa` NULL takes the best the processor has (or QRUN_FORCE_ISA, where set to a processor's and not to a
+/* The backends. `isa` NULL takes the best the CPU has (or QRUN_FORCE_ISA, where set to a CPU's and not to a
  * GPU's, "sm_…"); a name it does not have is refused with the list. The reference backend is single-threaded scalar C.
  */
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
@@ -133,7 +143,13 @@ qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr
 const char *const *qr_backend_cpu_isas(void);
 void qr_backend_destroy(qr_backend *backend); /* NULL is fine */
 
-/* Typed calls, one per op: bool qr_supports_<op>, size_t qr_<op>_workspace, qrun_status qr_<op>. */
+const char *qr_op_name(qr_op op); /* "linear" */
+
+/* Runs an op, in every build only if the workspace is large enough for it: else QRUN_ERROR_INTERNAL with the op's name
+ * and both sizes, and nothing is touched. args: a `const qr_<op>_args *`. */
+qrun_status qr_backend_run(qr_backend *backend, qr_op op, const void *args, qr_workspace workspace, qr_error *err);
+
+/* Typed calls, one per op: bool qr_supports_<op>, size_t qr_<op>_workspace, qrun_status qr_<op> (qr_backend_run). */
 #define QR_X(name)                                                                                                  \
     static inline bool qr_supports_##name(const qr_backend *backend, const qr_##name##_args *args, qr_error *err) { \
         return backend->ops[QR_OP_##name].supports(backend, args, err);                                             \
@@ -141,9 +157,9 @@ void qr_backend_destroy(qr_backend *backend); /* NULL is fine */
     static inline size_t qr_##name##_workspace(const qr_backend *backend, const qr_##name##_args *args) {           \
         return backend->ops[QR_OP_##name].workspace_bytes(backend, args);                                           \
     }                                                                                                               \
-    static inline qrun_status qr_##name(qr_backend *backend, const qr_##name##_args *args, void *workspace,         \
+    static inline qrun_status qr_##name(qr_backend *backend, const qr_##name##_args *args, qr_workspace workspace,  \
                                         qr_error *err) {                                                            \
-        return backend->ops[QR_OP_##name].run(backend, args, workspace, err);                                       \
+        return qr_backend_run(backend, QR_OP_##name, args, workspace, err);                                         \
     }
 QR_OPS(QR_X)
 #undef QR_X

@@ -10,7 +10,7 @@
  * absolute positions.
  *
  * Activations are F32, BF16 or F16 ("act" below: the compute type of the model); sums are F32 or wider everywhere. What
- * is too large for F16 becomes infinite, as IEEE 754 rounds, and goes on as such. */
+ * is too large for F16 becomes infinite, as IEEE 754 rounds, and stays so. */
 #ifndef QR_KERNELS_OPS_H
 #define QR_KERNELS_OPS_H
 
@@ -156,10 +156,10 @@ typedef struct qr_linear_args {
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module
  * (rank > 0). Several adapters in one batch. A_a x is kept in F32.
  *
- * in_pairs, of x in BF16, says that all rows have one adapter, and gives up two things beside the order of sums, as
+ * in_pairs, of x in BF16, says that all rows have one adapter, and gives up two things besides the order of sums, as
  * any_order of linear does: A, scale · B and t = A x may each be taken as the sum of two BF16 numbers, within 2^-17 of
  * itself, and products of two low parts be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale ·
- * b| |t| beside. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
+ * b| |t| more. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
 typedef struct qr_lora_factor {
     const float *a; /* [rank, in] */
     const float *b; /* [out, rank] */
@@ -268,7 +268,7 @@ typedef struct qr_kv_write_args {
  * of two numbers of the type of K and V (INT8: BF16, which holds the codes): within 2^-17 of itself in BF16, 2^-23 in
  * F16 (where q keeps nothing below 2^-25, and beyond its range is infinite). INT8: K's scale multiplies the score, V's
  * the weight before it is cut in two. K and V are what is stored, sums and softmax F32. What is not finite may then
- * give NaN where F32 gives an infinity. A position that a token does not see never reaches it, whatever lies there. */
+ * give NaN where F32 gives an infinity. A position that a token does not see never reaches it, whatever is there. */
 typedef struct qr_attention_args {
     qr_kv_layout layout;
     const float *q; /* [n_tokens, n_heads, head_dim], rows q_stride apart; not yet scaled */

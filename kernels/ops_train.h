@@ -37,7 +37,7 @@ typedef struct qr_weight_backward_args {
  *
  * in_pairs, of x in BF16, is as of lora: A, scale · B, h and dh may be pairs, and dy_rounded be taken for dy, which is
  * within 2^-8 of it. Pairs alone move h by 2^-17 Σ |a| |x| at most, dh by 2^-17 Σ |scale · b| |dy|; each term of da and
- * db by 2^-17 of itself beside, and of dx by 2^-15. */
+ * db by 2^-17 of itself more, and of dx by 2^-15. */
 typedef struct qr_lora_backward_args {
     const float *a, *b; /* [rank, in], [out, rank] */
     float *da, *db;     /* the same shapes; added to */
@@ -93,7 +93,7 @@ typedef struct qr_rope_backward_args {
     int64_t n_tokens, n_heads, head_dim, half, dx_stride;
 } qr_rope_backward_args;
 
-/* attention_packed: attention over sequences that lie side by side in a batch: token t of sequence s (rows
+/* attention_packed: attention over sequences that are side by side in a batch: token t of sequence s (rows
  * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are
  * [n_tokens, heads, head_dim] views, k and v rounded first when round_kv, to F16 with dst F16, else to BF16 (as a
  * cache of that type would hold them).
@@ -109,7 +109,7 @@ typedef struct qr_rope_backward_args {
  * softmax weights; backward dout and the gradients of the scores too) may be rounded to BF16, to nearest. Sums, the
  * softmax, lse and delta stay F32; delta may be of dout as rounded. Each operand is then within 2^-8 of itself, and
  * nothing else errs by more than without: a score by scale · Σ |Δq · k + q · Δk|, a weight by e^(2E) − 1 of itself
- * where E is the largest error of a score, a result by 2^-8 of Σ |p · v| beside; backward dp by Σ |Δdout · v| and
+ * where E is the largest error of a score, a result by 2^-8 of Σ |p · v| more; backward dp by Σ |Δdout · v| and
  * delta by Σ |Δdout · out|, and dq, dk and dv by 2^-8 of the sums of their terms' absolute values for each operand. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */

@@ -29,8 +29,7 @@ typedef struct side {
     qr_backend *backend;
     unsigned char *memory;
     size_t used;
-    void *workspace;
-    size_t workspace_bytes;
+    qr_workspace workspace;
 } side;
 
 static void *take(side *s, size_t n_bytes) {
@@ -48,12 +47,12 @@ static qrun_status put(side *s, const void *host, size_t n_bytes, const void **d
 
 /* Makes s->workspace at least n_bytes. */
 static qrun_status need_workspace(side *s, size_t n_bytes, qr_error *err) {
-    if (n_bytes <= s->workspace_bytes) { return QRUN_OK; }
-    s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->workspace, s->workspace_bytes);
-    s->workspace_bytes = 0;
-    const qrun_status status = s->backend->memory_create(s->backend, QR_MEMORY_DEVICE, n_bytes, &s->workspace, err);
-    if (status == QRUN_OK) { s->workspace_bytes = n_bytes; }
-    return status;
+    if (n_bytes <= s->workspace.n_bytes) { return QRUN_OK; }
+    s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->workspace.memory, s->workspace.n_bytes);
+    s->workspace.n_bytes = 0;
+    QR_RETURN_IF_ERROR(s->backend->memory_create(s->backend, QR_MEMORY_DEVICE, n_bytes, &s->workspace.memory, err));
+    s->workspace.n_bytes = n_bytes;
+    return QRUN_OK;
 }
 
 static float uniform(uint64_t stream, int64_t i) {
@@ -81,7 +80,7 @@ static qrun_status make_weight(qr_backend *ref, const qr_weight_desc *desc, cano
                                    .cols = IN,
                                    .codes = w->codes,
                                    .absmax = w->absmax};
-    const qrun_status status = qr_quantize(ref, &args, NULL, err);
+    const qrun_status status = qr_quantize(ref, &args, QR_NO_WORKSPACE, err);
     w->scales = (qr_weight_scales){.row_absmax = w->absmax, .absmax = w->absmax};
     if (desc->format != QR_WEIGHT_NF4_DQ) { return status; }
     w->scales.nested_offset = qr_nf4_nested_offset(w->absmax, N_BLOCKS);
@@ -248,7 +247,7 @@ static qrun_status open_side(side *s, qr_error *err) {
 
 static void close_side(side *s) {
     if (s->backend == NULL) { return; }
-    s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->workspace, s->workspace_bytes);
+    s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->workspace.memory, s->workspace.n_bytes);
     s->backend->memory_destroy(s->backend, QR_MEMORY_DEVICE, s->memory, ARENA_BYTES);
 }
 

@@ -6,11 +6,11 @@
 
 typedef struct qr_device_memory {
     int64_t total_bytes, free_bytes; /* free: now */
-    int64_t context_bytes;   /* taken already by the device's driver for this process; 0 on the processor, −1: not
-                                known */
-    bool is_separate;        /* from the machine's: host memory is no part of it, and what is not free cannot be
-                                had */
-    int64_t host_free_bytes; /* is_separate: of the machine */
+    int64_t context_bytes;           /* already taken by the device's driver for this process; 0 on the CPU, −1: not
+                                        known */
+    bool is_separate;                /* from the machine's: host memory is no part of it, and what is not free cannot be
+                                        had */
+    int64_t host_free_bytes;         /* is_separate: of the machine */
 } qr_device_memory;
 
 qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *memory, qr_error *err);

@@ -18,7 +18,7 @@ typedef enum qr_plan_category {
     QR_PLAN_TABLES,
     QR_PLAN_LOGITS,
     QR_PLAN_CONTEXT,   /* what the device's driver takes for the process; −1 bytes: not known */
-    QR_PLAN_HOST,      /* beside the device: batches on their way to it, states kept out of it */
+    QR_PLAN_HOST,      /* not on the device: batches before they are copied to it, states kept out of it */
     QR_PLAN_GRADIENTS, /* training only, like the next */
     QR_PLAN_OPTIMIZER,
     QR_PLAN_COUNT,

@@ -1,8 +1,8 @@
-/* A batch: the tables that describe one step to the device. They lie in one block, laid out alike in host and device
+/* A batch: the tables that describe one step to the device. They are one block, laid out alike in host and device
  * memory as a function of the sizes alone, so that a step is one copy and equal sizes mean equal addresses.
  *
  * T tokens of S sequences, concatenated; sequence s owns rows [q_start[s], q_start[s + 1]) at consecutive positions. R
- * of the rows want logits, from which the device draws N tokens. */
+ * of the rows want logits, from which the device samples N tokens. */
 #ifndef QR_RUNTIME_GENERATE_BATCH_H
 #define QR_RUNTIME_GENERATE_BATCH_H
 

@@ -5,11 +5,12 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
 #include "runtime/model/layer.h"
 #include "runtime/model/rope.h"
 
-/* The buffers of a forward pass: device memory in three allocations (activations, tables, logits) beside the ops'
+/* The buffers of a forward pass: device memory in three allocations (activations, tables, logits), the ops'
  * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct forward_buffers {
     /* activations */
@@ -20,7 +21,7 @@ typedef struct forward_buffers {
     float *mlp;     /* [T, 2 M], or [T, M] ungated */
     void *gated;    /* [T, M] act */
     float *branch;  /* [T, D]: output of a block that is normed before it is added */
-    float *dora;    /* [T, D]: qkv, which nothing reads behind attention, where that is wide enough */
+    float *dora;    /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *picked;                      /* [R, D]: rows that want logits */
     void *picked_normed;                /* [R, D] act */
@@ -49,9 +50,8 @@ struct qr_forward {
     size_t page_bytes;
     void *memory[QR_PLAN_COUNT]; /* of the categories made here */
     size_t memory_bytes[QR_PLAN_COUNT];
-    void *workspace;
-    qr_batch host, device;      /* the step's tables in either memory */
-    qr_layer_adapters adapters; /* of the step */
+    qr_layer_pass pass;    /* what the ops run with; n_tokens and adapters are the step's */
+    qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;              /* the device may not have read host memory yet */
@@ -134,152 +134,6 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
     return layout.offset;
 }
 
-/* ---- The ops' arguments and workspace ---------------------------------------------------------------------------- */
-
-static qr_layer_adapters adapters_of(const qr_forward *f, bool wanted) {
-    return (qr_layer_adapters){.table = wanted ? f->model->lora_table : NULL,
-                               .n_adapters = QR_MAX_ADAPTERS,
-                               .max_rank = QR_MAX_LORA_RANK,
-                               .row_adapter = f->device.row_adapter};
-}
-
-static qr_attention_args attention_args(const qr_forward *f, const qr_layer *layer) {
-    const qr_model_shape *s = &f->model->shape;
-    const qr_kv_layout layout = kv_layout(f->model, f->limits.kv_format);
-    const qr_batch *batch = &f->device;
-    const qr_batch_sizes *sizes = &batch->sizes;
-    return (qr_attention_args){
-        .layout = layout,
-        .q = f->b.qkv,
-        .dst = f->b.attended,
-        .dst_dtype = f->model->act_dtype,
-        .n_tokens = sizes->n_tokens,
-        .q_stride = qr_qkv_columns(s),
-        .n_heads = (int32_t)s->n_heads,
-        .n_seqs = (int32_t)sizes->n_sequences,
-        .q_start = batch->q_start,
-        .first_position = batch->first_position,
-        .block_table = batch->block_table + layer->kv_group * sizes->n_sequences * sizes->table_stride,
-        .table_stride = sizes->table_stride,
-        .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout),
-        .page_stride_bytes = f->page_bytes,
-        .scale = s->attn_scale,
-        .softcap = s->attn_softcap,
-        .window = layer->window,
-    };
-}
-
-static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
-
-static void linear_workspace(const qr_forward *f, const qr_linear_layer *linear, int64_t n_rows, size_t *most) {
-    const qr_weight_desc *desc = &linear->weight.desc;
-    const qr_linear_args args = qr_layer_linear_args(f->model, linear, NULL, NULL, desc->rows, n_rows, false);
-    raise_to(most, qr_linear_workspace(f->backend, &args));
-    const qr_layer_adapters adapters = adapters_of(f, false);
-    const qr_lora_args lora =
-        qr_layer_lora_args(&adapters, f->model->act_dtype, linear, NULL, NULL, desc->rows, n_rows);
-    raise_to(most, qr_lora_workspace(f->backend, &lora));
-}
-
-typedef struct workspace_visit {
-    const qr_forward *forward;
-    size_t most;
-} workspace_visit;
-
-static qrun_status visit_workspace(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
-                                   qr_error *err) {
-    (void)layer, (void)role, (void)err;
-    workspace_visit *visit = arg;
-    linear_workspace(visit->forward, linear, visit->forward->limits.max_tokens, &visit->most);
-    return QRUN_OK;
-}
-
-static size_t workspace_bytes(qrun_model *model, const qr_forward_limits *limits) {
-    const qr_forward f = {.model = model,
-                          .backend = model->context->backend,
-                          .limits = *limits,
-                          .page_bytes = qr_page_bytes(model, limits->kv_format),
-                          .device.sizes = {.n_tokens = limits->max_tokens,
-                                           .n_sequences = limits->max_sequences,
-                                           .table_stride = limits->max_blocks}};
-    workspace_visit visit = {&f, 64};
-    (void)qr_model_each_linear(model, visit_workspace, &visit, NULL);
-    const qr_linear_layer head = {.weight = model->head};
-    linear_workspace(&f, &head, limits->max_logit_rows, &visit.most);
-    for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        const qr_attention_args args = attention_args(&f, &model->layers[l]);
-        raise_to(&visit.most, qr_attention_workspace(f.backend, &args));
-    }
-    const qr_nll_args nll = {.n_rows = limits->max_logit_rows, .vocab = model->shape.vocab};
-    raise_to(&visit.most, qr_nll_workspace(f.backend, &nll));
-    const qr_sample_args sample = {.n_draws = limits->max_sequences, .vocab = model->shape.vocab};
-    raise_to(&visit.most, qr_sample_workspace(f.backend, &sample));
-    return visit.most;
-}
-
-void qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan) {
-    forward_buffers b = {0};
-    plan->entries[QR_PLAN_ACTIVATIONS].bytes += (int64_t)lay_activations(model, limits, NULL, &b);
-    plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, limits, NULL, &b);
-    plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
-    plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, limits);
-    plan->entries[QR_PLAN_HOST].bytes += (int64_t)lay_host(model, limits, NULL, &b);
-}
-
-static qr_memory_kind kind_of(qr_plan_category category) {
-    return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
-}
-
-static qrun_status make_memory(qr_forward *f, const qr_plan *plan, qr_error *err) {
-    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE,
-                                            QR_PLAN_HOST};
-    for (size_t i = 0; i < QR_COUNT_OF(made); i++) {
-        const size_t n_bytes = (size_t)plan->entries[made[i]].bytes;
-        const qrun_status status =
-            f->backend->memory_create(f->backend, kind_of(made[i]), n_bytes, &f->memory[made[i]], err);
-        if (status != QRUN_OK) { return status; }
-        f->memory_bytes[made[i]] = n_bytes;
-    }
-    (void)lay_activations(f->model, &f->limits, f->memory[QR_PLAN_ACTIVATIONS], &f->b);
-    (void)lay_tables(f->model, &f->limits, f->memory[QR_PLAN_TABLES], &f->b);
-    (void)lay_logits(f->model, &f->limits, f->memory[QR_PLAN_LOGITS], &f->b);
-    (void)lay_host(f->model, &f->limits, f->memory[QR_PLAN_HOST], &f->b);
-    f->workspace = f->memory[QR_PLAN_WORKSPACE];
-    return QRUN_OK;
-}
-
-qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
-                              qr_error *err) {
-    qr_forward *f = qr_alloc_zeroed(sizeof *f);
-    *forward = NULL;
-    if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
-    *f = (qr_forward){.model = model,
-                      .backend = model->context->backend,
-                      .limits = *limits,
-                      .pages = pages,
-                      .page_bytes = qr_page_bytes(model, limits->kv_format),
-                      .replay.backend = model->context->backend};
-    qr_plan plan;
-    qr_plan_init(&plan);
-    qr_forward_plan(model, limits, &plan);
-    const qrun_status status = make_memory(f, &plan, err);
-    if (status != QRUN_OK) {
-        qr_forward_destroy(f);
-        return status;
-    }
-    *forward = f;
-    return QRUN_OK;
-}
-
-void qr_forward_destroy(qr_forward *f) {
-    if (f == NULL) { return; }
-    qr_replay_clear(&f->replay);
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        f->backend->memory_destroy(f->backend, kind_of((qr_plan_category)i), f->memory[i], f->memory_bytes[i]);
-    }
-    qr_free(f);
-}
-
 /* ---- Host memory that the device reads --------------------------------------------------------------------------- */
 
 static qrun_status copy_in(qr_forward *f, void *device, const void *host, size_t n_bytes, qr_error *err) {
@@ -340,29 +194,58 @@ qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batc
 
 static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
                                 void *dst, qr_error *err) {
-    qr_forward *f = arg;
-    (void)q, (void)dst; /* both are the buffers that attention_args names */
-    const qr_attention_args args = attention_args(f, layer);
-    const qr_kv_write_args write = {.layout = args.layout,
+    const qr_forward *f = arg;
+    const qr_model_shape *s = &f->model->shape;
+    const qr_batch *batch = &f->device;
+    const qr_batch_sizes *sizes = &batch->sizes;
+    const qr_kv_layout layout = kv_layout(f->model, f->limits.kv_format);
+    unsigned char *pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout);
+    const qr_kv_write_args write = {.layout = layout,
                                     .k = k,
                                     .v = v,
-                                    .n_tokens = args.n_tokens,
-                                    .k_stride = args.q_stride,
-                                    .v_stride = args.q_stride,
-                                    .token_page = f->device.token_page + layer->kv_group * args.n_tokens,
-                                    .position = f->device.position,
-                                    .pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&args.layout),
+                                    .n_tokens = sizes->n_tokens,
+                                    .k_stride = qr_qkv_columns(s),
+                                    .v_stride = qr_qkv_columns(s),
+                                    .token_page = batch->token_page + layer->kv_group * sizes->n_tokens,
+                                    .position = batch->position,
+                                    .pages = pages,
                                     .page_stride_bytes = f->page_bytes};
-    const qrun_status status = qr_kv_write(f->backend, &write, f->workspace, err);
-    return status == QRUN_OK ? qr_attention(f->backend, &args, f->workspace, err) : status;
+    const qr_attention_args args = {
+        .layout = layout,
+        .q = q,
+        .dst = dst,
+        .dst_dtype = f->model->act_dtype,
+        .n_tokens = sizes->n_tokens,
+        .q_stride = qr_qkv_columns(s),
+        .n_heads = (int32_t)s->n_heads,
+        .n_seqs = (int32_t)sizes->n_sequences,
+        .q_start = batch->q_start,
+        .first_position = batch->first_position,
+        .block_table = batch->block_table + layer->kv_group * sizes->n_sequences * sizes->table_stride,
+        .table_stride = sizes->table_stride,
+        .pages = pages,
+        .page_stride_bytes = f->page_bytes,
+        .scale = s->attn_scale,
+        .softcap = s->attn_softcap,
+        .window = layer->window,
+    };
+    QR_RETURN_IF_ERROR(qr_kv_write(f->backend, &write, f->pass.workspace, err));
+    return qr_attention(f->backend, &args, f->pass.workspace, err);
+}
+
+static qr_layer_adapters adapters_of(const qr_forward *f, const qr_lora_factor *table) {
+    return (qr_layer_adapters){.table = table,
+                               .n_adapters = QR_MAX_ADAPTERS,
+                               .max_rank = QR_MAX_LORA_RANK,
+                               .row_adapter = f->device.row_adapter};
 }
 
 /* The adapters of the step; tells the rows of DoRA from the others, where there are any. */
 static void choose_adapters(qr_forward *f) {
     const uint64_t dora = atomic_load(&f->model->dora_adapters);
     int64_t n_dora = 0, n_plain = 0;
-    f->adapters = adapters_of(f, f->host.has_adapters);
-    if (f->adapters.table == NULL || dora == 0) { return; }
+    f->pass.adapters = adapters_of(f, f->host.has_adapters ? f->model->lora_table : NULL);
+    if (f->pass.adapters.table == NULL || dora == 0) { return; }
     for (int64_t i = 0; i < f->host.sizes.n_tokens; i++) {
         const int32_t adapter = f->host.row_adapter[i];
         const bool is_dora = adapter >= 0 && (dora >> adapter & 1) != 0, is_plain = adapter >= 0 && !is_dora;
@@ -372,8 +255,8 @@ static void choose_adapters(qr_forward *f) {
         n_plain += is_plain;
     }
     if (n_dora == 0) { return; }
-    f->adapters.row_dora = f->device.row_dora;
-    f->adapters.row_plain = n_plain > 0 ? f->device.row_plain : NULL;
+    f->pass.adapters.row_dora = f->device.row_dora;
+    f->pass.adapters.row_plain = n_plain > 0 ? f->device.row_plain : NULL;
 }
 
 static qrun_status copy_batch(qr_forward *f, qr_error *err) {
@@ -383,37 +266,23 @@ static qrun_status copy_batch(qr_forward *f, qr_error *err) {
 }
 
 static qrun_status run_layers(qr_forward *f, qr_error *err) {
-    qr_layer_pass pass = {
-        .model = f->model,
-        .workspace = f->workspace,
-        .n_tokens = f->host.sizes.n_tokens,
-        .x = f->b.x,
-        .cos_table = {f->b.cos_table[0], f->b.cos_table[1]},
-        .sin_table = {f->b.sin_table[0], f->b.sin_table[1]},
-        .buffers = {.attn_normed = f->b.normed,
-                    .qkv = f->b.qkv,
-                    .attended = f->b.attended,
-                    .attn_branch = f->b.branch,
-                    .mlp_branch = f->b.branch,
-                    .branch_normed = f->b.branch,
-                    .mlp_normed = f->b.normed,
-                    .mlp = f->b.mlp,
-                    .gated = f->b.gated,
-                    .dora = f->b.dora},
-        .adapters = f->adapters,
-        .attend = attend_paged,
-        .attend_arg = f,
-    };
-    QR_RETURN_IF_ERROR(qr_layer_embed(&pass, f->device.ids, f->device.position, err));
+    qr_layer_pass *pass = &f->pass;
+    pass->n_tokens = f->host.sizes.n_tokens;
+    QR_RETURN_IF_ERROR(qr_layer_embed(pass, f->device.ids, f->device.position, err));
     for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {f->b.inv_freq[k],   f->b.rope_factor[k],      f->device.rope_slot,
-                                         f->device.position, f->b.cos_table[k],        f->b.sin_table[k],
-                                         pass.n_tokens,      f->model->shape.rope_half};
-        QR_RETURN_IF_ERROR(qr_rope_table(f->backend, &args, f->workspace, err));
+        const qr_rope_table_args args = {.inv_freq = f->b.inv_freq[k],
+                                         .factor = f->b.rope_factor[k],
+                                         .token_slot = f->device.rope_slot,
+                                         .position = f->device.position,
+                                         .cos_table = f->b.cos_table[k],
+                                         .sin_table = f->b.sin_table[k],
+                                         .n_tokens = pass->n_tokens,
+                                         .half = f->model->shape.rope_half};
+        QR_RETURN_IF_ERROR(qr_rope_table(f->backend, &args, pass->workspace, err));
     }
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
-        QR_RETURN_IF_ERROR(qr_layer_attention(&pass, &f->model->layers[l], err));
-        QR_RETURN_IF_ERROR(qr_layer_mlp(&pass, &f->model->layers[l], err));
+        QR_RETURN_IF_ERROR(qr_layer_attention(pass, &f->model->layers[l], err));
+        QR_RETURN_IF_ERROR(qr_layer_mlp(pass, &f->model->layers[l], err));
     }
     return QRUN_OK;
 }
@@ -422,37 +291,34 @@ qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
     choose_adapters(f);
     QR_RETURN_IF_ERROR(copy_rope(f, err));
     QR_RETURN_IF_ERROR(copy_batch(f, err));
-    QR_RETURN_IF_ERROR(run_layers(f, err));
-    return QRUN_OK;
+    return run_layers(f, err);
 }
 
 /* ---- The output head --------------------------------------------------------------------------------------------- */
 
 /* Logits of n rows of x [n, D]. */
 static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
-    const qrun_model *model = f->model;
-    const int64_t vocab = model->shape.vocab;
-    QR_RETURN_IF_ERROR(
-        qr_layer_norm_rows(model, f->workspace, &model->final_norm, x, f->b.picked_normed, model->act_dtype, n, err));
-    const qr_linear_layer head = {.weight = model->head};
-    const qr_linear_args args = qr_layer_linear_args(model, &head, f->b.picked_normed, f->b.logits, vocab, n, false);
-    QR_RETURN_IF_ERROR(qr_linear(f->backend, &args, f->workspace, err));
-    if (model->shape.logit_softcap > 0) {
-        const qr_softcap_args softcap = {f->b.logits, n * vocab, model->shape.logit_softcap};
-        QR_RETURN_IF_ERROR(qr_softcap(f->backend, &softcap, f->workspace, err));
-    }
-    return QRUN_OK;
+    const qr_model_shape *s = &f->model->shape;
+    QR_RETURN_IF_ERROR(qr_layer_head(&f->pass, x, n, f->b.picked_normed, f->b.logits, err));
+    if (s->logit_softcap <= 0) { return QRUN_OK; }
+    const qr_softcap_args args = {.x = f->b.logits, .n = n * s->vocab, .cap = s->logit_softcap};
+    return qr_softcap(f->backend, &args, f->pass.workspace, err);
 }
 
 qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
-    const qr_gather_rows_args gather = {f->b.x, f->device.rows + first, f->b.picked, n, f->model->shape.hidden};
-    const qrun_status status = qr_gather_rows(f->backend, &gather, f->workspace, err);
-    return status == QRUN_OK ? run_head(f, f->b.picked, n, err) : status;
+    const qr_gather_rows_args args = {
+        .src = f->b.x, .rows = f->device.rows + first, .dst = f->b.picked, .n_rows = n, .dim = f->model->shape.hidden};
+    QR_RETURN_IF_ERROR(qr_gather_rows(f->backend, &args, f->pass.workspace, err));
+    return run_head(f, f->b.picked, n, err);
 }
 
 qrun_status qr_forward_draw(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
-    const qr_sample_args args = {f->b.logits, f->device.draws + first, f->b.sampled + first, n, f->model->shape.vocab};
-    return qr_sample(f->backend, &args, f->workspace, err);
+    const qr_sample_args args = {.logits = f->b.logits,
+                                 .draws = f->device.draws + first,
+                                 .dst = f->b.sampled + first,
+                                 .n_draws = n,
+                                 .vocab = f->model->shape.vocab};
+    return qr_sample(f->backend, &args, f->pass.workspace, err);
 }
 
 qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
@@ -470,16 +336,21 @@ qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *lo
     return status == QRUN_OK ? qr_forward_copy_logits(f, 0, n, logits, err) : status;
 }
 
+/* Of n tokens of the last run, against f->b.targets. */
+static qrun_status run_nll(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    const qr_nll_args args = {
+        .logits = f->b.logits, .target = f->b.targets, .dst = f->b.nll, .n_rows = n, .vocab = f->model->shape.vocab};
+    QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
+    return qr_nll(f->backend, &args, f->pass.workspace, err);
+}
+
 qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll, qr_error *err) {
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
     QR_RETURN_IF_ERROR(wait(f, err));
     memcpy(f->b.host_targets, targets, n_bytes);
-    QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
     QR_RETURN_IF_ERROR(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
-    const qr_nll_args args = {f->b.logits, f->b.targets, f->b.nll, n, f->model->shape.vocab};
-    QR_RETURN_IF_ERROR(qr_nll(f->backend, &args, f->workspace, err));
-    QR_RETURN_IF_ERROR(copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err));
-    return QRUN_OK;
+    QR_RETURN_IF_ERROR(run_nll(f, first, n, err));
+    return copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err);
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */
@@ -514,13 +385,12 @@ static qrun_status issue_decode(void *arg, qr_error *err) {
     QR_RETURN_IF_ERROR(copy_batch(f, err));
     QR_RETURN_IF_ERROR(run_layers(f, err));
     QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
-    QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, n, err));
-    return QRUN_OK;
+    return qr_forward_draw(f, 0, n, err);
 }
 
 qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
     choose_adapters(f);
-    const qr_layer_adapters *adapters = &f->adapters;
+    const qr_layer_adapters *adapters = &f->pass.adapters;
     const int32_t kinds = adapters->table == NULL       ? 0
                           : adapters->row_dora == NULL  ? 1
                           : adapters->row_plain == NULL ? 2
@@ -532,3 +402,143 @@ qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
 }
 
 const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->replay.stats; }
+
+/* ---- The plan, and creation -------------------------------------------------------------------------------------- */
+
+static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
+
+static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *err) {
+    const size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_ACTIVATIONS] = lay_activations(f->model, &f->limits, NULL, &f->b),
+                                           [QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, NULL, &f->b),
+                                           [QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, NULL, &f->b),
+                                           [QR_PLAN_HOST] = lay_host(f->model, &f->limits, NULL, &f->b),
+                                           [QR_PLAN_WORKSPACE] = workspace_bytes};
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        if (n_bytes[i] == 0) { continue; }
+        QR_RETURN_IF_ERROR(f->backend->memory_create(f->backend, kind_of(i), n_bytes[i], &f->memory[i], err));
+        f->memory_bytes[i] = n_bytes[i];
+    }
+    (void)lay_activations(f->model, &f->limits, f->memory[QR_PLAN_ACTIVATIONS], &f->b);
+    (void)lay_tables(f->model, &f->limits, f->memory[QR_PLAN_TABLES], &f->b);
+    (void)lay_logits(f->model, &f->limits, f->memory[QR_PLAN_LOGITS], &f->b);
+    (void)lay_host(f->model, &f->limits, f->memory[QR_PLAN_HOST], &f->b);
+    return QRUN_OK;
+}
+
+static void set_pass(qr_forward *f) {
+    const forward_buffers *b = &f->b;
+    f->pass = (qr_layer_pass){.model = f->model,
+                              .backend = f->backend,
+                              .workspace = {f->memory[QR_PLAN_WORKSPACE], f->memory_bytes[QR_PLAN_WORKSPACE]},
+                              .x = b->x,
+                              .cos_table = {b->cos_table[0], b->cos_table[1]},
+                              .sin_table = {b->sin_table[0], b->sin_table[1]},
+                              .buffers = {.attn_normed = b->normed,
+                                          .qkv = b->qkv,
+                                          .attended = b->attended,
+                                          .attn_branch = b->branch,
+                                          .mlp_branch = b->branch,
+                                          .branch_normed = b->branch,
+                                          .mlp_normed = b->normed,
+                                          .mlp = b->mlp,
+                                          .gated = b->gated,
+                                          .dora = b->dora},
+                              .attend = attend_paged,
+                              .attend_arg = f};
+}
+
+/* On the model's backend, or on one that plans for it. */
+static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_forward_limits *limits, void *pages,
+                             size_t workspace_bytes, qr_forward **forward, qr_error *err) {
+    qr_forward *f = qr_alloc_zeroed(sizeof *f);
+    *forward = NULL;
+    if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
+    *f = (qr_forward){.model = model,
+                      .backend = backend,
+                      .limits = *limits,
+                      .pages = pages,
+                      .page_bytes = qr_page_bytes(model, limits->kv_format),
+                      .replay.backend = backend};
+    const qrun_status status = make_memory(f, workspace_bytes, err);
+    if (status != QRUN_OK) {
+        qr_forward_destroy(f);
+        return status;
+    }
+    set_pass(f);
+    *forward = f;
+    return QRUN_OK;
+}
+
+void qr_forward_destroy(qr_forward *f) {
+    if (f == NULL) { return; }
+    qr_replay_clear(&f->replay);
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        f->backend->memory_destroy(f->backend, kind_of(i), f->memory[i], f->memory_bytes[i]);
+    }
+    qr_free(f);
+}
+
+/* The layers of a step of these sizes, with rows of no adapter, of LoRA, of DoRA, and of both. */
+static qrun_status plan_layers(qr_forward *f, const qr_batch_sizes *sizes, const qr_lora_factor *table, qr_error *err) {
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
+    f->pass.adapters = adapters_of(f, NULL);
+    QR_RETURN_IF_ERROR(run_layers(f, err));
+    f->pass.adapters = adapters_of(f, table);
+    QR_RETURN_IF_ERROR(run_layers(f, err));
+    f->pass.adapters.row_dora = f->device.row_dora;
+    QR_RETURN_IF_ERROR(run_layers(f, err));
+    f->pass.adapters.row_plain = f->device.row_plain;
+    return run_layers(f, err);
+}
+
+/* The largest step, and decode steps of every number of rows: a backend may split the work of few. */
+static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_error *err) {
+    const qr_forward_limits *limits = &f->limits;
+    const int64_t s = limits->max_sequences, r = limits->max_logit_rows, most = qr_min(r, s);
+    const qr_batch_sizes largest = {limits->max_tokens, s, s, s, limits->max_blocks};
+    QR_RETURN_IF_ERROR(plan_layers(f, &largest, table, err));
+    QR_RETURN_IF_ERROR(qr_forward_head(f, 0, r, err));
+    QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, s, err));
+    QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
+    for (int64_t n = 1; n <= most; n = n < most ? bucket_of_rows(n + 1, most) : most + 1) {
+        const qr_batch_sizes decode = {n, n, n, n, limits->max_blocks};
+        QR_RETURN_IF_ERROR(plan_layers(f, &decode, table, err));
+        QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
+        QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, n, err));
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err) {
+    qr_backend *planner = NULL;
+    qr_forward *f = NULL;
+    void *pages, *table;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_backend_plan_create(model->context->backend, &planner, err));
+    QR_TRY(qr_model_plan_begin(model, planner, err));
+    QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, QR_PLAN_ANY_BYTES, &pages, err));
+    QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &table, err));
+    QR_TRY(create_on(planner, model, limits, pages, QR_PLAN_ANY_BYTES, &f, err));
+    QR_TRY(plan_steps(f, table, err));
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        const bool is_workspace = i == QR_PLAN_WORKSPACE;
+        plan->entries[i].bytes +=
+            (int64_t)(is_workspace ? qr_backend_planned(planner)->workspace_bytes : f->memory_bytes[i]);
+    }
+out:
+    qr_model_plan_end(model);
+    qr_forward_destroy(f);
+    qr_backend_destroy(planner);
+    return status;
+}
+
+qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
+                              qr_error *err) {
+    qr_plan plan;
+    qr_plan_init(&plan);
+    *forward = NULL;
+    QR_RETURN_IF_ERROR(qr_forward_plan(model, limits, &plan, err));
+    const size_t workspace_bytes = (size_t)plan.entries[QR_PLAN_WORKSPACE].bytes;
+    return create_on(model->context->backend, model, limits, pages, workspace_bytes, forward, err);
+}

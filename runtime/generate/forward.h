@@ -21,8 +21,9 @@ typedef struct qr_forward_limits {
 
 typedef struct qr_forward qr_forward;
 
-/* Adds what a forward pass of these limits takes to the plan: activations, workspace, tables, logits. */
-void qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan);
+/* Adds what a forward pass of these limits takes to the plan: activations, workspace, tables, logits. The model may be
+ * described and not loaded. */
+qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err);
 
 /* `pages` is the pool's memory (device): page p begins at pages + p · qr_page_bytes. */
 qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
@@ -46,13 +47,13 @@ qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_er
 /* Of the rows of the last qr_forward_head, n from the first on into host memory [n, V]. */
 qrun_status qr_forward_copy_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
 
-/* Draws n of the batch's `draws`, from the first on, from the rows of the last qr_forward_head. */
+/* Samples n of the batch's `draws`, from the first on, from the rows of the last qr_forward_head. */
 qrun_status qr_forward_draw(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
 
-/* What the first n draws gave, in host memory; lent until the next begin. Waits. */
+/* The tokens sampled by the first n of them, in host memory; lent until the next begin. Waits. */
 qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled **sampled, qr_error *err);
 
-/* --- Decode steps: sequences of one token each, all of which want logits and one draw, no more than max_logit_rows.
+/* --- Decode steps: sequences of one token each, all of which want logits and one sample, no more than max_logit_rows.
  * Where the backend can record them, sizes are raised to one of few, the step is padded to them (qr_batch_pad), and
  * steps of equal sizes are replayed. --- */
 
@@ -60,7 +61,7 @@ qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled 
  * a step like any other then. */
 bool qr_forward_decode_sizes(const qr_forward *forward, qr_batch_sizes *sizes);
 
-/* run, head and draw in one, of a batch with such sizes. */
+/* run, head and sampling in one, of a batch with such sizes. */
 qrun_status qr_forward_decode(qr_forward *forward, qr_error *err);
 
 const qr_replay_stats *qr_forward_replays(const qr_forward *forward);

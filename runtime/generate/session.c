@@ -98,7 +98,7 @@ static session_budget budget_of(const qrun_session_params *params, const qr_devi
 }
 
 typedef struct advice {
-    char text[224];
+    char text[256];
 } advice;
 
 /* What would make this session fit, without what is set already. */
@@ -183,8 +183,7 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
 
 qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, const qr_device_memory *memory,
                             qr_session_sizes *sizes, qr_plan *plan, qr_error *err) {
-    qrun_status status = check_params(model, params, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(check_params(model, params, err));
     *sizes = (qr_session_sizes){.context_tokens = or_default(params->context_tokens, model->shape.context_tokens),
                                 .share_prefixes = !params->no_prefix_sharing};
     qr_forward_limits *limits = &sizes->forward;
@@ -200,10 +199,10 @@ qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params
     qr_plan_set_device(plan, memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes = qr_adapters_bytes(model);
-    qr_forward_plan(model, limits, plan);
-    status = choose_pages(model, params, memory, plan, sizes, err);
-    plan->entries[QR_PLAN_KV_PAGES].bytes = status == QRUN_OK ? sizes->n_pages * (int64_t)sizes->page_bytes : 0;
-    return status;
+    QR_RETURN_IF_ERROR(qr_forward_plan(model, limits, plan, err));
+    QR_RETURN_IF_ERROR(choose_pages(model, params, memory, plan, sizes, err));
+    plan->entries[QR_PLAN_KV_PAGES].bytes = sizes->n_pages * (int64_t)sizes->page_bytes;
+    return QRUN_OK;
 }
 
 qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,

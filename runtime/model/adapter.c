@@ -25,8 +25,7 @@ typedef struct load_state {
     const qr_adapter *adapter;
     qr_layout layout; /* base NULL: only count */
     size_t n_matched;
-    void *workspace; /* device, of dora_norm */
-    size_t workspace_bytes;
+    qr_workspace workspace; /* of dora_norm; its memory is NULL while sizes are counted */
 } load_state;
 
 /* PEFT writes the path inside the model object, which may have a prefix that the checkpoint lacks, or lack one. */
@@ -73,7 +72,7 @@ static qrun_status put_ratio(load_state *state, const qr_adapter_module *module,
                                     .ratio = (float *)(uintptr_t)factor->ratio};
     if (state->layout.base != NULL) { return qr_dora_norm(backend, &args, state->workspace, err); }
     const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
-    state->workspace_bytes = n_bytes > state->workspace_bytes ? n_bytes : state->workspace_bytes;
+    state->workspace.n_bytes = n_bytes > state->workspace.n_bytes ? n_bytes : state->workspace.n_bytes;
     return QRUN_OK;
 }
 
@@ -139,13 +138,13 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     QR_TRY(make_table(model, err));
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.layout.offset, &made->memory, err));
     made->memory_bytes = state.layout.offset;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.workspace_bytes, &state.workspace, err));
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.workspace.n_bytes, &state.workspace.memory, err));
     state.layout = (qr_layout){.base = made->memory};
     QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
     QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
     if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, state.workspace, state.workspace_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, state.workspace.memory, state.workspace.n_bytes);
     return status;
 }
 

@@ -13,12 +13,12 @@ typedef struct qr_layer_buffers {
     float *qk_raw;     /* [T, (H + KV) · HD] q and k before the heads' norms; NULL: not wanted */
     void *attended;    /* [T, H · HD] act */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
-    float *branch_normed;            /* [T, D]: behind it */
+    float *branch_normed;            /* [T, D]: after it */
     void *mlp_normed;                /* [T, D] act */
     float *mlp;                      /* [T, 2 M] gate and up, or [T, M] ungated */
     void *gated;                     /* [T, M] act */
     float *dora; /* [T, D], in training [T, widest adapted output]: DoRA's work; read and written between any
-                  * two others, so it may share memory with what is not needed behind attention */
+                  * two others, so it may share memory with what is not needed after attention */
 } qr_layer_buffers;
 
 /* The LoRA factors of a pass, or none. */
@@ -27,11 +27,11 @@ typedef struct qr_layer_adapters {
     int32_t n_adapters, max_rank;
     const int32_t *row_adapter;  /* device, [T] */
     const int32_t *row_dora;     /* device, [T]: of row_adapter, what is DoRA, else −1; NULL: nothing is */
-    const int32_t *row_plain;    /* device, [T]: the others; NULL: there are none beside row_dora's */
+    const int32_t *row_plain;    /* device, [T]: the others; NULL: all rows are row_dora's */
     const int64_t *pair_of_slot; /* host, [n_slots]: −1 where none of them adapts the layer; NULL: any may */
 } qr_layer_adapters;
 
-/* LoRA dropout of a pass: what enters an adapter (not the matrix beside it) is dropped out first. The draw of an
+/* LoRA dropout of a pass: the input of an adapter (not of its matrix) is dropped out first. The random choice for an
  * element is a pure function of key, row_key, module and column. */
 typedef struct qr_layer_dropout {
     float p;                /* 0: none */
@@ -49,7 +49,8 @@ typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const floa
 
 struct qr_layer_pass {
     const qrun_model *model;
-    void *workspace;
+    qr_backend *backend; /* that the ops run on: the model's, or one that plans for it */
+    qr_workspace workspace;
     int64_t n_tokens;
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
     bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
@@ -74,13 +75,11 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
-/* Parts that others need: a norm over rows of D, and the arguments of a linear layer (for workspaces too). */
-qrun_status qr_layer_norm_rows(const qrun_model *model, void *workspace, const qr_norm *norm, const float *src,
-                               void *dst, qr_dtype dst_dtype, int64_t n_rows, qr_error *err);
-qr_linear_args qr_layer_linear_args(const qrun_model *model, const qr_linear_layer *linear, const void *x, float *y,
-                                    int64_t y_stride, int64_t n_rows, bool accumulate);
-qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
-                                const void *x, float *y, int64_t y_stride, int64_t n_rows);
+/* logits [n_rows, V] of n_rows (any number) of x [n_rows, D], before the soft-cap; normed [n_rows, D] act is what the
+ * head is fed. */
+qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
+                          qr_error *err);
+
 /* Of the input x of a layer, or of its gradient (F32); rows [n_rows, in] contiguous. dst may be x. */
 qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
                                       const void *x, void *dst, int64_t n_rows);

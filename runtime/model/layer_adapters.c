@@ -2,24 +2,6 @@
 
 #include "base/random.h"
 
-qr_lora_args qr_layer_lora_args(const qr_layer_adapters *adapters, qr_dtype x_dtype, const qr_linear_layer *linear,
-                                const void *x, float *y, int64_t y_stride, int64_t n_rows) {
-    const qr_weight_desc *desc = &linear->weight.desc;
-    return (qr_lora_args){
-        .factors = adapters->table != NULL ? adapters->table + (int64_t)linear->slot * adapters->n_adapters : NULL,
-        .row_adapter = adapters->row_adapter,
-        .x = x,
-        .x_dtype = x_dtype,
-        .y = y != NULL ? y + linear->out_offset : NULL,
-        .n_rows = n_rows,
-        .in = desc->cols,
-        .out = desc->rows,
-        .x_stride = desc->cols,
-        .y_stride = y_stride,
-        .n_adapters = adapters->n_adapters,
-        .max_rank = adapters->max_rank};
-}
-
 qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
                                       const void *x, void *dst, int64_t n_rows) {
     const int64_t in = linear->weight.desc.cols;
@@ -54,18 +36,37 @@ qr_dora_args qr_layer_dora_args(const qr_layer_pass *pass, const qr_linear_layer
 /* y += scale · B A x for rows that row_adapter gives an adapter. */
 static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *linear, const int32_t *row_adapter,
                             const void *x, float *y, int64_t y_stride, qr_error *err) {
-    const qrun_model *model = pass->model;
-    qr_lora_args args = qr_layer_lora_args(&pass->adapters, model->act_dtype, linear, x, y, y_stride, pass->n_tokens);
-    args.row_adapter = row_adapter;
-    args.in_pairs = pass->any_order;
-    return qr_lora(model->context->backend, &args, pass->workspace, err);
+    const qr_layer_adapters *adapters = &pass->adapters;
+    const qr_weight_desc *desc = &linear->weight.desc;
+    const qr_lora_args args = {.factors = adapters->table + (int64_t)linear->slot * adapters->n_adapters,
+                               .row_adapter = row_adapter,
+                               .x = x,
+                               .x_dtype = pass->model->act_dtype,
+                               .y = y + linear->out_offset,
+                               .n_rows = pass->n_tokens,
+                               .in = desc->cols,
+                               .out = desc->rows,
+                               .x_stride = desc->cols,
+                               .y_stride = y_stride,
+                               .n_adapters = adapters->n_adapters,
+                               .max_rank = adapters->max_rank,
+                               .in_pairs = pass->any_order};
+    return qr_lora(pass->backend, &args, pass->workspace, err);
 }
 
 static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
                             int64_t y_stride, bool accumulate, qr_error *err) {
-    qr_linear_args args = qr_layer_linear_args(pass->model, linear, x, y, y_stride, pass->n_tokens, accumulate);
-    args.any_order = pass->any_order;
-    return qr_linear(pass->model->context->backend, &args, pass->workspace, err);
+    const qr_linear_args args = {.weight = &linear->weight,
+                                 .bias = linear->bias,
+                                 .x = x,
+                                 .x_dtype = pass->model->act_dtype,
+                                 .y = y + linear->out_offset,
+                                 .n_rows = pass->n_tokens,
+                                 .x_stride = linear->weight.desc.cols,
+                                 .y_stride = y_stride,
+                                 .accumulate = accumulate,
+                                 .any_order = pass->any_order};
+    return qr_linear(pass->backend, &args, pass->workspace, err);
 }
 
 qrun_status qr_layer_adapter_input(const qr_layer_pass *pass, const qr_linear_layer *linear, const void **x,
@@ -74,7 +75,7 @@ qrun_status qr_layer_adapter_input(const qr_layer_pass *pass, const qr_linear_la
     const qr_dropout_args args = qr_layer_dropout_args(&pass->dropout, pass->model->act_dtype, linear, *x,
                                                        pass->dropout.dropped, pass->n_tokens);
     *x = pass->dropout.dropped;
-    return qr_dropout(pass->model->context->backend, &args, pass->workspace, err);
+    return qr_dropout(pass->backend, &args, pass->workspace, err);
 }
 
 /* A layer whose output goes to a buffer of its own, without the bias. */
@@ -88,7 +89,7 @@ static qr_linear_layer standing_alone(const qr_linear_layer *linear) {
 /* ---- DoRA -------------------------------------------------------------------------------------------------------- */
 
 static qrun_status run_dora(const qr_layer_pass *pass, const qr_dora_args *args, qr_error *err) {
-    return qr_dora(pass->model->context->backend, args, pass->workspace, err);
+    return qr_dora(pass->backend, args, pass->workspace, err);
 }
 
 qrun_status qr_layer_dora_sum(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, bool update,
@@ -100,7 +101,7 @@ qrun_status qr_layer_dora_sum(const qr_layer_pass *pass, const qr_linear_layer *
     return run_lora(pass, &alone, pass->adapters.row_dora, x, pass->buffers.dora, out, err);
 }
 
-/* y is behind linear and LoRA: its rows of DoRA become bias + ratio · (y − bias), in place. */
+/* y is the sum of linear and LoRA: its rows of DoRA become bias + ratio · (y − bias), in place. */
 static qrun_status scale_in_place(const qr_layer_pass *pass, const qr_linear_layer *linear, float *y, int64_t stride,
                                   qr_error *err) {
     qr_dora_args args = qr_layer_dora_args(pass, linear, y, stride, y, stride);
@@ -119,15 +120,13 @@ static qrun_status add_with_dora(const qr_layer_pass *pass, const qr_linear_laye
     QR_RETURN_IF_ERROR(run_base(pass, linear, x, own, out, false, err));
     QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_dora, x, own, out, err));
     QR_RETURN_IF_ERROR(scale_in_place(pass, linear, own, out, err));
-    const qr_add_args add = {y, own, pass->n_tokens * out};
-    QR_RETURN_IF_ERROR(qr_add(pass->model->context->backend, &add, pass->workspace, err));
-    if (pass->adapters.row_plain != NULL) {
-        QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err));
-    }
-    return QRUN_OK;
+    const qr_add_args add = {.x = y, .y = own, .n = pass->n_tokens * out};
+    QR_RETURN_IF_ERROR(qr_add(pass->backend, &add, pass->workspace, err));
+    if (pass->adapters.row_plain == NULL) { return QRUN_OK; }
+    return run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err);
 }
 
-/* As PEFT has DoRA behind dropout: y = W x + bias + (ratio − 1) · W x' + ratio · scale · B A x', with x' what dropout
+/* As PEFT has DoRA after dropout: y = W x + bias + (ratio − 1) · W x' + ratio · scale · B A x', with x' what dropout
  * left. */
 static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x,
                                             float *y, int64_t y_stride, bool accumulate, qr_error *err) {
@@ -141,12 +140,11 @@ static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_
     args.accumulate = true;
     args.less = 1.0F;
     QR_RETURN_IF_ERROR(run_dora(pass, &args, err));
-    qr_backend *backend = pass->model->context->backend;
-    QR_RETURN_IF_ERROR(backend->fill_zero(backend, own, (size_t)(pass->n_tokens * out) * sizeof *own, err));
+    const size_t own_bytes = (size_t)(pass->n_tokens * out) * sizeof *own;
+    QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, own, own_bytes, err));
     QR_RETURN_IF_ERROR(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
     args.less = 0.0F;
-    QR_RETURN_IF_ERROR(run_dora(pass, &args, err));
-    return QRUN_OK;
+    return run_dora(pass, &args, err);
 }
 
 static qrun_status linear_with_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
@@ -155,8 +153,7 @@ static qrun_status linear_with_dora(const qr_layer_pass *pass, const qr_linear_l
     if (accumulate) { return add_with_dora(pass, linear, x, y, y_stride, err); }
     QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, false, err));
     QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
-    QR_RETURN_IF_ERROR(scale_in_place(pass, linear, y + linear->out_offset, y_stride, err));
-    return QRUN_OK;
+    return scale_in_place(pass, linear, y + linear->out_offset, y_stride, err);
 }
 
 /* ---- Both -------------------------------------------------------------------------------------------------------- */
@@ -171,9 +168,7 @@ qrun_status qr_layer_linear(const qr_layer_pass *pass, const qr_linear_layer *li
         return linear_with_dora(pass, linear, x, y, y_stride, accumulate, err);
     }
     QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, accumulate, err));
-    if (is_adapted(&pass->adapters, linear)) {
-        QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &x, err));
-        QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err));
-    }
-    return QRUN_OK;
+    if (!is_adapted(&pass->adapters, linear)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &x, err));
+    return run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err);
 }

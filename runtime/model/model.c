@@ -277,4 +277,19 @@ size_t qr_model_place_weights(qrun_model *model, void *memory) {
     return p.layout.offset;
 }
 
+static bool is_only_described(const qrun_model *model) { return model->layers != NULL && model->weight_memory == NULL; }
+
+qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err) {
+    void *memory;
+    if (!is_only_described(model)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        planner->memory_create(planner, QR_MEMORY_DEVICE, qr_model_place_weights(model, NULL), &memory, err));
+    (void)qr_model_place_weights(model, memory);
+    return QRUN_OK;
+}
+
+void qr_model_plan_end(qrun_model *model) {
+    if (is_only_described(model)) { (void)qr_model_place_weights(model, NULL); }
+}
+
 qr_weight_format qr_model_compute_format(const qrun_model *model) { return qr_weight_plain_format(model->act_dtype); }

@@ -142,6 +142,11 @@ void qr_model_free_tables(qrun_model *model);
 /* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 
+/* For a plan of a model that is described and not loaded: meanwhile its weights seem to lie in memory of the backend,
+ * which only counts it. Nothing is done for a loaded model. `end` is fine after a begin that failed. */
+qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err);
+void qr_model_plan_end(qrun_model *model);
+
 /* Calls visit for every linear layer of the model (not the head), in slot order. */
 typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
                                          qr_error *err);

@@ -32,7 +32,7 @@ int64_t qr_parameters_count(const qr_parameters *p) {
 }
 
 qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     void *memory;
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
     p->values = memory;
@@ -46,7 +46,7 @@ qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
 static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_weight *head) {
     qrun_model *model = p->model;
     qr_whole_modules *whole = &p->whole;
-    qr_backend *backend = model->context->backend;
+    qr_backend *backend = p->backend;
     if (whole->original_vocab == 0) { return; }
     if (!whole->full || !whole->refreshed) {
         model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = whole->original_vocab;
@@ -63,7 +63,7 @@ static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_we
 static void end_whole(qr_parameters *p) {
     qr_whole_modules *whole = &p->whole;
     if (p->model == NULL) { return; }
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     for (int64_t i = 0; i < whole->n && whole->full; i++) {
         const qr_whole_tensor *tensor = &whole->tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
@@ -83,7 +83,7 @@ static void end_whole(qr_parameters *p) {
 void qr_parameters_destroy(qr_parameters *p) {
     end_whole(p);
     if (p->model != NULL) {
-        qr_backend *backend = p->model->context->backend;
+        qr_backend *backend = p->backend;
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
@@ -136,7 +136,7 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
 
 qrun_status qr_parameter_read(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
                               float *values, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     const float *master = p->values + parameter->offset;
     if (!qr_parameter_is_transposed(p->model, parameter)) {
         return backend->copy_out(backend, values, master + first, (size_t)n * sizeof *values, err);

@@ -74,7 +74,8 @@ typedef struct qr_whole_modules {
 
 typedef struct qr_parameters {
     qrun_model *model;
-    qr_parameter *list; /* [n] */
+    qr_backend *backend; /* the model's, or one that plans for it */
+    qr_parameter *list;  /* [n] */
     int64_t n;
     size_t capacity;
     int64_t n_floats;          /* of each arena; every tensor begins at a multiple of 16 */
@@ -83,7 +84,7 @@ typedef struct qr_parameters {
     qr_whole_modules whole;
 } qr_parameters;
 
-/* Appends a tensor, from {.model = model} on. *offset: its first float in both arenas. */
+/* Appends a tensor, from {.model = model, .backend = its backend} on. *offset: its first float in both arenas. */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
 
 /* Allocates both arenas, zeroed. */

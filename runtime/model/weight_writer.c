@@ -137,7 +137,7 @@ static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int wor
         .codes = codes,
         .absmax = scales,
     };
-    const qrun_status status = qr_quantize(job->backend, &args, NULL, err);
+    const qrun_status status = qr_quantize(job->backend, &args, QR_NO_WORKSPACE, err);
     if (status != QRUN_OK || job->weight == NULL) { return status; }
     return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }

@@ -9,17 +9,16 @@
 
 /* ---- Policies ---------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_checkpoint_policy *policy,
-                                       qr_error *err) {
+qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_recompute_policy *policy, qr_error *err) {
     static const struct {
         const char *name;
-        qr_checkpoint_kind kind;
-    } names[] = {{"none", QR_CHECKPOINT_NONE},
-                 {"full", QR_CHECKPOINT_FULL},
-                 {"attn", QR_CHECKPOINT_ATTN},
-                 {"mlp", QR_CHECKPOINT_MLP},
-                 {"auto", QR_CHECKPOINT_AUTO}};
-    *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_NONE};
+        qr_recompute_kind kind;
+    } names[] = {{"none", QR_RECOMPUTE_NONE},
+                 {"full", QR_RECOMPUTE_FULL},
+                 {"attn", QR_RECOMPUTE_ATTN},
+                 {"mlp", QR_RECOMPUTE_MLP},
+                 {"auto", QR_RECOMPUTE_AUTO}};
+    *policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_NONE};
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         if (strcmp(text, names[i].name) == 0) {
             policy->kind = names[i].kind;
@@ -30,7 +29,7 @@ qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_ch
         char *end;
         const long n = strtol(text + 6, &end, 10);
         if (*end == '\0' && end != text + 6 && n >= 1 && n <= n_layers) {
-            *policy = (qr_checkpoint_policy){.kind = QR_CHECKPOINT_EVERY, .n = n};
+            *policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_EVERY, .n = n};
             return QRUN_OK;
         }
     }
@@ -39,24 +38,23 @@ qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_ch
                    text, (long long)n_layers);
 }
 
-bool qr_checkpoint_policy_has_inputs(const qr_checkpoint_policy *policy) {
-    return policy->kind == QR_CHECKPOINT_FULL || policy->kind == QR_CHECKPOINT_EVERY ||
-           policy->kind == QR_CHECKPOINT_AUTO;
+bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy) {
+    return policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_EVERY || policy->kind == QR_RECOMPUTE_AUTO;
 }
 
-static int64_t segment_layers(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
+static int64_t segment_layers(const qr_recompute_policy *policy, int64_t layer, int64_t n_layers) {
     switch (policy->kind) {
-        case QR_CHECKPOINT_FULL: return 1;
-        case QR_CHECKPOINT_EVERY: return qr_min(policy->n, n_layers - layer);
-        case QR_CHECKPOINT_AUTO: return layer < n_layers - policy->n ? 1 : n_layers - layer;
+        case QR_RECOMPUTE_FULL: return 1;
+        case QR_RECOMPUTE_EVERY: return qr_min(policy->n, n_layers - layer);
+        case QR_RECOMPUTE_AUTO: return layer < n_layers - policy->n ? 1 : n_layers - layer;
         default: return n_layers - layer;
     }
 }
 
 /* AUTO keeps the last layers: the backward pass frees them first. */
-static bool segment_is_kept(const qr_checkpoint_policy *policy, int64_t layer, int64_t n_layers) {
-    return policy->kind == QR_CHECKPOINT_NONE || policy->kind == QR_CHECKPOINT_ATTN ||
-           policy->kind == QR_CHECKPOINT_MLP || (policy->kind == QR_CHECKPOINT_AUTO && layer >= n_layers - policy->n);
+static bool segment_is_kept(const qr_recompute_policy *policy, int64_t layer, int64_t n_layers) {
+    return policy->kind == QR_RECOMPUTE_NONE || policy->kind == QR_RECOMPUTE_ATTN || policy->kind == QR_RECOMPUTE_MLP ||
+           (policy->kind == QR_RECOMPUTE_AUTO && layer >= n_layers - policy->n);
 }
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------ */
@@ -85,22 +83,6 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
     if (qr_model_has_post_norms(model)) {
         layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
     }
-}
-
-static void share_attention(const qr_kept_layer *shared, qr_kept_layer *layer) {
-    layer->buffers.attn_normed = shared->buffers.attn_normed;
-    layer->buffers.qkv = shared->buffers.qkv;
-    layer->buffers.attended = shared->buffers.attended;
-    layer->buffers.attn_branch = shared->buffers.attn_branch;
-    layer->lse = shared->lse;
-    layer->buffers.qk_raw = shared->buffers.qk_raw;
-}
-
-static void share_mlp(const qr_kept_layer *shared, qr_kept_layer *layer) {
-    layer->buffers.mlp_normed = shared->buffers.mlp_normed;
-    layer->buffers.mlp = shared->buffers.mlp;
-    layer->buffers.gated = shared->buffers.gated;
-    layer->buffers.mlp_branch = shared->buffers.mlp_branch;
 }
 
 /* Of the segments that are computed again, all but the last two send their inputs away. */
@@ -137,29 +119,27 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
             if (i > 0) { sets[i].x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float)); }
             ++*n_sets;
         }
-        share_attention(&sets[i], layer);
-        share_mlp(&sets[i], layer);
-        layer->x_mid = sets[i].x_mid;
-        layer->x_in = i == 0 ? place_input(places, t * model->shape.hidden, segment) : sets[i].x_in;
+        *layer = sets[i];
+        if (i == 0) { layer->x_in = place_input(places, t * model->shape.hidden, segment); }
     }
 }
 
-static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_checkpoint_policy *policy,
-                     const qr_segment *segment, qr_kept_layer *layers, qr_kept_layer *set) {
-    for (int64_t i = 0; i < segment->n; i++) {
-        qr_kept_layer *layer = &layers[segment->first + i];
-        layer->attn_kept = policy->kind != QR_CHECKPOINT_ATTN;
-        layer->mlp_kept = policy->kind != QR_CHECKPOINT_MLP;
+/* A block that is computed again has its buffers in the set that all layers of the segment share. */
+static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_recompute_policy *policy,
+                     const qr_segment *segment, qr_kept_layer *layers) {
+    qr_kept_layer set = {.attn_kept = policy->kind != QR_RECOMPUTE_ATTN, .mlp_kept = policy->kind != QR_RECOMPUTE_MLP};
+    if (!set.attn_kept) { lay_attention(layout, model, t, &set); }
+    if (!set.mlp_kept) { lay_mlp(layout, model, t, &set); }
+    for (qr_kept_layer *layer = layers + segment->first; layer < layers + segment->first + segment->n; layer++) {
+        *layer = set;
         layer->x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
         layer->x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
-        if (layer->attn_kept || i == 0) { lay_attention(layout, model, t, layer->attn_kept ? layer : set); }
-        if (layer->mlp_kept || i == 0) { lay_mlp(layout, model, t, layer->mlp_kept ? layer : set); }
-        if (!layer->attn_kept) { share_attention(set, layer); }
-        if (!layer->mlp_kept) { share_mlp(set, layer); }
+        if (set.attn_kept) { lay_attention(layout, model, t, layer); }
+        if (set.mlp_kept) { lay_mlp(layout, model, t, layer); }
     }
 }
 
-static int64_t divide(const qr_checkpoint_policy *policy, int64_t n_layers, qr_activations *activations) {
+static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_activations *activations) {
     int64_t n_recomputed = 0;
     for (int64_t layer = 0; layer < n_layers;) {
         qr_segment *segment = &activations->segments[activations->n_segments++];
@@ -173,7 +153,7 @@ static int64_t divide(const qr_checkpoint_policy *policy, int64_t n_layers, qr_a
     return n_recomputed;
 }
 
-qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_policy *policy, int64_t n_tokens,
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
                                    void *memory, void *host, qr_activations *activations, qr_error *err) {
     const int64_t n_layers = model->shape.n_layers;
     *activations = (qr_activations){0};
@@ -191,8 +171,7 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_
     for (int64_t s = 0; s < activations->n_segments; s++) {
         qr_segment *segment = &activations->segments[s];
         if (segment->kept) {
-            qr_kept_layer set = {0};
-            lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers, &set);
+            lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers);
         } else {
             lay_recomputed(&places, model, n_tokens, segment, activations->layers, sets, &n_sets);
         }

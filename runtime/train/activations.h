@@ -1,6 +1,6 @@
-/* What training keeps of the forward pass and what it computes again: activation checkpointing as a policy over layers.
+/* What training keeps of the forward pass and what it computes again: a recompute policy over layers.
  *
- * A layer has two blocks (attention, MLP). Each block's activations either stand in buffers of the layer's own, from
+ * A layer has two blocks (attention, MLP). Each block's activations either are in buffers of the layer's own, from
  * the forward pass until its backward pass (kept), or are computed again from the block's input just before
  * (recomputed, in buffers shared with others). The input of a segment of layers is always kept. What is computed again
  * is computed by the same ops from the same input, so the gradient has the same bits under every policy. */
@@ -9,23 +9,23 @@
 
 #include "runtime/model/layer.h"
 
-typedef enum qr_checkpoint_kind {
-    QR_CHECKPOINT_NONE,  /* keep everything */
-    QR_CHECKPOINT_FULL,  /* keep each layer's input */
-    QR_CHECKPOINT_EVERY, /* keep the input of every n-th layer */
-    QR_CHECKPOINT_ATTN,  /* recompute attention blocks, keep MLPs */
-    QR_CHECKPOINT_MLP,   /* recompute MLPs, keep attention blocks */
-    QR_CHECKPOINT_AUTO   /* keep as many whole layers as the budget allows */
-} qr_checkpoint_kind;
+typedef enum qr_recompute_kind {
+    QR_RECOMPUTE_NONE,  /* keep everything */
+    QR_RECOMPUTE_FULL,  /* keep each layer's input */
+    QR_RECOMPUTE_EVERY, /* keep the input of every n-th layer */
+    QR_RECOMPUTE_ATTN,  /* recompute attention blocks, keep MLPs */
+    QR_RECOMPUTE_MLP,   /* recompute MLPs, keep attention blocks */
+    QR_RECOMPUTE_AUTO   /* keep as many whole layers as the budget allows */
+} qr_recompute_kind;
 
-typedef struct qr_checkpoint_policy {
-    qr_checkpoint_kind kind;
+typedef struct qr_recompute_policy {
+    qr_recompute_kind kind;
     int64_t n;    /* EVERY: layers of a segment; AUTO: layers kept whole, once it is settled */
-    bool offload; /* the inputs of segments that are computed again lie in host memory */
-} qr_checkpoint_policy;
+    bool offload; /* the inputs of segments that are computed again are held in host memory */
+} qr_recompute_policy;
 
 /* "none", "full", "every:N", "attn", "mlp", "auto". */
-qrun_status qr_checkpoint_policy_parse(const char *text, int64_t n_layers, qr_checkpoint_policy *policy, qr_error *err);
+qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_recompute_policy *policy, qr_error *err);
 
 /* Buffers of one layer beyond those of qr_layer_buffers. */
 typedef struct qr_kept_layer {
@@ -52,11 +52,11 @@ typedef struct qr_activations {
 } qr_activations;
 
 /* Whether the policy computes whole segments again, so that there are inputs to hold in host memory. */
-bool qr_checkpoint_policy_has_inputs(const qr_checkpoint_policy *policy);
+bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy);
 
 /* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). The plan and the layout are the
  * same walk. */
-qrun_status qr_activations_lay_out(const qrun_model *model, const qr_checkpoint_policy *policy, int64_t n_tokens,
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
                                    void *memory, void *host, qr_activations *activations, qr_error *err);
 void qr_activations_free(qr_activations *activations);
 

@@ -7,9 +7,9 @@
 
 /* Where it computes; device memory, T tokens. */
 typedef struct qr_adapter_backward {
-    qr_layer_pass pass; /* as it was on the way forward: adapters, dropout, buffers.dora */
+    qr_layer_pass pass; /* as in the forward pass: adapters, dropout, buffers.dora */
     const qr_parameters *parameters;
-    void *dy;        /* [T, widest output] act: a gradient on its way into a product with weights */
+    void *dy;        /* [T, widest output] act: a gradient before its product with weights */
     float *ddropped; /* [T, widest adapted input], with dropout */
 } qr_adapter_backward;
 
@@ -20,11 +20,5 @@ qrun_status qr_linear_dx(const qr_adapter_backward *backward, const qr_linear_la
 /* The same of a layer with an adapter, whose gradients grow. x is what the layer was fed. */
 qrun_status qr_adapter_dx(const qr_adapter_backward *backward, const qr_linear_layer *linear, const qr_lora_pair *pair,
                           const void *x, const float *dy, int64_t dy_stride, float *dx, bool accumulate, qr_error *err);
-
-/* The ops' arguments, for workspaces too. */
-qr_linear_backward_args qr_linear_backward_args_of(const qrun_model *model, const qr_weight *weight, const void *dy,
-                                                   int64_t dy_stride, float *dx, int64_t n_rows, bool accumulate);
-qr_lora_backward_args qr_lora_backward_args_of(const qr_parameters *parameters, const qr_lora_pair *pair, const void *x,
-                                               const float *dy, int64_t dy_stride, float *dx, int64_t n_rows);
 
 #endif

@@ -31,8 +31,7 @@ static variant variant_of(const qrun_trainer *trainer) {
 
 /* The least that the policy allows: nothing is kept that need not be. */
 static void keep_least(variant *v) {
-    v->trainer.policy =
-        (qr_checkpoint_policy){.kind = QR_CHECKPOINT_AUTO, .n = 0, .offload = v->trainer.policy.offload};
+    v->trainer.policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_AUTO, .n = 0, .offload = v->trainer.policy.offload};
 }
 
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }
@@ -63,7 +62,7 @@ static void add(search *s, const variant *v, const char *options) {
 static void try_policy(search *s) {
     variant v = variant_of(s->trainer);
     keep_least(&v);
-    if (s->trainer->policy.kind != QR_CHECKPOINT_AUTO && fits(s, &v)) { add(s, &v, "`checkpointing=auto`"); }
+    if (s->trainer->policy.kind != QR_RECOMPUTE_AUTO && fits(s, &v)) { add(s, &v, "`checkpointing=auto`"); }
 }
 
 static const struct {
@@ -87,7 +86,7 @@ static void try_optimizer(search *s) {
  * least are those that gain most. */
 static void offload_all(variant *v) {
     v->trainer.settings.optimizer.offload = true;
-    v->trainer.policy.offload = qr_checkpoint_policy_has_inputs(&v->trainer.policy);
+    v->trainer.policy.offload = qr_recompute_policy_has_inputs(&v->trainer.policy);
 }
 
 static const char *offload_option(const variant *v) {
@@ -197,7 +196,7 @@ static bool try_together(search *s) {
     const qr_train_settings *settings = &s->trainer->settings;
     variant v = variant_of(s->trainer);
     qr_buffer options = {0};
-    if (v.trainer.policy.kind != QR_CHECKPOINT_AUTO) { add_option(&options, "`checkpointing=auto`"); }
+    if (v.trainer.policy.kind != QR_RECOMPUTE_AUTO) { add_option(&options, "`checkpointing=auto`"); }
     keep_least(&v);
     if (settings->optimizer.kind == QRUN_OPTIMIZER_ADAMW) {
         v.trainer.settings.optimizer.kind = QRUN_OPTIMIZER_ADAMW8BIT;

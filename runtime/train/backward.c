@@ -1,4 +1,4 @@
-/* The way back through a training pass: from the gradient of the last layer's output to those of the parameters. */
+/* The backward part of a training pass: from the gradient of the last layer's output to those of the parameters. */
 #include "runtime/train/pass_state.h"
 
 #include "runtime/train/adapter_backward.h"
@@ -41,20 +41,17 @@ qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight,
                                    const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err) {
     float *dw = qr_whole_gradient(pass->parameters, weight);
     if (dw == NULL) { return QRUN_OK; }
-    const qr_weight_backward_args args = qr_pass_weight_backward_args(
-        pass->model, weight, x, dy, dy_stride, dw, qr_parameters_gradient(pass->parameters, bias), n_rows);
+    const qr_weight_backward_args args = {.x = x,
+                                          .x_dtype = pass->model->act_dtype,
+                                          .dy = dy,
+                                          .dw = dw,
+                                          .dbias = qr_parameters_gradient(pass->parameters, bias),
+                                          .n_rows = n_rows,
+                                          .in = weight->desc.cols,
+                                          .out = weight->desc.rows,
+                                          .x_stride = weight->desc.cols,
+                                          .dy_stride = dy_stride};
     return qr_weight_backward(pass->backend, &args, pass->workspace, err);
-}
-
-qr_embedding_backward_args qr_pass_embedding_backward_args(const qr_train_pass *pass, const qr_weight *table,
-                                                           const int32_t *ids, float *dtable, float scale) {
-    return (qr_embedding_backward_args){.ids = ids,
-                                        .dy = pass->b.dx,
-                                        .dtable = dtable,
-                                        .n_tokens = pass->n_tokens,
-                                        .dim = table->desc.cols,
-                                        .vocab = table->desc.rows,
-                                        .scale = scale};
 }
 
 /* dx (+)= dy through a matrix and its adapter; their gradients grow. x is what the forward pass fed it. */
@@ -63,14 +60,13 @@ static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *l
     const qr_adapter_backward backward = {
         .pass = qr_pass_layer(pass), .parameters = pass->parameters, .dy = pass->b.dy, .ddropped = pass->b.ddropped};
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
-    const qrun_status status =
-        qr_pass_whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err);
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(
+        qr_pass_whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err));
     return pair != NULL ? qr_adapter_dx(&backward, linear, pair, x, dy, dy_stride, dx, accumulate, err)
                         : qr_linear_dx(&backward, linear, dy, dy_stride, dx, accumulate, err);
 }
 
-/* The gradient into a block's last matrix: dx itself, or what comes back through the block's post-norm. */
+/* The gradient into a block's last matrix: dx itself, or that through the block's post-norm. */
 static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
                                    const float **dbranch, qr_error *err) {
     *dbranch = pass->b.dx;
@@ -79,18 +75,33 @@ static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm
     return qr_pass_norm_backward(pass, post_norm, branch, pass->b.dx, pass->b.dbranch, pass->n_tokens, false, err);
 }
 
-/* The gradient of the MLP's activations takes their place: nothing reads them any more. */
+/* The gradient of the MLP's activations overwrites them: nothing reads them any more. */
 static qrun_status activation_backward(qr_train_pass *pass, const qr_kept_layer *kept, qr_error *err) {
     const qrun_model *model = pass->model;
     const int64_t m = model->shape.mlp, columns = qr_mlp_columns(model);
     float *g = kept->buffers.mlp, *u = kept->buffers.mlp + m;
     if (qr_model_is_gated(model)) {
-        const qr_gate_backward_args args = {model->shape.activation, g, u,       pass->b.dgated, g, u,
-                                            pass->n_tokens,          m, columns, columns};
+        const qr_gate_backward_args args = {.fn = model->shape.activation,
+                                            .g = g,
+                                            .u = u,
+                                            .dy = pass->b.dgated,
+                                            .dg = g,
+                                            .du = u,
+                                            .n_rows = pass->n_tokens,
+                                            .dim = m,
+                                            .gu_stride = columns,
+                                            .dgu_stride = columns};
         return qr_gate_backward(pass->backend, &args, pass->workspace, err);
     }
-    const qr_activation_backward_args args = {
-        model->shape.activation, g, pass->b.dgated, g, pass->n_tokens, m, columns, m, columns};
+    const qr_activation_backward_args args = {.fn = model->shape.activation,
+                                              .x = g,
+                                              .dy = pass->b.dgated,
+                                              .dx = g,
+                                              .n_rows = pass->n_tokens,
+                                              .dim = m,
+                                              .x_stride = columns,
+                                              .dy_stride = m,
+                                              .dx_stride = columns};
     return qr_activation_backward(pass->backend, &args, pass->workspace, err);
 }
 
@@ -108,9 +119,8 @@ static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_e
                                            kept->buffers.mlp + linear->out_offset, qr_mlp_columns(model),
                                            pass->b.dnormed, i > 0, err));
     }
-    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx,
-                                             pass->n_tokens, true, err));
-    return QRUN_OK;
+    return qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
 }
 
 static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, const qr_norm *norm, int64_t first_column,
@@ -119,14 +129,14 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
     const int64_t stride = qr_qkv_columns(s), raw_stride = (s->n_heads + s->n_kv_heads) * s->head_dim;
     float *dheads = pass->b.dqkv + first_column;
     if (s->rope_half > 0) {
-        const qr_rope_backward_args rope = {dheads,
-                                            pass->b.cos_table[layer->rope_kind],
-                                            pass->b.sin_table[layer->rope_kind],
-                                            pass->n_tokens,
-                                            n_heads,
-                                            s->head_dim,
-                                            s->rope_half,
-                                            stride};
+        const qr_rope_backward_args rope = {.dx = dheads,
+                                            .cos_table = pass->b.cos_table[layer->rope_kind],
+                                            .sin_table = pass->b.sin_table[layer->rope_kind],
+                                            .n_tokens = pass->n_tokens,
+                                            .n_heads = n_heads,
+                                            .head_dim = s->head_dim,
+                                            .half = s->rope_half,
+                                            .dx_stride = stride};
         QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
     }
     if (norm->weight != NULL) {
@@ -170,9 +180,8 @@ static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer
         QR_RETURN_IF_ERROR(linear_backward(pass, linear, kept->buffers.attn_normed, pass->b.dqkv + linear->out_offset,
                                            qr_qkv_columns(s), pass->b.dnormed, i > 0, err));
     }
-    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx,
-                                             pass->n_tokens, true, err));
-    return QRUN_OK;
+    return qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
 }
 
 /* Both blocks of a layer, computing again what was not kept. */
@@ -191,8 +200,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
         QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     }
-    QR_RETURN_IF_ERROR(attention_backward(pass, layer, err));
-    return QRUN_OK;
+    return attention_backward(pass, layer, err);
 }
 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
@@ -208,19 +216,21 @@ qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segm
     return QRUN_OK;
 }
 
+/* The gradient of a table, where it is trained, from that of the rows that were looked up. */
+static qrun_status table_backward(qr_train_pass *pass, const qr_weight *table, const int32_t *ids, float scale,
+                                  qr_error *err) {
+    const qr_embedding_backward_args args = {.ids = ids,
+                                             .dy = pass->b.dx,
+                                             .dtable = qr_whole_gradient(pass->parameters, table),
+                                             .n_tokens = pass->n_tokens,
+                                             .dim = table->desc.cols,
+                                             .vocab = table->desc.rows,
+                                             .scale = scale};
+    return args.dtable == NULL ? QRUN_OK : qr_embedding_backward(pass->backend, &args, pass->workspace, err);
+}
+
 qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
-    float *dtable = qr_whole_gradient(pass->parameters, &model->embedding);
-    float *dpositions = qr_whole_gradient(pass->parameters, &model->position_embedding);
-    if (dtable != NULL) {
-        const qr_embedding_backward_args args =
-            qr_pass_embedding_backward_args(pass, &model->embedding, pass->b.ids, dtable, model->shape.embedding_scale);
-        QR_RETURN_IF_ERROR(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
-    }
-    if (dpositions != NULL) {
-        const qr_embedding_backward_args args =
-            qr_pass_embedding_backward_args(pass, &model->position_embedding, pass->b.position, dpositions, 1.0F);
-        QR_RETURN_IF_ERROR(qr_embedding_backward(pass->backend, &args, pass->workspace, err));
-    }
-    return QRUN_OK;
+    QR_RETURN_IF_ERROR(table_backward(pass, &model->embedding, pass->b.ids, model->shape.embedding_scale, err));
+    return table_backward(pass, &model->position_embedding, pass->b.position, 1.0F, err);
 }

@@ -93,7 +93,7 @@ static qrun_status put(qr_parameters *p, int64_t offset, const qr_safetensors_te
     float *values = qr_alloc_array((size_t)n, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, "an adapter", (unsigned long long)n * sizeof *values); }
     qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     const qrun_status status = backend->copy_in(backend, p->values + offset, values, (size_t)n * sizeof *values, err);
     qr_free(values);
     return status;

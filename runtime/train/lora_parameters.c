@@ -111,7 +111,7 @@ const qr_lora_pair *qr_lora_pair_of(const qr_parameters *p, const qr_linear_laye
 static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint64_t seed, float *staging,
                                qr_error *err) {
     /* kaiming_uniform with a = √5: uniform in ±√(6 / ((1 + 5) · fan_in)) = ±1/√in. */
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     const double bound = 1.0 / sqrt((double)pair->in);
     for (int64_t i = 0; i < p->lora.rank * pair->in; i++) {
         staging[i] = (float)((2.0 * qr_random_uniform(seed, (uint64_t)pair->linear->slot, (uint64_t)i) - 1.0) * bound);
@@ -126,75 +126,67 @@ static qrun_status put_initial(qr_parameters *p, const qr_lora_pair *pair, uint6
     return backend->copy_in(backend, p->lora.table + pair->linear->slot, &factor, sizeof factor, err);
 }
 
-static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *pair, bool wants_ratio) {
+static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *pair) {
     const qr_lora_layers *lora = &p->lora;
-    const bool placed = p->values != NULL;
     return (qr_dora_norm_args){.weight = &pair->linear->weight,
-                               .a = placed ? p->values + pair->a_offset : NULL,
-                               .b = placed ? p->values + pair->b_offset : NULL,
+                               .a = p->values + pair->a_offset,
+                               .b = p->values + pair->b_offset,
                                .rank = lora->rank,
                                .scale = lora->scale,
-                               .magnitude = placed && wants_ratio ? p->values + pair->magnitude_offset : NULL,
-                               .norm = placed ? lora->norms + pair->output_offset : NULL,
-                               .ratio = placed && wants_ratio ? lora->ratios + pair->output_offset : NULL};
+                               .norm = lora->norms + pair->output_offset};
 }
 
-size_t qr_lora_parameters_workspace(const qr_parameters *p) {
-    size_t most = 0;
+qrun_status qr_lora_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs; i++) {
-        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], false);
-        const size_t n_bytes = qr_dora_norm_workspace(p->model->context->backend, &args);
-        most = n_bytes > most ? n_bytes : most;
-    }
-    return most;
-}
-
-qrun_status qr_lora_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs && status == QRUN_OK; i++) {
-        const qr_dora_norm_args args = norm_args(p, &p->lora.pairs[i], true);
-        status = qr_dora_norm(p->model->context->backend, &args, workspace, err);
-    }
-    return status;
-}
-
-/* B is still zero, so the norms are those of the frozen matrices. */
-static qrun_status put_magnitudes(qr_parameters *p, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
-    const size_t n_bytes = qr_lora_parameters_workspace(p);
-    void *workspace = NULL;
-    qrun_status status = backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, err);
-    for (int64_t i = 0; i < p->lora.n_pairs && status == QRUN_OK; i++) {
         const qr_lora_pair *pair = &p->lora.pairs[i];
-        const qr_dora_norm_args args = norm_args(p, pair, false);
-        status = qr_dora_norm(backend, &args, workspace, err);
-        if (status != QRUN_OK) { break; }
-        status = backend->copy_within(backend, p->values + pair->magnitude_offset, args.norm,
-                                      (size_t)pair->out * sizeof(float), err);
+        qr_dora_norm_args args = norm_args(p, pair);
+        args.magnitude = p->values + pair->magnitude_offset;
+        args.ratio = p->lora.ratios + pair->output_offset;
+        QR_RETURN_IF_ERROR(qr_dora_norm(p->backend, &args, workspace, err));
     }
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    return QRUN_OK;
+}
+
+/* B is zero as yet, so the norms are those of the frozen matrices. */
+static qrun_status put_magnitude(qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
+    const qr_dora_norm_args args = norm_args(p, pair);
+    qr_workspace workspace = {.n_bytes = qr_dora_norm_workspace(p->backend, &args)};
+    qrun_status status = QRUN_OK;
+    QR_TRY(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory, err));
+    QR_TRY(qr_dora_norm(p->backend, &args, workspace, err));
+    QR_TRY(p->backend->copy_within(p->backend, p->values + pair->magnitude_offset, args.norm,
+                                   (size_t)pair->out * sizeof(float), err));
+out:
+    p->backend->memory_destroy(p->backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
     return status;
+}
+
+qrun_status qr_lora_parameters_reserve(qr_parameters *p, qr_error *err) {
+    qr_lora_layers *lora = &p->lora;
+    void *memory;
+    if (lora->n_pairs == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
+    lora->table = memory;
+    if (!lora->dora) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, qr_lora_norms_bytes(p), &memory, err));
+    lora->norms = memory;
+    lora->ratios = lora->norms + lora->n_outputs;
+    return QRUN_OK;
 }
 
 qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
-    qr_lora_layers *lora = &p->lora;
-    void *memory;
+    const qr_lora_layers *lora = &p->lora;
     float *staging = NULL;
     int64_t most = 0;
     qrun_status status = QRUN_OK;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, lora->table_bytes, &memory, err));
-    lora->table = memory;
-    if (lora->dora) {
-        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_lora_norms_bytes(p), &memory, err));
-        lora->norms = memory;
-        lora->ratios = lora->norms + lora->n_outputs;
-    }
+    QR_TRY(qr_lora_parameters_reserve(p, err));
     for (int64_t i = 0; i < lora->n_pairs; i++) { most = qr_max(most, lora->pairs[i].in); }
     staging = qr_alloc_array((size_t)(most * lora->rank), sizeof *staging);
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (unsigned long long)(most * lora->rank) * 4)); }
-    for (int64_t i = 0; i < lora->n_pairs; i++) { QR_TRY(put_initial(p, &lora->pairs[i], seed, staging, err)); }
-    if (lora->dora) { QR_TRY(put_magnitudes(p, err)); }
+    for (int64_t i = 0; i < lora->n_pairs; i++) {
+        QR_TRY(put_initial(p, &lora->pairs[i], seed, staging, err));
+        if (lora->dora) { QR_TRY(put_magnitude(p, &lora->pairs[i], err)); }
+    }
 out:
     qr_free(staging);
     return status;

@@ -25,10 +25,11 @@ qrun_status qr_lora_parameters_describe(qr_parameters *parameters, const qr_lora
  * magnitudes the norms of the frozen matrices' rows. */
 qrun_status qr_lora_parameters_create(qr_parameters *parameters, uint64_t seed, qr_error *err);
 
-/* DoRA: norms and ratios from the current parameters. workspace: qr_lora_parameters_workspace bytes. Does nothing
- * for plain LoRA. */
-qrun_status qr_lora_parameters_refresh(qr_parameters *parameters, void *workspace, qr_error *err);
-size_t qr_lora_parameters_workspace(const qr_parameters *parameters);
+/* Makes the table, and DoRA's norms and ratios, without filling them: for a plan. */
+qrun_status qr_lora_parameters_reserve(qr_parameters *parameters, qr_error *err);
+
+/* DoRA: norms and ratios from the parameters as they are. Does nothing for plain LoRA. */
+qrun_status qr_lora_parameters_refresh(qr_parameters *parameters, qr_workspace workspace, qr_error *err);
 
 /* The pair of a linear layer; NULL: not adapted. */
 const qr_lora_pair *qr_lora_pair_of(const qr_parameters *parameters, const qr_linear_layer *linear);

@@ -3,7 +3,6 @@
 #include "runtime/train/pass_state.h"
 
 #include "base/sizes.h"
-#include "runtime/train/adapter_backward.h"
 
 static int64_t find_targets(qr_train_pass *pass, const qr_train_batch *batch) {
     int64_t n = 0;
@@ -20,33 +19,44 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
     const qrun_model *model = pass->model;
     const int64_t hidden = model->shape.hidden, vocab = model->shape.vocab;
     if (pass->b.dlogits != pass->b.logits) {
-        const qr_round_act_args round = {pass->b.logits, pass->b.dlogits, model->act_dtype, n, vocab, vocab};
+        const qr_round_act_args round = {.src = pass->b.logits,
+                                         .dst = pass->b.dlogits,
+                                         .dst_dtype = model->act_dtype,
+                                         .n_rows = n,
+                                         .dim = vocab,
+                                         .src_stride = vocab};
         QR_RETURN_IF_ERROR(qr_round_act(pass->backend, &round, pass->workspace, err));
     }
-    const qr_linear_backward_args args =
-        qr_linear_backward_args_of(model, &model->head, pass->b.dlogits, vocab, pass->b.dpicked_normed, n, false);
+    const qr_linear_backward_args args = {.weight = &model->head,
+                                          .dy = pass->b.dlogits,
+                                          .dy_dtype = model->act_dtype,
+                                          .dx = pass->b.dpicked_normed,
+                                          .n_rows = n,
+                                          .dy_stride = vocab,
+                                          .dx_stride = hidden,
+                                          .any_order = true};
     QR_RETURN_IF_ERROR(qr_linear_backward(pass->backend, &args, pass->workspace, err));
     QR_RETURN_IF_ERROR(
         qr_pass_whole_backward(pass, &pass->model->head, NULL, pass->b.picked_normed, pass->b.logits, vocab, n, err));
-    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
-                                             pass->b.dpicked + first * hidden, n, false, err));
-    return QRUN_OK;
+    return qr_pass_norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
+                                 pass->b.dpicked + first * hidden, n, false, err);
 }
 
 static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, float loss_scale, double *sum,
                                  qr_error *err) {
     const qrun_model *model = pass->model;
-    const qr_gather_rows_args gather = {pass->b.x, pass->b.rows + first, pass->b.picked, n, model->shape.hidden};
+    const qr_layer_pass head = qr_pass_layer(pass);
+    const qr_gather_rows_args gather = {
+        .src = pass->b.x, .rows = pass->b.rows + first, .dst = pass->b.picked, .n_rows = n, .dim = model->shape.hidden};
+    const qr_cross_entropy_args loss = {.logits = pass->b.logits,
+                                        .target = pass->b.target + first,
+                                        .loss = pass->b.loss,
+                                        .n_rows = n,
+                                        .vocab = model->shape.vocab,
+                                        .softcap = model->shape.logit_softcap,
+                                        .dloss = loss_scale};
     QR_RETURN_IF_ERROR(qr_gather_rows(pass->backend, &gather, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_layer_norm_rows(model, pass->workspace, &model->final_norm, pass->b.picked,
-                                          pass->b.picked_normed, model->act_dtype, n, err));
-    const qr_linear_layer head = {.weight = model->head};
-    qr_linear_args linear =
-        qr_layer_linear_args(model, &head, pass->b.picked_normed, pass->b.logits, model->shape.vocab, n, false);
-    linear.any_order = true;
-    QR_RETURN_IF_ERROR(qr_linear(pass->backend, &linear, pass->workspace, err));
-    const qr_cross_entropy_args loss = {pass->b.logits,     pass->b.target + first,     pass->b.loss, n,
-                                        model->shape.vocab, model->shape.logit_softcap, loss_scale};
+    QR_RETURN_IF_ERROR(qr_layer_head(&head, pass->b.picked, n, pass->b.picked_normed, pass->b.logits, err));
     QR_RETURN_IF_ERROR(qr_cross_entropy(pass->backend, &loss, pass->workspace, err));
     QR_RETURN_IF_ERROR(
         pass->backend->copy_out(pass->backend, pass->host_loss, pass->b.loss, (size_t)n * sizeof(float), err));
@@ -65,10 +75,12 @@ qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, f
         QR_RETURN_IF_ERROR(loss_of_chunk(pass, first, n, loss_scale, sum, err));
         if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, first, n, err)); }
     }
-    if (backward) {
-        const qr_scatter_rows_args scatter = {pass->b.dpicked, pass->b.rows,   pass->b.dx,
-                                              n_targets,       pass->n_tokens, pass->model->shape.hidden};
-        QR_RETURN_IF_ERROR(qr_scatter_rows(pass->backend, &scatter, pass->workspace, err));
-    }
-    return QRUN_OK;
+    if (!backward) { return QRUN_OK; }
+    const qr_scatter_rows_args scatter = {.src = pass->b.dpicked,
+                                          .rows = pass->b.rows,
+                                          .dst = pass->b.dx,
+                                          .n_rows = n_targets,
+                                          .n_dst_rows = pass->n_tokens,
+                                          .dim = pass->model->shape.hidden};
+    return qr_scatter_rows(pass->backend, &scatter, pass->workspace, err);
 }

@@ -1,7 +1,7 @@
-/* Inputs of segments that lie in host memory: each goes there behind the forward pass, from one of two stages on the
- * device that take turns, and comes back to it while the segment behind is led back through. What a stage was last used
- * by, a transfer included, is over before the next use: transfers begin behind the ops issued before them, and ops wait
- * for the stage's transfer. */
+/* Inputs of segments that are held in host memory. The forward pass sends each there from one of two stages on the
+ * device, which take turns. It is fetched back to its stage while the next segment runs backward. A stage is used again
+ * only when its last use is over: transfers begin after the ops issued before them, and ops wait for the stage's
+ * transfer. */
 #include "runtime/train/pass_state.h"
 
 static size_t input_bytes(const qr_train_pass *pass) {

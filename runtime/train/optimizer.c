@@ -87,7 +87,7 @@ static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
 }
 
 static qrun_status make_memory(qr_optimizer *o, qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
+    qr_backend *backend = o->parameters->backend;
     const size_t states_bytes = place_states(o->parameters, o->options.kind, NULL, NULL);
     const size_t device_bytes = place_device(o->parameters, &o->options, NULL, NULL);
     QR_RETURN_IF_ERROR(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
@@ -123,7 +123,7 @@ out:
 
 void qr_optimizer_destroy(qr_optimizer *optimizer) {
     if (optimizer == NULL) { return; }
-    qr_backend *backend = optimizer->parameters->model->context->backend;
+    qr_backend *backend = optimizer->parameters->backend;
     backend->memory_destroy(backend, memory_kind(&optimizer->options), optimizer->states, optimizer->states_bytes);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, optimizer->device, optimizer->device_bytes);
     qr_free(optimizer->tensors);
@@ -134,7 +134,7 @@ size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer) { return optimiz
 
 qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
                                      qr_error *err) {
-    qr_backend *backend = optimizer->parameters->model->context->backend;
+    qr_backend *backend = optimizer->parameters->backend;
     const unsigned char *from = (const unsigned char *)optimizer->states + offset;
     if (!optimizer->options.offload) { return backend->copy_out(backend, host, from, n_bytes, err); }
     const qrun_status status = backend->sync(backend, err); /* the last pieces may still be in transfer */
@@ -144,113 +144,12 @@ qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offse
 
 qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
                                       qr_error *err) {
-    qr_backend *backend = optimizer->parameters->model->context->backend;
+    qr_backend *backend = optimizer->parameters->backend;
     unsigned char *to = (unsigned char *)optimizer->states + offset;
     if (!optimizer->options.offload) { return backend->copy_in(backend, to, host, n_bytes, err); }
     const qrun_status status = backend->sync(backend, err);
     if (status == QRUN_OK) { memcpy(to, host, n_bytes); }
     return status;
-}
-
-/* ---- The ops' arguments ------------------------------------------------------------------------------------------ */
-
-/* Arguments that all ops have. p NULL: sizes only. */
-typedef struct step_numbers {
-    int64_t step;
-    float lr, grad_scale, weight_decay;
-    float *p;
-    const float *g;
-} step_numbers;
-
-static qr_adamw_args adamw_args(const qr_tensor_states *f, const step_numbers *s, bool of_8bit) {
-    return (qr_adamw_args){.p = s->p,
-                           .g = s->g,
-                           .m = f->arrays[QR_STATE_M],
-                           .v = f->arrays[QR_STATE_V],
-                           .n = f->rows * f->cols,
-                           .step = s->step,
-                           .grad_scale = s->grad_scale,
-                           .lr = s->lr,
-                           .beta1 = BETA1,
-                           .beta2 = BETA2,
-                           .eps = ADAM_EPS,
-                           .weight_decay = s->weight_decay,
-                           .of_8bit = of_8bit};
-}
-
-static qr_adamw8bit_args adamw8bit_args(const qr_tensor_states *f, const step_numbers *s) {
-    return (qr_adamw8bit_args){.p = s->p,
-                               .g = s->g,
-                               .m = f->arrays[QR_STATE_M_CODES],
-                               .v = f->arrays[QR_STATE_V_CODES],
-                               .m_absmax = f->arrays[QR_STATE_M_ABSMAX],
-                               .v_absmax = f->arrays[QR_STATE_V_ABSMAX],
-                               .n = f->rows * f->cols,
-                               .step = s->step,
-                               .grad_scale = s->grad_scale,
-                               .lr = s->lr,
-                               .beta1 = BETA1,
-                               .beta2 = BETA2,
-                               .eps = ADAM_EPS,
-                               .weight_decay = s->weight_decay};
-}
-
-static qr_adafactor_args adafactor_args(const qr_tensor_states *f, const step_numbers *s, float *update) {
-    return (qr_adafactor_args){.p = s->p,
-                               .g = s->g,
-                               .row_moment = f->arrays[QR_STATE_M],
-                               .col_moment = f->arrays[QR_STATE_V],
-                               .update = update,
-                               .rows = f->rows,
-                               .cols = f->cols,
-                               .step = s->step,
-                               .grad_scale = s->grad_scale,
-                               .lr = s->lr,
-                               .eps1 = ADAFACTOR_EPS,
-                               .clip_threshold = ADAFACTOR_CLIP,
-                               .decay_rate = ADAFACTOR_DECAY,
-                               .weight_decay = s->weight_decay};
-}
-
-static qr_sgd_args sgd_args(const qr_tensor_states *f, const step_numbers *s) {
-    return (qr_sgd_args){.p = s->p,
-                         .g = s->g,
-                         .m = f->arrays[QR_STATE_M],
-                         .n = f->rows * f->cols,
-                         .step = s->step,
-                         .grad_scale = s->grad_scale,
-                         .lr = s->lr,
-                         .momentum = SGD_MOMENTUM,
-                         .weight_decay = s->weight_decay};
-}
-
-static size_t tensor_workspace(const qr_backend *backend, qrun_optimizer kind, const qr_tensor_states *f) {
-    const step_numbers sizes = {.step = 1};
-    if (f->in_8bit) {
-        const qr_adamw8bit_args args = adamw8bit_args(f, &sizes);
-        return qr_adamw8bit_workspace(backend, &args);
-    }
-    if (kind == QRUN_OPTIMIZER_ADAFACTOR) {
-        const qr_adafactor_args args = adafactor_args(f, &sizes, NULL);
-        return qr_adafactor_workspace(backend, &args);
-    }
-    if (kind == QRUN_OPTIMIZER_SGD) {
-        const qr_sgd_args args = sgd_args(f, &sizes);
-        return qr_sgd_workspace(backend, &args);
-    }
-    const qr_adamw_args args = adamw_args(f, &sizes, kind == QRUN_OPTIMIZER_ADAMW8BIT);
-    return qr_adamw_workspace(backend, &args);
-}
-
-size_t qr_optimizer_workspace(const qr_parameters *p, const qr_optimizer_options *options) {
-    size_t most = 0;
-    for (int64_t i = 0; i < p->n; i++) {
-        qr_tensor_states states = qr_tensor_states_make(options->kind, &p->list[i]);
-        if (options->offload) { states = qr_tensor_states_piece(options->kind, &states, 0, stage_elements(options)); }
-        const size_t n_bytes = tensor_workspace(p->model->context->backend, options->kind, &states);
-        most = n_bytes > most ? n_bytes : most;
-    }
-    return most;
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -267,35 +166,81 @@ static float rate_of(const qr_optimizer_options *options, const qr_parameter *pa
     return plus ? learning_rate * options->lr_ratio_b : learning_rate;
 }
 
-static qrun_status run_op(qr_optimizer *o, const qr_tensor_states *f, const step_numbers *s, void *workspace,
-                          qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
-    if (f->in_8bit) {
-        const qr_adamw8bit_args args = adamw8bit_args(f, s);
-        return qr_adamw8bit(backend, &args, workspace, err);
+/* This step's numbers. */
+typedef struct step_numbers {
+    int64_t step;
+    float lr, grad_scale;
+} step_numbers;
+
+/* Updates a piece of a tensor, whose states are where they are now. */
+static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, const step_numbers *s,
+                              qr_workspace workspace, qr_error *err) {
+    const qr_parameters *parameters = o->parameters;
+    const qr_parameter *parameter = piece->parameter;
+    const float lr = rate_of(&o->options, parameter, s->lr), weight_decay = decay_of(&o->options, parameter);
+    const int64_t n = piece->rows * piece->cols;
+    float *p = parameters->values + parameter->offset + piece->first;
+    const float *g = parameters->gradients + parameter->offset + piece->first;
+    if (piece->in_8bit) {
+        const qr_adamw8bit_args args = {.p = p,
+                                        .g = g,
+                                        .m = piece->arrays[QR_STATE_M_CODES],
+                                        .v = piece->arrays[QR_STATE_V_CODES],
+                                        .m_absmax = piece->arrays[QR_STATE_M_ABSMAX],
+                                        .v_absmax = piece->arrays[QR_STATE_V_ABSMAX],
+                                        .n = n,
+                                        .step = s->step,
+                                        .grad_scale = s->grad_scale,
+                                        .lr = lr,
+                                        .beta1 = BETA1,
+                                        .beta2 = BETA2,
+                                        .eps = ADAM_EPS,
+                                        .weight_decay = weight_decay};
+        return qr_adamw8bit(parameters->backend, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_ADAFACTOR) {
-        const qr_adafactor_args args = adafactor_args(f, s, o->update);
-        return qr_adafactor(backend, &args, workspace, err);
+        const qr_adafactor_args args = {.p = p,
+                                        .g = g,
+                                        .row_moment = piece->arrays[QR_STATE_M],
+                                        .col_moment = piece->arrays[QR_STATE_V],
+                                        .update = o->update,
+                                        .rows = piece->rows,
+                                        .cols = piece->cols,
+                                        .step = s->step,
+                                        .grad_scale = s->grad_scale,
+                                        .lr = lr,
+                                        .eps1 = ADAFACTOR_EPS,
+                                        .clip_threshold = ADAFACTOR_CLIP,
+                                        .decay_rate = ADAFACTOR_DECAY,
+                                        .weight_decay = weight_decay};
+        return qr_adafactor(parameters->backend, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_SGD) {
-        const qr_sgd_args args = sgd_args(f, s);
-        return qr_sgd(backend, &args, workspace, err);
+        const qr_sgd_args args = {.p = p,
+                                  .g = g,
+                                  .m = piece->arrays[QR_STATE_M],
+                                  .n = n,
+                                  .step = s->step,
+                                  .grad_scale = s->grad_scale,
+                                  .lr = lr,
+                                  .momentum = SGD_MOMENTUM,
+                                  .weight_decay = weight_decay};
+        return qr_sgd(parameters->backend, &args, workspace, err);
     }
-    const qr_adamw_args args = adamw_args(f, s, o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT);
-    return qr_adamw(backend, &args, workspace, err);
-}
-
-/* Runs the op on a piece whose states are on the device. */
-static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, const step_numbers *common,
-                              void *workspace, qr_error *err) {
-    const qr_parameter *parameter = piece->parameter;
-    step_numbers numbers = *common;
-    numbers.lr = rate_of(&o->options, parameter, common->lr);
-    numbers.weight_decay = decay_of(&o->options, parameter);
-    numbers.p = o->parameters->values + parameter->offset + piece->first;
-    numbers.g = o->parameters->gradients + parameter->offset + piece->first;
-    return run_op(o, piece, &numbers, workspace, err);
+    const qr_adamw_args args = {.p = p,
+                                .g = g,
+                                .m = piece->arrays[QR_STATE_M],
+                                .v = piece->arrays[QR_STATE_V],
+                                .n = n,
+                                .step = s->step,
+                                .grad_scale = s->grad_scale,
+                                .lr = lr,
+                                .beta1 = BETA1,
+                                .beta2 = BETA2,
+                                .eps = ADAM_EPS,
+                                .weight_decay = weight_decay,
+                                .of_8bit = o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT};
+    return qr_adamw(parameters->backend, &args, workspace, err);
 }
 
 /* The piece after `last` (NULL: the first of all), in host memory; false where there is none. */
@@ -311,7 +256,7 @@ static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_t
 /* Begins the transfer of a piece's states between host memory and its stage; *ticket is its end. */
 static qrun_status transfer_states(qr_optimizer *o, const qr_tensor_states *held, const qr_tensor_states *staged,
                                    bool to_stage, uint64_t *ticket, qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
+    qr_backend *backend = o->parameters->backend;
     for (int a = 0; a < QR_STATE_ARRAYS; a++) {
         const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
         if (n_bytes == 0) { continue; }
@@ -332,8 +277,8 @@ static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void 
 
 /* The next piece is transferred while one is updated. It uses the stage of the piece before, whose states are sent back
  * first: transfers keep their order. */
-static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, void *workspace, qr_error *err) {
-    qr_backend *backend = o->parameters->model->context->backend;
+static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, qr_workspace workspace, qr_error *err) {
+    qr_backend *backend = o->parameters->backend;
     qr_tensor_states held[N_STAGES], staged[N_STAGES];
     uint64_t arrival[N_STAGES] = {0};
     int at = 0;
@@ -353,8 +298,8 @@ static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, 
     return QRUN_OK;
 }
 
-qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale, void *workspace,
-                              qr_error *err) {
+qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale,
+                              qr_workspace workspace, qr_error *err) {
     const step_numbers numbers = {.step = step, .lr = learning_rate, .grad_scale = grad_scale};
     if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
     for (int64_t i = 0; i < o->parameters->n; i++) {

@@ -25,12 +25,9 @@ qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_op
                                 qr_optimizer **optimizer, qr_error *err);
 void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
-/* The largest workspace of its ops. */
-size_t qr_optimizer_workspace(const qr_parameters *parameters, const qr_optimizer_options *options);
-
 /* Updates the parameters from grad_scale × their gradients; step counts from 1. The bits do not depend on offload. */
 qrun_status qr_optimizer_step(qr_optimizer *optimizer, int64_t step, float learning_rate, float grad_scale,
-                              void *workspace, qr_error *err);
+                              qr_workspace workspace, qr_error *err);
 
 /* The states as bytes, for a checkpoint; the same wherever they are held. */
 size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer);

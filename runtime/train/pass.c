@@ -1,29 +1,20 @@
-/* The way forward of a training pass, and the pass as a whole. */
+/* The forward part of a training pass, and the pass as a whole. */
 #include "runtime/train/pass_state.h"
 
 #include "base/sizes.h"
 #include "runtime/train/lora_parameters.h"
 
-qr_layer_adapters qr_pass_adapters(const qr_train_pass *pass) {
-    return (qr_layer_adapters){.table = pass->parameters->lora.table,
-                               .n_adapters = 1,
-                               .max_rank = pass->parameters->lora.rank,
-                               .row_adapter = pass->b.row_adapter,
-                               .row_dora = pass->parameters->lora.dora ? pass->b.row_adapter : NULL,
-                               .pair_of_slot = pass->parameters->lora.pair_of_slot};
-}
-
 qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_kept_layer *kept = pass->current;
-    float *qkv = kept != NULL ? kept->buffers.qkv : NULL;
+    float *qkv = kept->buffers.qkv;
     return (qr_attention_packed_args){
         .q = qkv,
-        .k = qkv != NULL ? qkv + s->n_heads * s->head_dim : NULL,
-        .v = qkv != NULL ? qkv + (s->n_heads + s->n_kv_heads) * s->head_dim : NULL,
-        .dst = kept != NULL ? kept->buffers.attended : NULL,
+        .k = qkv + s->n_heads * s->head_dim,
+        .v = qkv + (s->n_heads + s->n_kv_heads) * s->head_dim,
+        .dst = kept->buffers.attended,
         .dst_dtype = pass->model->act_dtype,
-        .lse = kept != NULL ? kept->lse : NULL,
+        .lse = kept->lse,
         .seq_start = pass->b.seq_start,
         .n_tokens = pass->n_tokens,
         .qkv_stride = qr_qkv_columns(s),
@@ -36,24 +27,9 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
         .softcap = s->attn_softcap,
         .window = layer->window,
         .round_kv = pass->model->act_dtype != QR_DTYPE_F32,
-        /* In F16, where the scaled loss is to lose nothing below, attention is the more exact. */
+        /* Not in F16, whose scaled gradients would lose small values. */
         .bf16_products = pass->model->act_dtype == QR_DTYPE_BF16,
     };
-}
-
-qr_weight_backward_args qr_pass_weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
-                                                     const float *dy, int64_t dy_stride, float *dw, float *dbias,
-                                                     int64_t n_rows) {
-    return (qr_weight_backward_args){.x = x,
-                                     .x_dtype = model->act_dtype,
-                                     .dy = dy,
-                                     .dw = dw,
-                                     .dbias = dbias,
-                                     .n_rows = n_rows,
-                                     .in = weight->desc.cols,
-                                     .out = weight->desc.rows,
-                                     .x_stride = weight->desc.cols,
-                                     .dy_stride = dy_stride};
 }
 
 static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
@@ -68,7 +44,9 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     const qr_pass_buffers *b = &pass->b;
     qr_layer_buffers buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0};
     buffers.dora = b->dora;
+    const qr_lora_layers *lora = &pass->parameters->lora;
     return (qr_layer_pass){.model = pass->model,
+                           .backend = pass->backend,
                            .workspace = pass->workspace,
                            .n_tokens = pass->n_tokens,
                            .any_order = true,
@@ -76,7 +54,12 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
                            .cos_table = {b->cos_table[0], b->cos_table[1]},
                            .sin_table = {b->sin_table[0], b->sin_table[1]},
                            .buffers = buffers,
-                           .adapters = qr_pass_adapters(pass),
+                           .adapters = {.table = lora->table,
+                                        .n_adapters = 1,
+                                        .max_rank = lora->rank,
+                                        .row_adapter = b->row_adapter,
+                                        .row_dora = lora->dora ? b->row_adapter : NULL,
+                                        .pair_of_slot = lora->pair_of_slot},
                            .dropout = pass->dropout,
                            .attend = attend_packed,
                            .attend_arg = pass};
@@ -103,8 +86,7 @@ qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only,
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
     blocks.buffers_only = buffers_only;
-    QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
-    return QRUN_OK;
+    return qr_layer_mlp(&blocks, layer, err);
 }
 
 qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
@@ -133,14 +115,18 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
         QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
     }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {pass->b.inv_freq[k], pass->b.rope_factor[k], pass->b.slot,
-                                         pass->b.position,    pass->b.cos_table[k],   pass->b.sin_table[k],
-                                         batch->n_tokens,     model->shape.rope_half};
+        const qr_rope_table_args args = {.inv_freq = pass->b.inv_freq[k],
+                                         .factor = pass->b.rope_factor[k],
+                                         .token_slot = pass->b.slot,
+                                         .position = pass->b.position,
+                                         .cos_table = pass->b.cos_table[k],
+                                         .sin_table = pass->b.sin_table[k],
+                                         .n_tokens = batch->n_tokens,
+                                         .half = model->shape.rope_half};
         QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
     }
     QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err));
-    return QRUN_OK;
+    return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
 }
 
 static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
@@ -155,7 +141,7 @@ static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err
     return QRUN_OK;
 }
 
-/* The input of the segment before each is on its way while that one is led back through. */
+/* The input of the segment before each is fetched while that one runs backward. */
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
@@ -163,8 +149,7 @@ static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
         QR_RETURN_IF_ERROR(qr_pass_await_input(pass, segment, err));
         QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
     }
-    QR_RETURN_IF_ERROR(qr_pass_embed_backward(pass, err));
-    return QRUN_OK;
+    return qr_pass_embed_backward(pass, err);
 }
 
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
@@ -173,6 +158,5 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
     QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
     QR_RETURN_IF_ERROR(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
-    QR_RETURN_IF_ERROR(pass->backend->sync(pass->backend, err));
-    return QRUN_OK;
+    return pass->backend->sync(pass->backend, err);
 }

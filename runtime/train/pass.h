@@ -12,26 +12,28 @@
 /* Host arrays; T tokens. */
 typedef struct qr_train_batch {
     int64_t n_tokens, n_sequences;
-    const int32_t *ids, *position; /* [T]; positions begin anew with every sequence */
+    const int32_t *ids, *position; /* [T]; positions begin at 0 in every sequence */
     const int32_t *target;         /* [T]: the id that follows, or −1 where the loss does not look */
     const int32_t *seq_start;      /* [n_sequences + 1] */
-    const int64_t *row_key;        /* [T]: example and place in it, which dropout draws by; unread without dropout */
+    const int64_t *row_key;        /* [T]: example and position in it, for dropout; unread without dropout */
     uint64_t dropout_key;          /* of the run and the step */
 } qr_train_batch;
 
 typedef struct qr_train_limits {
     int64_t max_tokens, max_sequences;
-    qr_checkpoint_policy policy;
+    qr_recompute_policy policy;
 } qr_train_limits;
 
 typedef struct qr_train_pass qr_train_pass;
 
 /* Adds what a pass takes to the plan: activations, workspace, tables, logits; and host memory, where the policy says.
- */
-qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
-                               qr_plan *plan, qr_error *err);
-qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
-                                 qr_train_pass **pass, qr_error *err);
+ * *flops: what one micro-batch of max_tokens computes forward and backward (op_flops.h), in which one sequence is as
+ * long as that. The parameters may be described only, and the model not loaded (planned_parameters.h). */
+qrun_status qr_train_pass_plan(const qr_parameters *parameters, const qr_train_limits *limits, qr_plan *plan,
+                               double *flops, qr_error *err);
+/* Of the parameters' model; lent while the pass lives. */
+qrun_status qr_train_pass_create(qr_parameters *parameters, const qr_train_limits *limits, qr_train_pass **pass,
+                                 qr_error *err);
 void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
 
 /* A pass that runs ends with QRUN_ERROR_CANCELLED soon after *flag becomes true; lent, NULL: never. */

@@ -1,11 +1,13 @@
-/* What a training pass holds: its buffers laid out, the workspace that its ops ask for, its plan and creation. */
+/* What a training pass holds: its buffers laid out, its creation, and its plan, which is a run of it on a backend that
+ * plans. */
 #include "runtime/train/pass_state.h"
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
 #include "runtime/model/rope.h"
-#include "runtime/train/adapter_backward.h"
+#include "runtime/train/planned_parameters.h"
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
@@ -17,18 +19,6 @@ int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limit
 
 static int64_t widest_output(const qrun_model *model) {
     return qr_max(model->shape.hidden, qr_max(qr_qkv_columns(&model->shape), qr_mlp_columns(model)));
-}
-
-static int64_t widest_adapted_input(const qr_parameters *parameters) {
-    int64_t most = 0;
-    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) { most = qr_max(most, parameters->lora.pairs[i].in); }
-    return most;
-}
-
-static int64_t widest_adapted_output(const qr_parameters *parameters) {
-    int64_t most = 0;
-    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) { most = qr_max(most, parameters->lora.pairs[i].out); }
-    return most;
 }
 
 static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
@@ -55,11 +45,16 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
     b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
     b->dpicked = qr_layout_take(&layout, t * s->hidden, f32);
-    if (parameters->lora.dropout > 0) {
-        b->dropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), act);
-        b->ddropped = qr_layout_take(&layout, t * widest_adapted_input(parameters), f32);
+    int64_t widest_in = 0, widest_out = 0;
+    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) {
+        widest_in = qr_max(widest_in, parameters->lora.pairs[i].in);
+        widest_out = qr_max(widest_out, parameters->lora.pairs[i].out);
     }
-    if (parameters->lora.dora) { b->dora = qr_layout_take(&layout, t * widest_adapted_output(parameters), f32); }
+    if (parameters->lora.dropout > 0) {
+        b->dropped = qr_layout_take(&layout, t * widest_in, act);
+        b->ddropped = qr_layout_take(&layout, t * widest_in, f32);
+    }
+    if (parameters->lora.dora) { b->dora = qr_layout_take(&layout, t * widest_out, f32); }
     return layout.offset;
 }
 
@@ -93,143 +88,37 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
     return layout.offset;
 }
 
-/* ---- Workspace --------------------------------------------------------------------------------------------------- */
-
-static void raise_to(size_t *most, size_t n_bytes) { *most = n_bytes > *most ? n_bytes : *most; }
-
-typedef struct workspace_visit {
-    const qr_train_pass *pass;
-    size_t most;
-} workspace_visit;
-
-static void weight_workspace(const qr_train_pass *pass, const qr_linear_layer *linear, int64_t n_rows, size_t *most) {
-    const int64_t out = linear->weight.desc.rows;
-    qr_linear_args forward = qr_layer_linear_args(pass->model, linear, NULL, NULL, out, n_rows, false);
-    forward.any_order = true;
-    raise_to(most, qr_linear_workspace(pass->backend, &forward));
-    const qr_linear_backward_args backward =
-        qr_linear_backward_args_of(pass->model, &linear->weight, NULL, out, NULL, n_rows, false);
-    raise_to(most, qr_linear_backward_workspace(pass->backend, &backward));
-    if (pass->parameters->whole.n == 0) { return; }
-    const qr_weight_backward_args weight =
-        qr_pass_weight_backward_args(pass->model, &linear->weight, NULL, NULL, out, NULL, NULL, n_rows);
-    raise_to(most, qr_weight_backward_workspace(pass->backend, &weight));
-}
-
-static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    (void)layer, (void)role, (void)err;
-    workspace_visit *visit = arg;
-    const qr_train_pass *pass = visit->pass;
-    weight_workspace(pass, linear, pass->n_tokens, &visit->most);
-    const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
-    const qr_layer_adapters adapters = qr_pass_adapters(pass);
-    qr_lora_args forward = qr_layer_lora_args(&adapters, pass->model->act_dtype, linear, NULL, NULL,
-                                              linear->weight.desc.rows, pass->n_tokens);
-    forward.in_pairs = true;
-    raise_to(&visit->most, qr_lora_workspace(pass->backend, &forward));
-    if (pair == NULL) { return QRUN_OK; }
-    const qr_lora_backward_args backward =
-        qr_lora_backward_args_of(pass->parameters, pair, NULL, NULL, pair->out, NULL, pass->n_tokens);
-    raise_to(&visit->most, qr_lora_backward_workspace(pass->backend, &backward));
-    return QRUN_OK;
-}
-
-/* Norms backward, over rows and over heads. */
-static void norm_workspace(const qr_train_pass *pass, size_t *most) {
-    const qr_model_shape *s = &pass->model->shape;
-    const qr_layer_norm_backward_args layer = {.n_rows = pass->n_tokens, .dim = s->hidden};
-    raise_to(most, qr_layer_norm_backward_workspace(pass->backend, &layer));
-    const qr_rms_norm_backward_args rows = {.n_rows = pass->n_tokens,
-                                            .n_groups = 1,
-                                            .dim = s->hidden,
-                                            .x_stride = s->hidden,
-                                            .dy_stride = s->hidden,
-                                            .dx_stride = s->hidden};
-    raise_to(most, qr_rms_norm_backward_workspace(pass->backend, &rows));
-    const int64_t stride = qr_qkv_columns(s);
-    const qr_rms_norm_backward_args heads = {.n_rows = pass->n_tokens,
-                                             .n_groups = s->n_heads,
-                                             .dim = s->head_dim,
-                                             .x_stride = stride,
-                                             .dy_stride = stride,
-                                             .dx_stride = stride};
-    raise_to(most, qr_rms_norm_backward_workspace(pass->backend, &heads));
-}
-
-static size_t workspace_bytes(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits) {
-    qr_parameters lent = *parameters;
-    const qr_train_pass pass = {.model = model,
-                                .backend = model->context->backend,
-                                .parameters = &lent,
-                                .limits = *limits,
-                                .n_tokens = limits->max_tokens,
-                                .n_sequences = limits->max_sequences,
-                                .longest = (int32_t)limits->max_tokens};
-    workspace_visit visit = {&pass, 64};
-    (void)qr_model_each_linear(model, visit_linear, &visit, NULL);
-    norm_workspace(&pass, &visit.most);
-    const qr_embedding_backward_args table =
-        qr_pass_embedding_backward_args(&pass, &model->embedding, NULL, NULL, 1.0F);
-    raise_to(&visit.most, qr_embedding_backward_workspace(pass.backend, &table));
-    const int64_t r = qr_pass_logit_rows(model, limits);
-    const qr_linear_layer head = {.weight = model->head};
-    weight_workspace(&pass, &head, r, &visit.most);
-    for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        const qr_attention_packed_args forward = qr_pass_attention_args(&pass, &model->layers[l]);
-        raise_to(&visit.most, qr_attention_packed_workspace(pass.backend, &forward));
-        const qr_attention_packed_backward_args backward = {.forward = forward,
-                                                            .dqkv_stride = qr_qkv_columns(&model->shape)};
-        raise_to(&visit.most, qr_attention_packed_backward_workspace(pass.backend, &backward));
-    }
-    const qr_cross_entropy_args loss = {
-        .n_rows = r, .vocab = model->shape.vocab, .softcap = model->shape.logit_softcap};
-    raise_to(&visit.most, qr_cross_entropy_workspace(pass.backend, &loss));
-    raise_to(&visit.most, qr_lora_parameters_workspace(parameters));
-    return visit.most;
-}
-
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
-
-qrun_status qr_train_pass_plan(qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
-                               qr_plan *plan, qr_error *err) {
-    qr_pass_buffers b = {0};
-    qr_activations activations;
-    const qrun_status status =
-        qr_activations_lay_out(model, &limits->policy, limits->max_tokens, NULL, NULL, &activations, err);
-    if (status != QRUN_OK) { return status; }
-    plan->entries[QR_PLAN_ACTIVATIONS].bytes +=
-        (int64_t)(lay_gradients(model, parameters, limits, NULL, &b) + activations.bytes);
-    plan->entries[QR_PLAN_HOST].bytes += (int64_t)activations.host_bytes;
-    plan->entries[QR_PLAN_TABLES].bytes += (int64_t)lay_tables(model, parameters, limits, NULL, &b);
-    plan->entries[QR_PLAN_LOGITS].bytes += (int64_t)lay_logits(model, limits, NULL, &b);
-    plan->entries[QR_PLAN_WORKSPACE].bytes += (int64_t)workspace_bytes(model, parameters, limits);
-    qr_activations_free(&activations);
-    return QRUN_OK;
-}
 
 static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
 
-static qrun_status make_memory(qr_train_pass *pass, qr_error *err) {
-    static const qr_plan_category made[] = {QR_PLAN_ACTIVATIONS, QR_PLAN_TABLES, QR_PLAN_LOGITS, QR_PLAN_WORKSPACE,
-                                            QR_PLAN_HOST};
-    qr_plan plan;
-    qr_plan_init(&plan);
-    qrun_status status = qr_train_pass_plan(pass->model, pass->parameters, &pass->limits, &plan, err);
-    for (size_t i = 0; i < QR_COUNT_OF(made) && status == QRUN_OK; i++) {
-        const size_t n_bytes = (size_t)plan.entries[made[i]].bytes;
-        if (n_bytes == 0) { continue; }
-        status = pass->backend->memory_create(pass->backend, kind_of(made[i]), n_bytes, &pass->memory[made[i]], err);
-        if (status == QRUN_OK) { pass->memory_bytes[made[i]] = n_bytes; }
-    }
-    if (status != QRUN_OK) { return status; }
+/* Lays all buffers out in the pass's memory (NULL: only counts), and gives the bytes of every category. */
+static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], qr_error *err) {
     const qrun_model *model = pass->model;
-    unsigned char *activations = pass->memory[QR_PLAN_ACTIVATIONS];
-    const size_t offset = lay_gradients(model, pass->parameters, &pass->limits, activations, &pass->b);
-    (void)lay_tables(model, pass->parameters, &pass->limits, pass->memory[QR_PLAN_TABLES], &pass->b);
-    (void)lay_logits(model, &pass->limits, pass->memory[QR_PLAN_LOGITS], &pass->b);
-    pass->workspace = pass->memory[QR_PLAN_WORKSPACE];
-    return qr_activations_lay_out(model, &pass->limits.policy, pass->limits.max_tokens, activations + offset,
-                                  pass->memory[QR_PLAN_HOST], &pass->activations, err);
+    const qr_train_limits *limits = &pass->limits;
+    unsigned char *memory = pass->memory[QR_PLAN_ACTIVATIONS];
+    const size_t offset = lay_gradients(model, pass->parameters, limits, memory, &pass->b);
+    qr_activations_free(&pass->activations);
+    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens,
+                                              memory != NULL ? memory + offset : NULL, pass->memory[QR_PLAN_HOST],
+                                              &pass->activations, err));
+    n_bytes[QR_PLAN_ACTIVATIONS] = offset + pass->activations.bytes;
+    n_bytes[QR_PLAN_HOST] = pass->activations.host_bytes;
+    n_bytes[QR_PLAN_TABLES] = lay_tables(model, pass->parameters, limits, pass->memory[QR_PLAN_TABLES], &pass->b);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, pass->memory[QR_PLAN_LOGITS], &pass->b);
+    return QRUN_OK;
+}
+
+static qrun_status make_memory(qr_train_pass *pass, size_t workspace_bytes, qr_error *err) {
+    size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_WORKSPACE] = workspace_bytes};
+    QR_RETURN_IF_ERROR(lay_out(pass, n_bytes, err));
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        if (n_bytes[i] == 0) { continue; }
+        QR_RETURN_IF_ERROR(pass->backend->memory_create(pass->backend, kind_of(i), n_bytes[i], &pass->memory[i], err));
+        pass->memory_bytes[i] = n_bytes[i];
+    }
+    pass->workspace = (qr_workspace){pass->memory[QR_PLAN_WORKSPACE], workspace_bytes};
+    return lay_out(pass, n_bytes, err);
 }
 
 static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
@@ -257,17 +146,17 @@ static qrun_status set_rope(qr_train_pass *pass, qr_error *err) {
     return QRUN_OK;
 }
 
-qrun_status qr_train_pass_create(qrun_model *model, qr_parameters *parameters, const qr_train_limits *limits,
-                                 qr_train_pass **pass, qr_error *err) {
+static qrun_status create(qr_parameters *parameters, const qr_train_limits *limits, size_t workspace_bytes,
+                          qr_train_pass **pass, qr_error *err) {
     *pass = NULL;
     qr_train_pass *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the training pass", sizeof *made); }
-    made->model = model;
-    made->backend = model->context->backend;
+    made->model = parameters->model;
+    made->backend = parameters->backend;
     made->parameters = parameters;
     made->limits = *limits;
     qrun_status status = QRUN_OK;
-    QR_TRY(make_memory(made, err));
+    QR_TRY(make_memory(made, workspace_bytes, err));
     QR_TRY(make_host(made, err));
     QR_TRY(set_rope(made, err)); /* slots and adapter indices stay zero, as the memory was made */
 out:
@@ -277,6 +166,56 @@ out:
         qr_train_pass_destroy(made);
     }
     return status;
+}
+
+/* Runs the largest micro-batch on a pass that plans: as many sequences as there may be, the first with all the tokens,
+ * and every token a target. */
+static qrun_status run_largest(qr_train_pass *pass, double *flops, qr_error *err) {
+    const int64_t n_tokens = pass->limits.max_tokens, n_sequences = pass->limits.max_sequences;
+    int32_t *target = qr_alloc_array_zeroed((size_t)n_tokens, sizeof *target);
+    int32_t *seq_start = qr_alloc_array((size_t)n_sequences + 1, sizeof *seq_start);
+    const qr_train_batch batch = {
+        .n_tokens = n_tokens, .n_sequences = n_sequences, .target = target, .seq_start = seq_start};
+    double sum;
+    qrun_status status = QRUN_OK;
+    if (target == NULL || seq_start == NULL) { QR_TRY(qr_fail_memory(err, "a plan", (size_t)n_tokens * 4)); }
+    for (int64_t s = 0; s <= n_sequences; s++) { seq_start[s] = s == 0 ? 0 : (int32_t)n_tokens; }
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, true, &sum, err));
+    *flops = qr_backend_planned(pass->backend)->flops;
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, false, &sum, err)); /* as an evaluation: without dropout */
+out:
+    qr_free(target);
+    qr_free(seq_start);
+    return status;
+}
+
+qrun_status qr_train_pass_plan(const qr_parameters *parameters, const qr_train_limits *limits, qr_plan *plan,
+                               double *flops, qr_error *err) {
+    qr_parameters planned;
+    qr_train_pass *pass = NULL;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_planned_parameters_begin(parameters, &planned, err));
+    QR_TRY(create(&planned, limits, QR_PLAN_ANY_BYTES, &pass, err));
+    QR_TRY(run_largest(pass, flops, err));
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        const bool is_workspace = i == QR_PLAN_WORKSPACE;
+        plan->entries[i].bytes +=
+            (int64_t)(is_workspace ? qr_backend_planned(planned.backend)->workspace_bytes : pass->memory_bytes[i]);
+    }
+out:
+    qr_train_pass_destroy(pass);
+    qr_planned_parameters_end(&planned);
+    return status;
+}
+
+qrun_status qr_train_pass_create(qr_parameters *parameters, const qr_train_limits *limits, qr_train_pass **pass,
+                                 qr_error *err) {
+    qr_plan plan;
+    double flops;
+    qr_plan_init(&plan);
+    *pass = NULL;
+    QR_RETURN_IF_ERROR(qr_train_pass_plan(parameters, limits, &plan, &flops, err));
+    return create(parameters, limits, (size_t)plan.entries[QR_PLAN_WORKSPACE].bytes, pass, err);
 }
 
 void qr_train_pass_destroy(qr_train_pass *pass) {

@@ -1,16 +1,16 @@
-/* Inside a training pass: its buffers, and what its parts ask of one another. train/pass_memory.c plans and makes it,
- * train/pass.c runs it, train/loss.c turns it round, train/backward.c leads back, train_offload.c moves what lies in
- * host memory. Only these files include this. */
+/* Inside a training pass: its buffers, and the functions that its files share. pass_memory.c plans and makes it, pass.c
+ * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward, offload.c moves what is held
+ * in host memory. Only these files include this. */
 #ifndef QR_RUNTIME_TRAIN_PASS_STATE_H
 #define QR_RUNTIME_TRAIN_PASS_STATE_H
 
 #include "runtime/train/pass.h"
 
-/* Device buffers beside the kept activations; R rows go through the output head at once. d… is the gradient with
+/* Device buffers other than the kept activations; R rows go through the output head at once. d… is the gradient with
  * respect to …, F32. */
 typedef struct qr_pass_buffers {
     float *x, *dx;                      /* [T, D] residual stream */
-    float *dbranch;                     /* [T, D] into a block's output, behind its post-norm */
+    float *dbranch;                     /* [T, D] into a block's output, after its post-norm */
     float *dnormed;                     /* [T, D] of a block's normed input */
     float *dattended;                   /* [T, H · HD] */
     float *dqkv;                        /* [T, (H + 2 KV) · HD] */
@@ -44,7 +44,7 @@ struct qr_train_pass {
     size_t activation_offset;  /* of the kept activations in their category */
     void *memory[QR_PLAN_COUNT];
     size_t memory_bytes[QR_PLAN_COUNT];
-    void *workspace;
+    qr_workspace workspace;
     float *host_loss;                  /* [R] */
     int32_t *host_rows, *host_targets; /* [T] */
     float *host_rope;                  /* [half] */
@@ -59,15 +59,8 @@ struct qr_train_pass {
 /* Rows whose logits are there at once. */
 int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits);
 
-/* The ops' arguments, for workspaces too. */
-qr_layer_adapters qr_pass_adapters(const qr_train_pass *pass);
+/* Attention of the layer that runs, as it was forward. */
 qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer);
-/* dw += dyᵀ x of a matrix that is trained, and the sums of its bias. */
-qr_weight_backward_args qr_pass_weight_backward_args(const qrun_model *model, const qr_weight *weight, const void *x,
-                                                     const float *dy, int64_t dy_stride, float *dw, float *dbias,
-                                                     int64_t n_rows);
-qr_embedding_backward_args qr_pass_embedding_backward_args(const qr_train_pass *pass, const qr_weight *table,
-                                                           const int32_t *ids, float *dtable, float scale);
 
 /* QRUN_ERROR_CANCELLED where the flag that the pass watches is up. */
 qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err);
@@ -77,7 +70,7 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass);
 qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err);
 qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err);
 /* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
- * stream behind it. */
+ * stream after it. */
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err);
 
 /* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
@@ -90,8 +83,8 @@ qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, cons
 /* The gradient of a matrix from what it was fed, where it is trained. dy: [n_rows, out], F32. */
 qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
                                    const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err);
-/* Inputs of segments in host memory; nothing is done for a segment whose input stays. await holds back the ops behind
- * it until the stage is free, or what was fetched is there; send follows the ops that make the input. */
+/* Inputs of segments in host memory; nothing is done for a segment whose input stays. await makes the ops after
+ * it wait until the stage is free, or what was fetched is there; send follows the ops that make the input. */
 qrun_status qr_pass_await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
 qrun_status qr_pass_send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
 qrun_status qr_pass_fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);

@@ -1,21 +1,26 @@
-/* The memory of a run by category, and the checkpointing policy that fits into its budget. */
+/* The memory of a run by category, the recompute policy that fits into its budget, and the operations of a token. */
 #include <stdio.h>
 
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/train/trainer.h"
 
-qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy) {
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
     /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
     return (qr_train_limits){max_tokens, max_tokens / 2 + 1, *policy};
 }
 
-qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan,
+qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_recompute_policy *policy, qr_plan *plan,
                                  qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer, policy);
-    const qr_parameters *p = &trainer->parameters;
     const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
+    qr_parameters parameters = trainer->parameters;
+    const qr_parameters *p = &parameters;
+    size_t scratch_bytes;
+    double flops;
+    parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
+    QR_RETURN_IF_ERROR(qr_update_plan(p, optimizer, &scratch_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
@@ -23,15 +28,14 @@ qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoin
         (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.replacement_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
-    plan->entries[QR_PLAN_OPTIMIZER].bytes =
-        (int64_t)(qr_optimizer_bytes(p, optimizer) + qr_update_scratch_bytes(p, optimizer));
+    plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, optimizer) + scratch_bytes);
     plan->entries[QR_PLAN_HOST].bytes = (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
                                                   qr_optimizer_host_bytes(p, optimizer));
-    return qr_train_pass_plan(trainer->model, p, &limits, plan, err);
+    return qr_train_pass_plan(p, &limits, plan, &flops, err);
 }
 
 static void name_policy(qrun_trainer *trainer, const char *given) {
-    if (trainer->policy.kind == QR_CHECKPOINT_AUTO) {
+    if (trainer->policy.kind == QR_RECOMPUTE_AUTO) {
         const long long kept = trainer->policy.n, all = trainer->model->shape.n_layers;
         (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "auto: %lld of %lld kept", kept, all);
     } else {
@@ -39,7 +43,7 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
     }
 }
 
-/* With what stands already: the weights and the context. */
+/* With what is already allocated: the weights and the context. */
 static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
     const qr_device_memory *memory = &trainer->memory;
     const int64_t standing = (int64_t)trainer->model->weight_bytes + qr_device_memory_context(memory);
@@ -59,25 +63,35 @@ bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget) {
     return qr_plan_total(plan) <= budget->bytes && qr_plan_host_total(plan) <= budget->host_bytes;
 }
 
+qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err) {
+    const int64_t n_tokens = trainer->settings.seq_tokens;
+    const qr_train_limits limits = {.max_tokens = n_tokens, .max_sequences = 1, .policy = trainer->policy};
+    qr_plan plan;
+    double flops;
+    qr_plan_init(&plan);
+    QR_RETURN_IF_ERROR(qr_train_pass_plan(&trainer->parameters, &limits, &plan, &flops, err));
+    trainer->flops_per_token = flops / (double)n_tokens;
+    return QRUN_OK;
+}
+
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
     const int64_t n_layers = trainer->model->shape.n_layers;
-    qrun_status status = qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err);
-    if (status == QRUN_OK) { status = qr_checkpoint_policy_parse(given, n_layers, &trainer->policy, err); }
-    if (status != QRUN_OK) { return status; }
+    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err));
+    QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;
-    if (trainer->policy.offload && !qr_checkpoint_policy_has_inputs(&trainer->policy)) {
+    if (trainer->policy.offload && !qr_recompute_policy_has_inputs(&trainer->policy)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_activations` is for layers that are computed again; `checkpointing=%s` has none: take "
                        "full, every:N or auto",
                        given);
     }
     const qr_train_budget budget = budget_of(trainer, params->memory.memory_bytes);
-    trainer->policy.n = trainer->policy.kind == QR_CHECKPOINT_AUTO ? n_layers : trainer->policy.n;
+    trainer->policy.n = trainer->policy.kind == QR_RECOMPUTE_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
         QR_RETURN_IF_ERROR(qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err));
         if (qr_train_plan_fits(&trainer->plan, &budget)) { break; }
-        if (trainer->policy.kind != QR_CHECKPOINT_AUTO || trainer->policy.n == 0) {
+        if (trainer->policy.kind != QR_RECOMPUTE_AUTO || trainer->policy.n == 0) {
             return qr_trainer_refuse_memory(trainer, &budget, err);
         }
         trainer->policy.n--;

@@ -42,6 +42,7 @@ static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params
 
 static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     trainer->parameters.model = trainer->model;
+    trainer->parameters.backend = trainer->model->context->backend;
     const bool full = trainer->settings.whole.full;
     if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
     QR_RETURN_IF_ERROR(describe_whole(trainer, params, err));
@@ -62,11 +63,11 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     }
     QR_RETURN_IF_ERROR(
         qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
-    const size_t scratch_bytes = qr_update_scratch_bytes(&trainer->parameters, &trainer->settings.optimizer);
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &trainer->scratch, err));
-    trainer->scratch_bytes = scratch_bytes;
+    qr_workspace *scratch = &trainer->scratch;
+    QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &trainer->settings.optimizer, &scratch->n_bytes, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch->n_bytes, &scratch->memory, err));
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
-    QR_RETURN_IF_ERROR(qr_train_pass_create(trainer->model, &trainer->parameters, &limits, &trainer->pass, err));
+    QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
     return QRUN_OK;
 }
@@ -114,7 +115,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_backend *backend = trainer->model->context->backend;
     qr_train_pass_destroy(trainer->pass);
     qr_optimizer_destroy(trainer->optimizer);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch, trainer->scratch_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
     qr_batch_plan_destroy(trainer->epoch_plan);

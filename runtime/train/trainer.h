@@ -41,15 +41,14 @@ struct qrun_trainer {
     qr_parameters parameters;
     qr_optimizer *optimizer;
     qr_train_pass *pass;
-    qr_checkpoint_policy policy;
+    qr_recompute_policy policy;
     char policy_name[24];
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
     qr_device_memory memory;  /* before the run allocated any */
     bool weights_to_come;     /* the model is described and not loaded: only a plan is wanted */
     qr_plan plan;
-    void *scratch; /* device, for qr_update_run */
-    size_t scratch_bytes;
+    qr_workspace scratch; /* for qr_update_run */
     int64_t total_steps, warmup_steps, first_step;
     char *fingerprint;    /* JSON of everything that must be equal to resume from a checkpoint */
     bool made_out;        /* this trainer created settings.out */
@@ -85,7 +84,7 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
  * description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 /* The plan under a policy; AUTO: with policy->n layers kept. */
-qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_checkpoint_policy *policy, qr_plan *plan,
+qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_recompute_policy *policy, qr_plan *plan,
                                  qr_error *err);
 /* What a run may take. */
 typedef struct qr_train_budget {
@@ -94,9 +93,7 @@ typedef struct qr_train_budget {
     int64_t host_bytes; /* of host memory that is apart */
 } qr_train_budget;
 bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
-qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_checkpoint_policy *policy);
-
-/* ---- train/flops.c ----------------------------------------------------------------------------------------------- */
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_recompute_policy *policy);
 
 /* Settles flops_per_token. Needs the policy. */
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);

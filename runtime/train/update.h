@@ -12,19 +12,21 @@ typedef struct qr_update_args {
 
 typedef struct qr_update_result {
     double grad_norm; /* L2 over all trained parameters, before clipping */
-    bool skipped;     /* a gradient was no number: nothing was changed */
+    bool skipped;     /* a gradient was not finite: nothing was changed */
 } qr_update_result;
 
-/* Device memory that an update needs beside parameters and states. */
-size_t qr_update_scratch_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
+/* Device memory that an update needs besides parameters and states. The parameters may be described only. */
+qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_options *options, size_t *scratch_bytes,
+                           qr_error *err);
 
 /* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
- * qr_update_scratch_bytes. The gradients stay as they are. */
-qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args, void *scratch,
-                          qr_update_result *result, qr_error *err);
+ * qr_update_plan's bytes. The gradients stay as they are. */
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
+                          qr_workspace scratch, qr_update_result *result, qr_error *err);
 
-/* The first tensor of the table with a gradient that is no number, −1 for none: to be asked after a step was skipped.
+/* The first tensor of the table with a gradient that is not finite, −1 for none: to be asked after a step was skipped.
  */
-qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, void *scratch, int64_t *index, qr_error *err);
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, qr_workspace scratch, int64_t *index,
+                                     qr_error *err);
 
 #endif

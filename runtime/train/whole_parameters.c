@@ -120,7 +120,7 @@ static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor)
 
 /* Places the matrices that are not in the model's own memory (base NULL: only counts). */
 static size_t place_replacements(qr_parameters *p, void *base) {
-    const qr_backend *backend = p->model->context->backend;
+    const qr_backend *backend = p->backend;
     qr_layout layout = {base, 0};
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
@@ -185,7 +185,7 @@ static int64_t chunk_rows(const qr_parameter *parameter) {
 
 static qrun_status put_rows(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
                             const float *values, qr_error *err) {
-    qr_backend *backend = p->model->context->backend;
+    qr_backend *backend = p->backend;
     return backend->copy_in(backend, p->values + parameter->offset + first * parameter->cols, values,
                             (size_t)(n * parameter->cols) * sizeof *values, err);
 }
@@ -295,7 +295,7 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
 
 /* ---- Use by the model -------------------------------------------------------------------------------------------- */
 
-static qrun_status stand_in(qr_parameters *p, qr_error *err) {
+static qrun_status replace_weights(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
     QR_RETURN_IF_ERROR(qr_replacements_reserve(&whole->replacements, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
@@ -312,6 +312,28 @@ static qrun_status stand_in(qr_parameters *p, qr_error *err) {
     return QRUN_OK;
 }
 
+static qrun_status make_replacements(qr_parameters *p, qr_error *err) {
+    if (p->whole.replacement_bytes == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, p->whole.replacement_bytes,
+                                                 &p->whole.replacement_memory, err));
+    (void)place_replacements(p, p->whole.replacement_memory);
+    return QRUN_OK;
+}
+
+qrun_status qr_whole_parameters_reserve(qr_parameters *p, qr_error *err) {
+    QR_RETURN_IF_ERROR(make_replacements(p, err));
+    return p->whole.n > 0 ? replace_weights(p, err) : QRUN_OK;
+}
+
+void qr_whole_parameters_release(qr_parameters *p) {
+    if (p->whole.replacements.list == NULL) { return; }
+    qr_replacements_undo(&p->whole.replacements);
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        p->whole.tensors[i].original_vector = NULL;
+        p->whole.tensors[i].replacement.data = NULL;
+    }
+}
+
 static int64_t staging_floats(const qr_parameters *p) {
     int64_t most = 1;
     for (int64_t i = 0; i < p->whole.n; i++) {
@@ -323,18 +345,13 @@ static int64_t staging_floats(const qr_parameters *p) {
 
 qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options *options, qr_error *err) {
     if (p->whole.n == 0) { return QRUN_OK; }
-    qr_backend *backend = p->model->context->backend;
     const int64_t n_staging = staging_floats(p);
     float *staging = qr_alloc_array((size_t)n_staging, sizeof *staging);
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
-    if (p->whole.replacement_bytes > 0) {
-        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, p->whole.replacement_bytes,
-                                      &p->whole.replacement_memory, err));
-        (void)place_replacements(p, p->whole.replacement_memory);
-    }
+    QR_TRY(make_replacements(p, err));
     QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
-    QR_TRY(stand_in(p, err));
+    QR_TRY(replace_weights(p, err));
 out:
     qr_free(staging);
     return status;
@@ -342,29 +359,14 @@ out:
 
 /* ---- Afterwards -------------------------------------------------------------------------------------------------- */
 
-static qr_store_weight_args store_args(const qr_parameters *p, const qr_whole_tensor *tensor) {
-    return (qr_store_weight_args){.src = p->values != NULL ? p->values + p->list[tensor->parameter].offset : NULL,
-                                  .weight = tensor->matrix};
-}
-
-size_t qr_whole_parameters_workspace(const qr_parameters *p) {
-    size_t most = 0;
-    for (int64_t i = 0; i < p->whole.n; i++) {
-        if (p->whole.tensors[i].matrix == NULL) { continue; }
-        const qr_weight matrix = {.desc = p->whole.tensors[i].replacement.desc};
-        const qr_store_weight_args args = {.weight = &matrix};
-        const size_t n_bytes = qr_store_weight_workspace(p->model->context->backend, &args);
-        most = n_bytes > most ? n_bytes : most;
-    }
-    return most;
-}
-
-qrun_status qr_whole_parameters_refresh(qr_parameters *p, void *workspace, qr_error *err) {
+qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     qrun_status status = QRUN_OK;
     for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
-        if (p->whole.tensors[i].matrix == NULL) { continue; }
-        const qr_store_weight_args args = store_args(p, &p->whole.tensors[i]);
-        status = qr_store_weight(p->model->context->backend, &args, workspace, err);
+        const qr_whole_tensor *tensor = &p->whole.tensors[i];
+        if (tensor->matrix == NULL) { continue; }
+        const qr_store_weight_args args = {.src = p->values + p->list[tensor->parameter].offset,
+                                           .weight = tensor->matrix};
+        status = qr_store_weight(p->backend, &args, workspace, err);
     }
     p->whole.refreshed |= status == QRUN_OK;
     return status;

@@ -35,10 +35,12 @@ qrun_status qr_whole_parameters_describe(qr_parameters *parameters, const qr_who
  * next. */
 qrun_status qr_whole_parameters_create(qr_parameters *parameters, const qr_whole_options *options, qr_error *err);
 
-/* Writes the matrices from their masters: before the first step, and after every update. workspace:
- * qr_whole_parameters_workspace bytes. */
-qrun_status qr_whole_parameters_refresh(qr_parameters *parameters, void *workspace, qr_error *err);
-size_t qr_whole_parameters_workspace(const qr_parameters *parameters);
+/* The same without values, for a plan: memory for the matrices, and the model uses them until they are released. */
+qrun_status qr_whole_parameters_reserve(qr_parameters *parameters, qr_error *err);
+void qr_whole_parameters_release(qr_parameters *parameters); /* fine where nothing is reserved */
+
+/* Writes the matrices from their masters: before the first step, and after every update. */
+qrun_status qr_whole_parameters_refresh(qr_parameters *parameters, qr_workspace workspace, qr_error *err);
 
 /* Whether a matrix of the model (by its address in it) is trained whole. */
 bool qr_whole_is_trained(const qr_parameters *parameters, const qr_weight *matrix);

@@ -22,6 +22,8 @@ static bool is_unsupported(qr_op op) {
     }
 }
 
+void op_cuda_check_workspaces(void) { op_check_workspaces(is_unsupported); }
+
 static void run_op(qr_op op, const char *op_name, const char *test_name, void (*test)(void)) {
     if (is_unsupported(op)) {
         printf("not executed: %s is not in the CUDA backend yet\n", op_name);

@@ -13,6 +13,9 @@ bool op_cuda_add_devices(op_cuda_create_fn create, qr_error *err);
  * measured for limit_seconds. */
 void op_cuda_run_tests(double limit_seconds);
 
+/* op_check_workspaces of the ops that the backend has. */
+void op_cuda_check_workspaces(void);
+
 /* op_linear_same_bits on the backends there are and on backends without wgmma. */
 void op_cuda_linear_without_wgmma(op_cuda_create_fn create, int64_t n_outputs, bool alone);
 

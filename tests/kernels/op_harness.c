@@ -201,6 +201,90 @@ void op_run_end(op_run *run) {
     run->n_buffers = 0;
 }
 
+/* --- Workspaces --- */
+
+enum { SMALL_CALLS = 4, MAX_NOTED = 2 * OP_MAX_DEVICES + 3 };
+
+/* How an op was called on a backend. */
+static struct noted {
+    const qr_backend *backend;
+    int n_calls[QR_OP_COUNT], n_refused[QR_OP_COUNT]; /* at most SMALL_CALLS of those are made */
+} noted[MAX_NOTED];
+
+static struct noted *note_of(const qr_backend *backend) {
+    int i = 0;
+    while (i < MAX_NOTED - 1 && noted[i].backend != NULL && noted[i].backend != backend) { i++; }
+    noted[i].backend = backend;
+    return &noted[i];
+}
+
+void op_note_call(const qr_backend *backend, qr_op op, size_t workspace_bytes) {
+    struct noted *note = note_of(backend);
+    note->n_calls[op]++;
+    CHECK_MSG(workspace_bytes == 0 || note->n_refused[op] > 0, "%s: %s was not called with a workspace too small",
+              backend->isa, qr_op_name(op));
+}
+
+/* The bytes of all buffers, one after the other; qr_free. */
+static unsigned char *copy_of_all(const op_run *run, size_t *n_bytes) {
+    size_t used = 0;
+    *n_bytes = 0;
+    for (int i = 0; i < run->n_buffers; i++) { *n_bytes += run->buffers[i].total_bytes; }
+    unsigned char *bytes = qr_alloc(*n_bytes);
+    for (int i = 0; i < run->n_buffers; i++) {
+        const op_buffer *buffer = &run->buffers[i];
+        CHECK_INT(run->backend->copy_out(run->backend, bytes + used, buffer->memory, buffer->total_bytes, NULL),
+                  QRUN_OK);
+        used += buffer->total_bytes;
+    }
+    return bytes;
+}
+
+/* One byte too few is refused, with the op's name and both sizes, and no buffer changes: inputs, outputs, workspace. */
+static void call_with_too_little(op_run *run, qr_op op, const void *args, qr_workspace workspace) {
+    int *n_refused = &note_of(run->backend)->n_refused[op];
+    if (workspace.n_bytes == 0 || *n_refused == SMALL_CALLS) { return; }
+    qr_error err = {0};
+    size_t n_bytes;
+    char sizes[120];
+    const qr_workspace small = {workspace.memory, workspace.n_bytes - 1};
+    unsigned char *before = copy_of_all(run, &n_bytes);
+    CHECK_MSG(qr_backend_run(run->backend, op, args, small, &err) == QRUN_ERROR_INTERNAL,
+              "%s: %s: took a workspace of a byte too few", run->backend->isa, run->label);
+    snprintf(sizes, sizeof sizes, "needs %zu bytes of workspace and was given %zu", workspace.n_bytes, small.n_bytes);
+    CHECK_MSG(strncmp(err.message, qr_op_name(op), strlen(qr_op_name(op))) == 0 && strstr(err.message, sizes) != NULL,
+              "message is \"%s\"", err.message);
+    CHECK_INT(run->backend->sync(run->backend, NULL), QRUN_OK);
+    unsigned char *after = copy_of_all(run, &n_bytes);
+    CHECK_MSG(memcmp(before, after, n_bytes) == 0, "%s: %s: touched something", run->backend->isa, run->label);
+    qr_free(before);
+    qr_free(after);
+    ++*n_refused;
+}
+
+static void check_workspaces_of(const char *label, const qr_backend *backend, bool (*is_absent)(qr_op op)) {
+    const struct noted *note = note_of(backend);
+    int n_refused = 0, n_without = 0;
+    for (int op = 0; op < QR_OP_COUNT; op++) {
+        if (is_absent != NULL && is_absent((qr_op)op)) { continue; }
+        CHECK_MSG(note->n_calls[op] > 0, "%s: no case calls %s", label, qr_op_name((qr_op)op));
+        n_refused += note->n_refused[op] > 0;
+        n_without += note->n_refused[op] == 0;
+    }
+    printf("  %s: %d ops refuse a workspace one byte too small; %d need none:", label, n_refused, n_without);
+    for (int op = 0; op < QR_OP_COUNT; op++) {
+        if (note->n_calls[op] > 0 && note->n_refused[op] == 0) { printf(" %s", qr_op_name((qr_op)op)); }
+    }
+    printf("\n");
+}
+
+void op_check_workspaces(bool (*is_absent)(qr_op op)) {
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const op_device *device = &op_everything.devices[d];
+        check_workspaces_of(device->label, device->backends[1], is_absent);
+    }
+}
+
 void op_call(op_run *run, qr_op op, const void *args) {
     const qr_op_impl *impl = &run->backend->ops[op];
     qr_error err = {0};
@@ -208,8 +292,10 @@ void op_call(op_run *run, qr_op op, const void *args) {
     CHECK_MSG(supported, "%s: %s: refused: %s", run->backend->isa, run->label, err.message);
     if (!supported) { return; }
     const size_t n_bytes = impl->workspace_bytes(run->backend, args);
-    void *workspace = fill_buffer(run, new_buffer(run, n_bytes), NULL);
-    qrun_status status = impl->run(run->backend, args, workspace, &err);
+    const qr_workspace workspace = {fill_buffer(run, new_buffer(run, n_bytes), NULL), n_bytes};
+    call_with_too_little(run, op, args, workspace);
+    op_note_call(run->backend, op, n_bytes);
+    qrun_status status = qr_backend_run(run->backend, op, args, workspace, &err);
     if (status == QRUN_OK) { status = run->backend->sync(run->backend, &err); }
     CHECK_MSG(status == QRUN_OK, "%s: %s: failed: %s", run->backend->isa, run->label, err.message);
 }

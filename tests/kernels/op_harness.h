@@ -8,7 +8,8 @@
  *     the op's test from the number of F32 roundings, never tuned; NaN equals NaN; the bound is small enough that an
  *     output of zeros fails;
  *   - the bits of each row: the same alone, among other rows, and with one thread or two;
- *   - a workspace of exactly workspace_bytes. */
+ *   - a workspace of exactly workspace_bytes; and with one byte less, for some calls of every op, that it is refused
+ *     and nothing is touched. */
 #ifndef QR_TESTS_OP_HARNESS_H
 #define QR_TESTS_OP_HARNESS_H
 
@@ -79,8 +80,10 @@ void *op_input(op_run *run, const void *host, size_t n_bytes);
 /* Rows row_bytes long and stride_bytes apart; `initial` [n_rows, row_bytes] or NULL for bytes 0xFF (NaN). */
 void *op_output(op_run *run, const void *initial, int64_t n_rows, size_t row_bytes, size_t stride_bytes);
 const qr_weight *op_run_weight(op_run *run, const op_weight *weight);
-/* supports, workspace of exactly its size, run, sync; failures are recorded. */
+/* supports, workspace of exactly its size, run, sync; failures are recorded. Notes that the op was called. */
 void op_call(op_run *run, qr_op op, const void *args);
+/* For calls that do not go through op_call: notes that the op was called with the workspace that it asked for. */
+void op_note_call(const qr_backend *backend, qr_op op, size_t workspace_bytes);
 /* The rows of an output, packed. */
 void op_read(op_run *run, const void *output, void *host);
 
@@ -131,5 +134,9 @@ void test_loading_quantizes_on_the_device(void);
 void test_loading_sends_codes(void);
 void test_transfers_keep_their_order(void);
 void test_memory_is_counted_and_zeroed(void);
+
+/* After the tests of all ops: on every backend each op was called, and refused a workspace one byte too small, or is
+ * listed as one that needed none. is_absent: ops that the backends lack; NULL: none. */
+void op_check_workspaces(bool (*is_absent)(qr_op op));
 
 #endif

@@ -39,7 +39,7 @@ static void add_to_all(const stages *s) {
         }
         CHECK_INT(b->transfer_wait(b, arrival[at], NULL), QRUN_OK);
         const qr_add_args args = {s->place[at], s->ones, s->n};
-        CHECK_INT(qr_add(b, &args, NULL, NULL), QRUN_OK);
+        CHECK_INT(qr_add(b, &args, QR_NO_WORKSPACE, NULL), QRUN_OK);
         CHECK_INT(b->transfer_out(b, s->host + k * s->n, s->place[at], n_bytes, &ticket, NULL), QRUN_OK);
     }
     CHECK_INT(b->sync(b, NULL), QRUN_OK);
@@ -54,7 +54,7 @@ static void send_every_state(const stages *s) {
     for (int k = 0; k < N_PIECES; k++) {
         CHECK_INT(b->transfer_wait(b, ticket, NULL), QRUN_OK);
         const qr_add_args args = {s->place[0], s->ones, s->n};
-        CHECK_INT(qr_add(b, &args, NULL, NULL), QRUN_OK);
+        CHECK_INT(qr_add(b, &args, QR_NO_WORKSPACE, NULL), QRUN_OK);
         CHECK_INT(b->transfer_out(b, s->host + k * s->n, s->place[0], n_bytes, &ticket, NULL), QRUN_OK);
     }
     CHECK_INT(b->sync(b, NULL), QRUN_OK);

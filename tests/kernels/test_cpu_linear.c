@@ -128,7 +128,7 @@ static void run_linear(qr_backend *backend, const qr_linear_args *args) {
     qr_error err = {0};
     const size_t n_bytes = qr_linear_workspace(backend, args);
     void *workspace = workspace_create(backend, n_bytes);
-    CHECK_MSG(qr_linear(backend, args, workspace, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_linear(backend, args, (qr_workspace){workspace, n_bytes}, &err) == QRUN_OK, "%s", err.message);
     workspace_destroy(backend, workspace, n_bytes);
 }
 
@@ -370,7 +370,7 @@ static void run_lora(qr_backend *backend, const qr_lora_args *args) {
     qr_error err = {0};
     const size_t n_bytes = qr_lora_workspace(backend, args);
     void *workspace = workspace_create(backend, n_bytes);
-    CHECK_MSG(qr_lora(backend, args, workspace, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_lora(backend, args, (qr_workspace){workspace, n_bytes}, &err) == QRUN_OK, "%s", err.message);
     workspace_destroy(backend, workspace, n_bytes);
 }
 
@@ -490,9 +490,10 @@ static void test_backward_of_tiles(void) {
                                               .n_rows = N,
                                               .dy_stride = dy.stride,
                                               .dx_stride = COLS};
-        void *workspace = workspace_create(backends[b], qr_linear_backward_workspace(backends[b], &args));
-        CHECK(qr_linear_backward(backends[b], &args, workspace, NULL) == QRUN_OK);
-        workspace_destroy(backends[b], workspace, qr_linear_backward_workspace(backends[b], &args));
+        const size_t n_bytes = qr_linear_backward_workspace(backends[b], &args);
+        void *workspace = workspace_create(backends[b], n_bytes);
+        CHECK(qr_linear_backward(backends[b], &args, (qr_workspace){workspace, n_bytes}, NULL) == QRUN_OK);
+        workspace_destroy(backends[b], workspace, n_bytes);
     }
     CHECK(memcmp(dx[0], dx[1], sizeof dx[0]) == 0 && dx[0][0] != 0.0F);
     const size_t n_bytes = backends[0]->weight_bytes(backends[0], &m.desc);

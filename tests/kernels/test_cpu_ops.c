@@ -48,13 +48,13 @@ typedef void (*apply_fn)(float *x, int64_t n, int which);
 static void apply_softcap(float *x, int64_t n, int which) {
     (void)which;
     const qr_softcap_args args = {.x = x, .n = n, .cap = 1.0F};
-    CHECK(qr_softcap(backend, &args, NULL, NULL) == QRUN_OK);
+    CHECK(qr_softcap(backend, &args, QR_NO_WORKSPACE, NULL) == QRUN_OK);
 }
 
 static void apply_activation(float *x, int64_t n, int which) {
     const qr_activation_args args = {
         .fn = (qr_act_fn)which, .x = x, .dst = x, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = n, .x_stride = n};
-    CHECK(qr_activation(backend, &args, NULL, NULL) == QRUN_OK);
+    CHECK(qr_activation(backend, &args, QR_NO_WORKSPACE, NULL) == QRUN_OK);
 }
 
 /* The largest error over F32 numbers spread evenly in their bits, of either sign, with |x| ≤ limit. */
@@ -175,7 +175,7 @@ static void check_quantize(qr_weight_format format, int block, qr_dtype dtype, i
                                    .absmax = absmax};
     expect_quantized(&args, values, expected, expected_absmax);
     qr_error err = {0};
-    CHECK_MSG(qr_quantize(backend, &args, NULL, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_quantize(backend, &args, QR_NO_WORKSPACE, &err) == QRUN_OK, "%s", err.message);
     CHECK_MSG(memcmp(codes, expected, code_bytes) == 0 &&
                   memcmp(absmax, expected_absmax, n_scales * sizeof *absmax) == 0,
               "%s: %s block %d from %s, %lld × %lld, kind %d", backend->isa, qr_weight_format_name(format), block,
@@ -240,7 +240,7 @@ static void fill_pages(world *w, int garbage) {
                                        .position = position,
                                        .pages = w->pages,
                                        .page_stride_bytes = w->page_stride};
-        CHECK(qr_kv_write(garbage ? backend : reference, &args, NULL, NULL) == QRUN_OK);
+        CHECK(qr_kv_write(garbage ? backend : reference, &args, QR_NO_WORKSPACE, NULL) == QRUN_OK);
         free(k), free(v), free(position), free(page);
     }
 }
@@ -301,13 +301,14 @@ static void attend(qr_backend *on, const world *w, const int32_t *begin, const i
                                     .window = w->window};
     qr_error err = {0};
     REQUIRE(qr_supports_attention(on, &args, &err));
-    void *workspace = memory(qr_attention_workspace(on, &args));
+    const size_t n_bytes = qr_attention_workspace(on, &args);
+    const qr_workspace workspace = {memory(n_bytes), n_bytes};
     CHECK(qr_attention(on, &args, workspace, &err) == QRUN_OK);
     for (int32_t s = 0; s < w->n_seqs; s++) {
         memcpy(dst[s] + begin[s] * w->row, out + q_start[s] * w->row,
                (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
     }
-    free(q), free(out), free(workspace);
+    free(q), free(out), free(workspace.memory);
 }
 
 typedef struct outputs {

@@ -30,9 +30,10 @@ static void run(qr_backend *on, qr_op op, const void *args) {
     qr_error err = {0};
     const qr_op_impl *impl = &on->ops[op];
     CHECK_MSG(impl->supports(on, args, &err), "refused: %s", err.message);
-    void *workspace = memory((int64_t)impl->workspace_bytes(on, args));
-    CHECK_INT(impl->run(on, args, workspace, &err), QRUN_OK);
-    free(workspace);
+    qr_workspace workspace = {.n_bytes = impl->workspace_bytes(on, args)};
+    workspace.memory = memory((int64_t)workspace.n_bytes);
+    CHECK_INT(qr_backend_run(on, op, args, workspace, &err), QRUN_OK);
+    free(workspace.memory);
 }
 
 /* --- Packed attention --- */
@@ -335,7 +336,7 @@ static float slope_of(qr_act_fn fn, float x) {
     float one = 1.0F, dx = NAN;
     const qr_activation_backward_args args = {
         .fn = fn, .x = &x, .dy = &one, .dx = &dx, .n_rows = 1, .dim = 1, .x_stride = 1, .dy_stride = 1, .dx_stride = 1};
-    CHECK_INT(qr_activation_backward(lonely, &args, NULL, NULL), QRUN_OK);
+    CHECK_INT(qr_activation_backward(lonely, &args, QR_NO_WORKSPACE, NULL), QRUN_OK);
     return dx;
 }
 

@@ -33,6 +33,8 @@ static bool add_devices(qr_error *err) {
     return true;
 }
 
+static void test_small_workspaces_are_refused(void) { op_check_workspaces(NULL); }
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", OP_SEED);
@@ -44,6 +46,7 @@ int main(int argc, char **argv) {
 #define QR_X(name) CHECK_RUN(test_op_##name);
     QR_OPS(QR_X)
 #undef QR_X
+    if (argc == 1) { CHECK_RUN(test_small_workspaces_are_refused); }
     op_world_destroy();
     return check_end();
 }

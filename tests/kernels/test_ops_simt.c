@@ -107,6 +107,8 @@ static void test_linear_with_and_without_wgmma(void) {
     op_cuda_linear_without_wgmma(qr_backend_cuda_simt_create, 136, false);
 }
 
+static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", OP_SEED);
@@ -115,7 +117,10 @@ int main(int argc, char **argv) {
     op_cuda_run_tests(0.0);
     CHECK_RUN(test_wgmma_is_checked);
     CHECK_RUN(test_linear_with_and_without_wgmma);
-    if (argc == 1) { CHECK_RUN(test_every_kernel_was_launched); }
+    if (argc == 1) {
+        CHECK_RUN(test_small_workspaces_are_refused);
+        CHECK_RUN(test_every_kernel_was_launched);
+    }
     op_world_destroy();
     return check_end();
 }

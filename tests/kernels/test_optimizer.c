@@ -20,15 +20,15 @@ static qr_threads *threads;
 #define NEAR(actual, expected) \
     CHECK_MSG(fabs((double)(actual) - (expected)) <= 2e-6, "%s is %.9g, not %.9g", #actual, (double)(actual), expected)
 
-#define RUN(backend, op, ...)                                                                             \
-    do {                                                                                                  \
-        const qr_##op##_args run_args = __VA_ARGS__;                                                      \
-        qr_error err = {0};                                                                               \
-        const size_t n_bytes = qr_##op##_workspace(backend, &run_args);                                   \
-        void *workspace = NULL;                                                                           \
-        CHECK((backend)->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, &err) == QRUN_OK); \
-        CHECK_MSG(qr_##op(backend, &run_args, workspace, &err) == QRUN_OK, "%s", err.message);            \
-        (backend)->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);                         \
+#define RUN(backend, op, ...)                                                                                    \
+    do {                                                                                                         \
+        const qr_##op##_args run_args = __VA_ARGS__;                                                             \
+        qr_error err = {0};                                                                                      \
+        qr_workspace workspace = {.n_bytes = qr_##op##_workspace(backend, &run_args)};                           \
+        CHECK((backend)->memory_create(backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory, &err) == \
+              QRUN_OK);                                                                                          \
+        CHECK_MSG(qr_##op(backend, &run_args, workspace, &err) == QRUN_OK, "%s", err.message);                   \
+        (backend)->memory_destroy(backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);               \
     } while (0)
 
 /* --- By hand --- */

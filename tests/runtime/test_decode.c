@@ -186,7 +186,7 @@ static void test_a_recording_keeps_and_does_not_run(void) {
     {
         const qr_add_args add = {x, x, N}; /* gone when the recording is replayed */
         CHECK_INT(backend->copy_in_async(backend, x, host, sizeof out, NULL), QRUN_OK);
-        CHECK_INT(qr_add(backend, &add, NULL, NULL), QRUN_OK);
+        CHECK_INT(qr_add(backend, &add, QR_NO_WORKSPACE, NULL), QRUN_OK);
     }
     CHECK_INT(backend->copy_within(backend, y, x, sizeof out, NULL), QRUN_OK);
     CHECK_INT(backend->fill_zero(backend, z, sizeof out, NULL), QRUN_OK);

@@ -321,6 +321,34 @@ static void test_training_of_8b_is_planned_within_9_gb(void) {
     unset_all();
 }
 
+/* What an op asks for is planned, of ops that no other asks more than too: the sums of DoRA's magnitudes, for the
+ * widest output of a Llama 3.2 1B in F32, are the most that a step of 16,384 tokens needs. */
+static void test_the_workspace_of_dora_is_planned(void) {
+    enum { N_TOKENS = 16384, WIDEST = 8192 };
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_plan_entry *plan = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    int32_t n = 0;
+    model_params.path = QRUN_SOURCE_DIR "/bench/shapes/llama-3.2-1b.json", model_params.random_weights = true;
+    model_params.quant = QRUN_QUANT_NF4_DQ, model_params.dtype = QRUN_DTYPE_F32;
+    params.data.random_tokens = true, params.lora.rank = 16, params.lora.dora = true;
+    params.batches.seq_len = N_TOKENS;
+    params.memory.checkpointing = "full";
+    qrun_context *context = open_device(80000 * (int64_t)MIB);
+    REQUIRE(context != NULL);
+    const qr_dora_backward_args args = {.n_rows = N_TOKENS, .dim = WIDEST, .dy_stride = WIDEST, .z_stride = WIDEST};
+    const int64_t needed = (int64_t)qr_dora_backward_workspace(context->backend, &args);
+    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, &error) == QRUN_OK, "%s",
+              error.message);
+    const int64_t planned = entry_of(plan, n, "workspace")->bytes;
+    CHECK_MSG(needed > 0 && planned >= needed, "%lld bytes of workspace are planned, and dora_backward needs %lld",
+              (long long)planned, (long long)needed);
+    qrun_free(plan);
+    qrun_context_destroy(context);
+    unset_all();
+}
+
 /* What lies in host memory comes and goes beside the kernels, as late as it may: the adapter does not depend on it. */
 static void test_offloading_changes_no_bits(void) {
     char out[4][512];
@@ -352,11 +380,12 @@ static void test_offloading_is_offered(void) {
     CHECK(offloaded.planned < resident.planned);
     params.memory.offload_optimizer = false, params.memory.memory_bytes = offloaded.planned;
     CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
-    CHECK_MSG(strstr(error.message, "--offload optimizer (") != NULL, "message is \"%s\"", error.message);
+    CHECK_MSG(strstr(error.message, "`offload_optimizer` (") != NULL, "message is \"%s\"", error.message);
     params.memory.memory_bytes = offloaded.planned - 1;
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK_INT(try_training(INT64_C(1) << 30, &params, &unused, &error), QRUN_ERROR_MEMORY);
-    CHECK_MSG(strstr(error.message, "--offload optimizer,activations (") != NULL, "message is \"%s\"", error.message);
+    CHECK_MSG(strstr(error.message, "`offload_optimizer,offload_activations` (") != NULL, "message is \"%s\"",
+              error.message);
 }
 
 /* ---- A device that is lost --------------------------------------------------------------------------------------- */
@@ -440,6 +469,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_weights_that_do_not_fit_are_refused);
     CHECK_RUN(test_training_is_planned_to_the_byte);
     CHECK_RUN(test_training_of_8b_is_planned_within_9_gb);
+    CHECK_RUN(test_the_workspace_of_dora_is_planned);
     CHECK_RUN(test_offloading_changes_no_bits);
     CHECK_RUN(test_offloading_is_offered);
     CHECK_RUN(test_a_lost_device_leaves_files_whole);

@@ -41,6 +41,7 @@ static void fixture_create(fixture *f, fixture_backend backend) {
     CHECK_MSG(create_backend(backend, &f->context.backend, &err) == QRUN_OK, "%s", err.message);
     f->model.context = &f->context;
     f->parameters.model = &f->model;
+    f->parameters.backend = f->context.backend;
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         int64_t offset;
         CHECK_MSG(qr_parameters_add(&f->parameters, list[i], &offset, &err) == QRUN_OK, "%s", err.message);
@@ -69,15 +70,15 @@ static float *run(fixture *f, const qr_optimizer_options *options, float learnin
     qr_optimizer *optimizer = NULL;
     qr_error err = {0};
     size_t before, held, peak;
-    void *workspace = NULL;
+    qr_workspace workspace = {0};
     f->context.backend->memory_held(f->context.backend, &before, &peak);
     CHECK_MSG(qr_optimizer_create(p, options, &optimizer, &err) == QRUN_OK, "%s", err.message);
     f->context.backend->memory_held(f->context.backend, &held, &peak);
     const bool is_apart = f->context.backend->memory_info != NULL;
     CHECK_INT(held - before, qr_optimizer_bytes(p, options) + (is_apart ? 0 : qr_optimizer_host_bytes(p, options)));
-    const size_t n_workspace = qr_optimizer_workspace(p, options);
-    CHECK(n_workspace == 0 || f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, n_workspace,
-                                                                &workspace, &err) == QRUN_OK);
+    CHECK(qr_update_plan(p, options, &workspace.n_bytes, &err) == QRUN_OK);
+    CHECK(f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory,
+                                            &err) == QRUN_OK);
     fill(p->values, p->n_floats, 0);
     for (int64_t step = 1; step <= N_STEPS; step++) {
         fill(p->gradients, p->n_floats, (uint64_t)step);
@@ -97,7 +98,7 @@ static float *run(fixture *f, const qr_optimizer_options *options, float learnin
         CHECK(qr_optimizer_states_read(optimizer, *n_states - 1, 1, &byte, &err) == QRUN_OK);
         CHECK_INT(byte, (*states)[*n_states - 1]);
     }
-    f->context.backend->memory_destroy(f->context.backend, QR_MEMORY_DEVICE, workspace, n_workspace);
+    f->context.backend->memory_destroy(f->context.backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
     qr_optimizer_destroy(optimizer);
     return values;
 }

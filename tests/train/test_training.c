@@ -200,11 +200,11 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
     const qr_optimizer_options options = {.kind = kind, .weight_decay = kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
     qr_backend *backend = context->backend;
     qr_optimizer *optimizer = NULL;
-    void *scratch = NULL;
-    const size_t scratch_bytes = qr_update_scratch_bytes(&f->parameters, &options);
+    qr_workspace scratch = {0};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_optimizer_create(&f->parameters, &options, &optimizer, err));
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch_bytes, &scratch, err));
+    QR_TRY(qr_update_plan(&f->parameters, &options, &scratch.n_bytes, err));
+    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch.n_bytes, &scratch.memory, err));
     for (int64_t step = 1; step <= CURVE_STEPS; step++) {
         char name[32];
         double sum;
@@ -226,7 +226,7 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
         norms[step - 1] = result.grad_norm;
     }
 out:
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, scratch, scratch_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, scratch.memory, scratch.n_bytes);
     qr_optimizer_destroy(optimizer);
     return status;
 }

@@ -59,7 +59,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
     const qr_whole_options whole = {.modules = modules};
     qr_adapter *adapter = NULL;
     qrun_status status = QRUN_OK;
-    *p = (qr_parameters){.model = model};
+    *p = (qr_parameters){.model = model, .backend = model->context->backend};
     QR_TRY(qr_adapter_open(folder, &adapter, err));
     QR_TRY(qr_whole_parameters_describe(p, &whole, err));
     const qr_lora_options options = {.targets = "all",
@@ -69,7 +69,7 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
     QR_TRY(qr_lora_parameters_describe(p, &options, err));
     QR_TRY(qr_parameters_create(p, err));
     QR_TRY(qr_whole_parameters_create(p, &whole, err));
-    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
+    QR_TRY(qr_whole_parameters_refresh(p, QR_NO_WORKSPACE, err));
     QR_TRY(qr_lora_parameters_create(p, 1, err));
     for (int64_t i = 0; i < p->lora.n_pairs; i++) {
         const qr_lora_pair *pair = &p->lora.pairs[i];
@@ -89,11 +89,11 @@ out:
 static qrun_status open_full(qrun_model *model, qr_parameters *p, qr_error *err) {
     const qr_whole_options options = {.full = true};
     qrun_status status = QRUN_OK;
-    *p = (qr_parameters){.model = model};
+    *p = (qr_parameters){.model = model, .backend = model->context->backend};
     QR_TRY(qr_whole_parameters_describe(p, &options, err));
     QR_TRY(qr_parameters_create(p, err));
     QR_TRY(qr_whole_parameters_create(p, &options, err));
-    QR_TRY(qr_whole_parameters_refresh(p, NULL, err));
+    QR_TRY(qr_whole_parameters_refresh(p, QR_NO_WORKSPACE, err));
 out:
     return status;
 }
@@ -134,9 +134,9 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     f->parameters.lora.dropout = options->dropout;
     qr_train_limits limits = {.max_tokens = options->max_tokens, .max_sequences = TRAINING_MAX_SEQUENCES};
     if (status == QRUN_OK) {
-        status = qr_checkpoint_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
+        status = qr_recompute_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
     }
-    if (status == QRUN_OK) { status = qr_train_pass_create(f->model, &f->parameters, &limits, &f->pass, &err); }
+    if (status == QRUN_OK) { status = qr_train_pass_create(&f->parameters, &limits, &f->pass, &err); }
     CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
     if (status != QRUN_OK) { training_fixture_close(f); }
     return status == QRUN_OK;

@@ -101,7 +101,7 @@ qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weig
 }
 
 static qrun_status run_quantize(qr_cuda_backend &cuda, const qr_quantize_args &args, void *workspace, qr_error *err) {
-    return qr_quantize(cuda.host, &args, workspace, err);
+    return qr_quantize(cuda.host, &args, {workspace, 0}, err);
 }
 
 QR_CUDA_OP(quantize, no_workspace<qr_quantize_args>, run_quantize)

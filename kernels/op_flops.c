@@ -1,0 +1,67 @@
+#include "kernels/op_flops.h"
+
+#include "base/sizes.h"
+
+static double product(int64_t n_rows, int64_t in, int64_t out) {
+    return 2.0 * (double)n_rows * (double)in * (double)out;
+}
+
+static double of_linear(const qr_linear_args *a) {
+    return product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+}
+
+static double of_linear_backward(const qr_linear_backward_args *a) {
+    return product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+}
+
+static double of_weight_backward(const qr_weight_backward_args *a) { return product(a->n_rows, a->in, a->out); }
+
+static double of_lora(const qr_lora_args *a) { return product(a->n_rows, a->max_rank, a->in + a->out); }
+
+/* The gradients of A, B, A x and x. A x, which the op computes again because nobody keeps it, is not counted. */
+static double of_lora_backward(const qr_lora_backward_args *a) {
+    return 2.0 * product(a->n_rows, a->rank, a->in + a->out);
+}
+
+static double of_dora_norm(const qr_dora_norm_args *a) {
+    return product(a->weight->desc.rows, a->rank, a->weight->desc.cols);
+}
+
+/* Scores, and the weighted sum of values, of positions that each of n_tokens sees. */
+static double attention(int64_t n_tokens, double seen, int64_t n_heads, int64_t head_dim) {
+    return 4.0 * (double)n_tokens * seen * (double)n_heads * (double)head_dim;
+}
+
+static double of_attention(const qr_attention_args *a) {
+    const int64_t length = a->table_stride * QR_KV_PAGE_TOKENS;
+    const int64_t seen = a->window > 0 ? qr_min(length, a->window) : length;
+    return attention(a->n_tokens, (double)seen, a->n_heads, a->layout.head_dim);
+}
+
+/* The mean over a causal sequence. */
+static double of_attention_packed(const qr_attention_packed_args *a) {
+    const double length = (double)a->max_seq_tokens;
+    const double window = a->window > 0 ? (double)qr_min(a->max_seq_tokens, a->window) : length;
+    const double seen = window - window * (window - 1.0) / (2.0 * length);
+    return attention(a->n_tokens, seen, a->n_heads, a->head_dim);
+}
+
+/* Five products for the two of the forward op. */
+static double of_attention_packed_backward(const qr_attention_packed_backward_args *a) {
+    return 2.5 * of_attention_packed(&a->forward);
+}
+
+double qr_op_flops(qr_op op, const void *args) {
+    switch (op) {
+        case QR_OP_linear: return of_linear(args);
+        case QR_OP_linear_backward: return of_linear_backward(args);
+        case QR_OP_weight_backward: return of_weight_backward(args);
+        case QR_OP_lora: return of_lora(args);
+        case QR_OP_lora_backward: return of_lora_backward(args);
+        case QR_OP_dora_norm: return of_dora_norm(args);
+        case QR_OP_attention: return of_attention(args);
+        case QR_OP_attention_packed: return of_attention_packed(args);
+        case QR_OP_attention_packed_backward: return of_attention_packed_backward(args);
+        default: return 0.0;
+    }
+}

@@ -1,0 +1,170 @@
+#include "kernels/plan/plan.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kernels/op_flops.h"
+
+enum { ALIGNMENT = 64 };
+
+/* Where memory seems to begin: no address of a process is as high. */
+static const uintptr_t FIRST_ADDRESS = (uintptr_t)1 << 62;
+
+typedef struct plan_backend {
+    qr_backend base; /* first: a qr_backend * of this backend is a plan_backend * */
+    const qr_backend *of;
+    uintptr_t next_address;
+    size_t bytes_held, bytes_peak;
+    qr_planned planned;
+} plan_backend;
+
+static plan_backend *plan_of(qr_backend *backend) { return (plan_backend *)backend; }
+static const qr_backend *real_of(const qr_backend *backend) { return ((const plan_backend *)backend)->of; }
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
+                                 qr_error *err) {
+    plan_backend *plan = plan_of(backend);
+    (void)kind;
+    *memory = NULL;
+    if (n_bytes > UINTPTR_MAX - plan->next_address - ALIGNMENT) { return qr_fail_memory(err, "a plan", n_bytes); }
+    *memory = (void *)plan->next_address;
+    plan->next_address += (n_bytes / ALIGNMENT + 1) * ALIGNMENT;
+    plan->bytes_held += n_bytes;
+    if (plan->bytes_held > plan->bytes_peak) { plan->bytes_peak = plan->bytes_held; }
+    return QRUN_OK;
+}
+
+static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes) {
+    (void)kind;
+    if (memory != NULL) { plan_of(backend)->bytes_held -= n_bytes; }
+}
+
+static void memory_held(const qr_backend *backend, size_t *now, size_t *peak) {
+    const plan_backend *plan = (const plan_backend *)backend;
+    *now = plan->bytes_held;
+    *peak = plan->bytes_peak;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static qrun_status copy(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err) {
+    (void)backend, (void)dst, (void)src, (void)n_bytes, (void)err;
+    return QRUN_OK;
+}
+
+static qrun_status copy_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err) {
+    (void)backend, (void)device, (void)err;
+    if (n_bytes > 0) { memset(host, 0, n_bytes); }
+    return QRUN_OK;
+}
+
+static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
+    (void)backend, (void)device, (void)n_bytes, (void)err;
+    return QRUN_OK;
+}
+
+static qrun_status sync(qr_backend *backend, qr_error *err) {
+    (void)backend, (void)err;
+    return QRUN_OK;
+}
+
+static qrun_status transfer(qr_backend *backend, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
+                            qr_error *err) {
+    *ticket = 0;
+    return copy(backend, dst, src, n_bytes, err);
+}
+
+static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    (void)backend, (void)ticket, (void)err;
+    return QRUN_OK;
+}
+
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
+
+static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
+    return real_of(backend)->weight_bytes(real_of(backend), desc);
+}
+
+static qrun_status put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
+                            qr_error *err) {
+    (void)backend, (void)weight, (void)row, (void)n_rows, (void)codes, (void)err;
+    return QRUN_OK;
+}
+
+static qrun_status put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales, qr_error *err) {
+    (void)backend, (void)weight, (void)scales, (void)err;
+    return QRUN_OK;
+}
+
+/* ---- Ops --------------------------------------------------------------------------------------------------------- */
+
+static qrun_status run(qr_backend *backend, qr_op op, const void *args, qr_error *err) {
+    plan_backend *plan = plan_of(backend);
+    const qr_op_impl *impl = &plan->of->ops[op];
+    if (!impl->supports(plan->of, args, err)) { return QRUN_ERROR_ARGUMENT; }
+    const size_t n_bytes = impl->workspace_bytes(plan->of, args);
+    qr_planned *planned = &plan->planned;
+    planned->workspace_bytes = n_bytes > planned->workspace_bytes ? n_bytes : planned->workspace_bytes;
+    planned->n_calls++;
+    planned->flops += qr_op_flops(op, args);
+    return QRUN_OK;
+}
+
+#define QR_X(name)                                                                                         \
+    static bool supports_##name(const qr_backend *backend, const void *args, qr_error *err) {              \
+        return real_of(backend)->ops[QR_OP_##name].supports(real_of(backend), args, err);                  \
+    }                                                                                                      \
+    static size_t workspace_##name(const qr_backend *backend, const void *args) {                          \
+        return real_of(backend)->ops[QR_OP_##name].workspace_bytes(real_of(backend), args);                \
+    }                                                                                                      \
+    static qrun_status run_##name(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
+        (void)workspace;                                                                                   \
+        return run(backend, QR_OP_##name, args, err);                                                      \
+    }
+QR_OPS(QR_X)
+#undef QR_X
+
+static const qr_op_impl ops[QR_OP_COUNT] = {
+#define QR_X(name) [QR_OP_##name] = {supports_##name, workspace_##name, run_##name},
+    QR_OPS(QR_X)
+#undef QR_X
+};
+
+static void destroy(qr_backend *backend) { qr_free(backend); }
+
+qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, qr_error *err) {
+    *backend = NULL;
+    plan_backend *plan = qr_alloc_zeroed(sizeof *plan);
+    if (plan == NULL) { return qr_fail_memory(err, "a plan", sizeof *plan); }
+    plan->of = of;
+    plan->next_address = FIRST_ADDRESS;
+    plan->base = (qr_backend){
+        .version = QR_BACKEND_VERSION,
+        .name = of->name,
+        .isa = of->isa,
+        .threads = of->threads,
+        .destroy = destroy,
+        .memory_create = memory_create,
+        .memory_destroy = memory_destroy,
+        .memory_held = memory_held,
+        .copy_in = copy,
+        .copy_in_async = copy,
+        .copy_out = copy_out,
+        .copy_within = copy,
+        .fill_zero = fill_zero,
+        .sync = sync,
+        .transfer_in = transfer,
+        .transfer_out = transfer,
+        .transfer_wait = transfer_wait,
+        .weight_bytes = weight_bytes,
+        .weight_put_rows = put_rows,
+        .weight_put_scales = put_scales,
+    };
+    memcpy(plan->base.ops, ops, sizeof ops);
+    *backend = &plan->base;
+    return QRUN_OK;
+}
+
+const qr_planned *qr_backend_planned(const qr_backend *backend) { return &((const plan_backend *)backend)->planned; }

@@ -1,0 +1,29 @@
+/* A backend that computes nothing and records what it is asked for: the memory, the workspace and the floating-point
+ * operations of code that runs on it. So a plan is what the very same code asks for that will run, and nothing about
+ * sizes is written a second time.
+ *
+ * Its memory is counted and not there: addresses may be added to and passed on, never read or written, host memory's
+ * neither. Copies, fills and transfers do nothing, but copy_out gives zeros, as if nothing had been written. It cannot
+ * record. One thread at a time uses it. */
+#ifndef QR_KERNELS_PLAN_PLAN_H
+#define QR_KERNELS_PLAN_PLAN_H
+
+#include "kernels/backend.h"
+
+typedef struct qr_planned {
+    size_t workspace_bytes; /* the most that an op has asked for */
+    int64_t n_calls;        /* of ops */
+    double flops;           /* op_flops.h */
+} qr_planned;
+
+/* A workspace that no op asks more than, to be given to code that runs on this backend: addresses cost nothing. */
+#define QR_PLAN_ANY_BYTES ((size_t)1 << 60)
+
+/* For a run on `of`, which is asked what ops it takes, what workspace they need and how large weights are, and which
+ * must outlive the new one. An op that `of` does not take fails as it would there. */
+qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, qr_error *err);
+
+/* What has been asked of it since it was made. */
+const qr_planned *qr_backend_planned(const qr_backend *backend);
+
+#endif
