@@ -241,9 +241,28 @@ static bool remove_file_in(DIR *folder, const char *name) {
     return unlinkat(dirfd(folder), name, 0) == 0 || errno == ENOENT || errno == EISDIR;
 }
 
+static bool is_link(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+static qrun_status refuse_link(const char *path, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_IO, "%s: is a symbolic link, so what it points to is left alone; remove the link",
+                   path);
+}
+
+/* The entries of a folder, never of one that a symbolic link points to. NULL with errno set. */
+static DIR *open_own_folder(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+    if (folder == NULL && descriptor >= 0) { close(descriptor); }
+    return folder;
+}
+
 qrun_status qr_folder_remove_flat(const char *path, qr_error *err) {
-    DIR *folder = opendir(path);
-    if (folder == NULL) { return errno == ENOENT ? QRUN_OK : fail_errno(err, path, "remove"); }
+    DIR *folder = open_own_folder(path);
+    if (folder == NULL && errno == ENOENT) { return QRUN_OK; }
+    if (folder == NULL) { return is_link(path) ? refuse_link(path, err) : fail_errno(err, path, "remove"); }
     qrun_status status = QRUN_OK;
     for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
@@ -255,6 +274,7 @@ qrun_status qr_folder_remove_flat(const char *path, qr_error *err) {
 }
 
 qrun_status qr_folder_retire(const char *path, qr_error *err) {
+    if (is_link(path)) { return refuse_link(path, err); }
     char *aside = partial_path_of(path);
     if (aside == NULL) { return qr_fail_memory(err, path, strlen(path)); }
     const qrun_status status =
@@ -281,6 +301,8 @@ qrun_status qr_folder_remove_partials(const char *path, qr_error *err) {
         char *left = qr_path_join(path, entry->d_name);
         if (left == NULL) {
             status = qr_fail_memory(err, path, strlen(path));
+        } else if (is_link(left)) {
+            /* No writer makes one, so it is somebody else's. */
         } else if (qr_file_is_folder(left)) {
             status = qr_folder_remove_flat(left, err);
         } else if (unlink(left) != 0 && errno != ENOENT) {

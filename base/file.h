@@ -66,7 +66,8 @@ qrun_status qr_folder_writer_open(qr_folder_writer *writer, const char *path, qr
 qrun_status qr_folder_writer_commit(qr_folder_writer *writer, qr_error *err);
 void qr_folder_writer_abort(qr_folder_writer *writer);
 
-/* Removes a folder and the files in it. Folders in it stay, and then it does too. None at path is fine. */
+/* Removes a folder and the files in it. Folders in it stay, and then it does too. None at path is fine. A symbolic link
+ * at path is QRUN_ERROR_IO: nothing is ever removed through a link. */
 qrun_status qr_folder_remove_flat(const char *path, qr_error *err);
 
 /* The same for a folder whose name promises that it is whole: it loses its name first, for that of one that is being

@@ -329,8 +329,9 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .default_theta = s->defaults->theta,
                                .partial_rotary_factor = 1};
     QR_RETURN_IF_ERROR(get_double(s, "rope_theta", 1, 1e15, &context.default_theta));
-    QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     if (config->family == QR_FAMILY_PHI3) {
+        context.heads_rotate_in_part = true;
+        QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
     }

@@ -59,7 +59,9 @@ static qrun_status check_required(const qr_json *parameters, const qr_rope_conte
 static qrun_status read_rotary_dim(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                                    qr_error *err) {
     double part = context->partial_rotary_factor;
-    QR_RETURN_IF_ERROR(qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err));
+    if (context->heads_rotate_in_part) {
+        QR_RETURN_IF_ERROR(qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err));
+    }
     rope->rotary_dim = (int64_t)((double)context->head_dim * part);
     if (rope->rotary_dim >= 2 && rope->rotary_dim % 2 == 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
@@ -159,4 +161,21 @@ void qr_rope_config_free(qr_rope_config *rope) {
     qr_free(rope->short_factors);
     qr_free(rope->long_factors);
     rope->short_factors = rope->long_factors = NULL;
+}
+
+static bool factors_equal(const double *a, const double *b, int64_t n) {
+    if (a == NULL || b == NULL) { return a == b; }
+    return memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
+
+bool qr_rope_config_equal(const qr_rope_config *a, const qr_rope_config *b) {
+    const double of_a[] = {a->theta,     a->factor,    a->low_freq_factor, a->high_freq_factor, a->attention_factor,
+                           a->beta_fast, a->beta_slow, a->mscale,          a->mscale_all_dim};
+    const double of_b[] = {b->theta,     b->factor,    b->low_freq_factor, b->high_freq_factor, b->attention_factor,
+                           b->beta_fast, b->beta_slow, b->mscale,          b->mscale_all_dim};
+    return a->type == b->type && a->rotary_dim == b->rotary_dim &&
+           a->original_max_position_embeddings == b->original_max_position_embeddings && a->truncate == b->truncate &&
+           memcmp(of_a, of_b, sizeof of_a) == 0 &&
+           factors_equal(a->short_factors, b->short_factors, a->rotary_dim / 2) &&
+           factors_equal(a->long_factors, b->long_factors, a->rotary_dim / 2);
 }

@@ -44,6 +44,7 @@ typedef struct qr_rope_context {
     int64_t max_position_embeddings;
     double default_theta;
     int64_t original_max_position_embeddings; /* of the config itself, which wins (Phi-3); 0 = none */
+    bool heads_rotate_in_part; /* the family obeys partial_rotary_factor; transformers passes it over in the others */
     double partial_rotary_factor;
     bool su_is_longrope; /* Phi-3 once called LongRoPE "su" and "yarn" */
 } qr_rope_context;
@@ -53,6 +54,9 @@ typedef struct qr_rope_context {
 qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                                 qr_error *err);
 void qr_rope_config_free(qr_rope_config *rope);
+
+/* Whether two descriptions rotate alike: every member is equal. */
+bool qr_rope_config_equal(const qr_rope_config *a, const qr_rope_config *b);
 
 const char *qr_rope_type_name(qr_rope_type type);
 

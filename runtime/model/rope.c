@@ -9,9 +9,7 @@ static const double PI = 3.14159265358979323846;
 int64_t qr_rope_half(const qr_model_config *config) { return config->has_rope ? config->rope.rotary_dim / 2 : 0; }
 
 static bool has_local_base(const qr_model_config *config) {
-    return config->has_rope && config->sliding_window > 0 &&
-           (config->rope_local.theta != config->rope.theta || config->rope_local.type != config->rope.type ||
-            config->rope_local.factor != config->rope.factor);
+    return config->has_rope && config->sliding_window > 0 && !qr_rope_config_equal(&config->rope_local, &config->rope);
 }
 
 int32_t qr_rope_kinds(const qr_model_config *config) { return !config->has_rope ? 0 : has_local_base(config) ? 2 : 1; }
@@ -128,12 +126,16 @@ void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t to
     }
 }
 
+/* Below 2^32: lengths are positions, which are 32 bits. */
+static int64_t length_class(const qr_rope_config *rope, const qr_model_config *config, int64_t total_tokens) {
+    if (rope->type == QR_ROPE_DYNAMIC) { return total_tokens > config->max_position_embeddings ? total_tokens : 0; }
+    return rope->type == QR_ROPE_LONGROPE && is_long(rope, total_tokens) ? 1 : 0;
+}
+
 int64_t qr_rope_length_class(const qr_model_config *config, int64_t total_tokens) {
     if (!config->has_rope) { return 0; }
-    if (config->rope.type == QR_ROPE_DYNAMIC) {
-        return total_tokens > config->max_position_embeddings ? total_tokens : 0;
-    }
-    return config->rope.type == QR_ROPE_LONGROPE && is_long(&config->rope, total_tokens) ? 1 : 0;
+    const int64_t global = length_class(&config->rope, config, total_tokens);
+    return has_local_base(config) ? length_class(&config->rope_local, config, total_tokens) << 32 | global : global;
 }
 
 int64_t qr_rope_context_tokens(const qr_model_config *config) {
