@@ -14,8 +14,7 @@ qrun=$build/cli/qrun
 shape=bench/shapes/llama-3.1-8b.json
 sanitizer_seconds=${QRUN_GPU_SANITIZER_SECONDS:-90}
 [ -x "$tests/kernels/test_ops_cuda" ] || { echo "$tests/kernels/test_ops_cuda is not there; build it first"; exit 1; }
-library=$build/runtime/libqrun_cuda.so
-[ -e "$library" ] || library=$build/lib/libqrun_cuda.so
+library=$(find "$build" -maxdepth 3 -name libqrun_cuda.so | head -n 1)
 QRUN_CUDA_LIBRARY=${QRUN_CUDA_LIBRARY:-$library}
 export QRUN_CUDA_LIBRARY
 work=$(mktemp -d)

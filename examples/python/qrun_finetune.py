@@ -123,7 +123,7 @@ def open_library():
     try:
         lib = ctypes.CDLL(os.environ.get("QRUN_LIBRARY", "libqrun.so.0"))
     except OSError as error:
-        sys.exit(f"{error}\nQRUN_LIBRARY names the library: build/release/runtime/libqrun.so after ./demo.sh")
+        sys.exit(f"{error}\nQRUN_LIBRARY names the library: build/release/lib/libqrun.so after ./demo.sh")
     error = POINTER(Error)
     lib.qrun_context_create.argtypes = [c_void_p, POINTER(c_void_p), error]
     lib.qrun_model_open.argtypes = [c_void_p, POINTER(ModelParams), POINTER(c_void_p), error]

@@ -10,7 +10,7 @@ extern "C" {
 /* --- The kernels of this library --- */
 
 /* nvcc's code names each kernel to CUDA's runtime when the library is opened, by this function; the linker leads the
- * calls here (--wrap), so that the list needs no upkeep. What other libraries have is not in it. */
+ * calls here (its option "wrap"), so that the list needs no upkeep. What other libraries have is not in it. */
 enum { MOST_KERNELS = 2048 };
 static const void *kernels[MOST_KERNELS];
 static int n_kernels;
