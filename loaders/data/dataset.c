@@ -176,7 +176,7 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
     if (b->n_out_of_reach > 0) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: no token is a target: what should be learned lies beyond the first "
-                       "%lld tokens of every example; take a longer `seq_tokens`",
+                       "%lld tokens of every example; take a longer `seq_len`",
                        path, (long long)b->options->seq_len);
     }
     const char *reason = info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""

@@ -59,17 +59,7 @@ for page in $pages; do
         fail "$page cannot be taken apart"
     run_blocks "$page" "$folder"
 done
-# The program at the top of qrun.h; what "…" leaves out is the end of it.
-last="include/qrun.h"
-{
-    printf '#include "qrun.h"\nvoid print_text(void *user, const qrun_event *event);\nint main(void) {\n'
-    sed -n '/A program in one screen:/,/^ \* Conventions/s/^ \*     //p' "$QRUN_SOURCE/include/qrun.h" | sed 's/…$/return 1;/'
-    printf 'return 0;\n}\n'
-} >"$work/screen.c"
-expect_true "qrun.h has a program" test "$(wc -l <"$work/screen.c")" -ge 12
-# shellcheck disable=SC2046 # flags are words to be split
-"${CC:-cc}" -std=c11 -Wall -Wextra -Werror $(pkg-config --cflags qrun) -c "$work/screen.c" -o "$work/object.o" \
-    >"$work/out" 2>"$work/err" || fail "the program at the top of qrun.h does not compile"
+# The program at the top of qrun.h is tests/install/test_header_example.sh.
 
 last="all pages"
 expect_true "examples ran" test "$n_run" -ge 10

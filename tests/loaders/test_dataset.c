@@ -205,7 +205,7 @@ static void test_no_target(void) {
     expect("{'text':''}", true, ": no token is a target: there is no text to learn in any example");
     expect_with("{'prompt':'One two three four five','completion':'x'}", 4, true, false,
                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
-                "a longer `seq_tokens`",
+                "a longer `seq_len`",
                 NULL);
     expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; `skip_bad` leaves such examples out",
                 NULL);
