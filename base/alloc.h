@@ -1,6 +1,6 @@
-/* The one way the library takes memory from the C heap. It counts what is held, remembers the high-water mark, and
- * can be told to fail the n-th allocation from now, which is how the tests prove that every failure is handled.
- * Large buffers (weights, K/V pages, workspace) do not come from here but from the backend, by the plan. */
+/* The one way the library takes memory from the C heap. It counts what is held and remembers the high-water mark. It
+ * can fail the n-th allocation from now, by which the tests prove that every failure is handled. Large buffers
+ * (weights, K/V pages, workspace) do not come from here but from the backend, by the plan. */
 #ifndef QR_BASE_ALLOC_H
 #define QR_BASE_ALLOC_H
 

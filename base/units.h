@@ -10,7 +10,7 @@ typedef struct qr_bytes_text {
 } qr_bytes_text;
 qr_bytes_text qr_format_bytes(int64_t n_bytes);
 
-/* What a regular English noun takes after the number n: "" after 1, else "s". */
+/* The ending of a regular English noun after the number n: "" after 1, else "s". */
 static inline const char *qr_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 #endif

@@ -21,8 +21,7 @@ size_t qr_utf8_decode(const char *text, size_t n_bytes, uint32_t *code_point);
 /* Where the last character of text[0, n_bytes) begins; n_bytes > 0. */
 size_t qr_utf8_last(const char *text, size_t n_bytes);
 
-/* Bytes of the characters at the start of the text for which `holds`, and the size that is left without those at its
- * end. */
+/* span: bytes of the leading characters for which `holds` is true. trim: the size without the trailing ones. */
 size_t qr_utf8_span(const char *text, size_t n_bytes, bool (*holds)(uint32_t c));
 size_t qr_utf8_trim(const char *text, size_t n_bytes, bool (*holds)(uint32_t c));
 

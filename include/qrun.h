@@ -1,5 +1,5 @@
-/* qrun: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits, and generates for many prompts at once.
- * This is the only header; everything the `qrun` program does goes through it.
+/* qrun: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits, generates for many prompts at once, and
+ * fine-tunes. This is the only header; everything the `qrun` program does goes through it.
  *
  * A whole program:
  *
@@ -137,8 +137,8 @@ typedef struct qrun_device_info {
     int64_t memory_available_bytes; /* now */
     int64_t context_bytes;          /* what the GPU's driver took of it for this process: 0 on the CPU, −1: not
                                        known (it is measured with libnvidia-ml.so, which comes with the driver) */
-    const char
-        *note; /* why "auto" took no GPU, one line; NULL: it did, or was not asked. Lives as long as the context */
+    /* Why "auto" took no GPU, one line; NULL: it took one, or was not asked to. Lives as long as the context. */
+    const char *note;
 } qrun_device_info;
 #define QRUN_DEVICE_INFO_INIT \
     { .struct_size = sizeof(qrun_device_info) }
@@ -150,7 +150,7 @@ typedef struct qrun_limits {
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
-    double f16_flops; /* of what F16 is computed by: the F32 kernels on CPUs, tensor cores on GPUs */
+    double f16_flops; /* of the kernels that compute F16: those of F32 on CPUs, tensor cores on GPUs */
 } qrun_limits;
 #define QRUN_LIMITS_INIT \
     { sizeof(qrun_limits), 0, 0, 0, 0 }
@@ -184,7 +184,7 @@ typedef struct qrun_model_params {
     qrun_quant quant;     /* of the linear layers */
     bool quant_head_int8; /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
     qrun_dtype dtype;     /* compute type; F32 is for exact comparison */
-    bool random_weights;  /* only the shape is read; for measuring. Nothing else of the folder is needed */
+    bool random_weights;  /* for measuring: only config.json has to exist */
     int64_t memory_bytes; /* refuse a model whose weights need more; 0: what the device has free */
     qrun_progress_fn progress;
     void *progress_user;
@@ -208,7 +208,7 @@ typedef struct qrun_model_info {
     int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
     int64_t n_linear_parameters;    /* in linear layers, the head excluded: what every prompt token is multiplied by */
     int64_t weight_bytes;
-    int64_t step_weight_bytes; /* what a decode step reads: all but an embedding table that is not the head too */
+    int64_t step_weight_bytes; /* what a decode step reads: all but an embedding table that is not also the head */
     int32_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim, vocab_size;
     int32_t context_tokens; /* the longest sequence the model is made for */
     int32_t sliding_window; /* of its windowed layers; 0: none */
@@ -223,7 +223,7 @@ QRUN_API qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_inf
 
 typedef struct qrun_tokenizer qrun_tokenizer;
 
-/* Opens a folder's tokenizer.json and chat template; nothing else of a model need be there. */
+/* Opens a folder's tokenizer.json and chat template; no other file of a model is needed. */
 QRUN_API qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_tokenizer **tokenizer,
                                          qrun_error *error);
 QRUN_API void qrun_tokenizer_destroy(qrun_tokenizer *tokenizer);
@@ -265,12 +265,12 @@ QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    const char
-        *category; /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context"
-                      (what a GPU's driver takes for the process), "host" (what is kept out of the device's
-                      memory, or on its way there); of a training run also "gradients" and "optimizer" */
+    /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context" (what a GPU's driver
+     * takes for the process) or "host" (kept in host memory, or on its way from there to the device). A training run
+     * also has "gradients" and "optimizer". */
+    const char *category;
     int64_t bytes; /* of the context −1: not known */
-    bool is_apart; /* of "host" on a GPU: in the machine's memory, which no budget for the device's counts */
+    bool is_apart; /* of "host" on a GPU: it is in the machine's memory and does not count against memory_bytes */
 } qrun_plan_entry;
 
 typedef enum qrun_kv {
@@ -295,7 +295,7 @@ typedef struct qrun_session_params {
 #define QRUN_SESSION_PARAMS_INIT \
     { .struct_size = sizeof(qrun_session_params) }
 
-/* What a session would take, without loading weights or making anything. entries [*n_entries], qrun_free. */
+/* What a session would take, without loading weights or allocating the memory. entries [*n_entries]; qrun_free. */
 QRUN_API qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,
                                        const qrun_session_params *session_params, qrun_plan_entry **entries,
                                        int32_t *n_entries, qrun_error *error);
@@ -311,7 +311,7 @@ typedef struct qrun_session qrun_session;
 
 QRUN_API qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *params, qrun_session **session,
                                          qrun_error *error);
-/* Cancels what is still running (without events). */
+/* Cancels the requests that still run, without events. */
 QRUN_API void qrun_session_destroy(qrun_session *session);
 
 typedef enum qrun_event_type {
@@ -343,8 +343,8 @@ typedef struct qrun_event {
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
     const char *message;       /* ERROR */
-    int32_t prompt_tokens;     /* DONE: and how many of them were shared with an earlier prompt */
-    int32_t cached_tokens;
+    int32_t prompt_tokens;     /* DONE */
+    int32_t cached_tokens;     /* DONE: how many of prompt_tokens were shared with an earlier prompt */
     int32_t completion_tokens;
     double queue_seconds; /* DONE: from submission to the first step; to the first token; to the end */
     double first_token_seconds;
@@ -425,8 +425,8 @@ typedef struct qrun_session_stats {
     int64_t pages_total, pages_used; /* used: referenced by a sequence; the rest is free or kept for reuse */
     int64_t pages_peak;
     int64_t prompt_tokens, cached_prompt_tokens, completion_tokens; /* so far */
-    int64_t steps, replayed_steps;     /* replayed: decode steps that a GPU ran from a recording of one like them */
-    char replay_failure[128];          /* why steps are not recorded any more, where that failed; else empty */
+    int64_t steps, replayed_steps;     /* replayed: decode steps that a GPU replayed from a recording */
+    char replay_failure[128];          /* why steps are no longer recorded, if recording failed; else empty */
     double step_seconds;               /* spent inside steps */
     double prefill_seconds;            /* of these, in steps that carried prompt tokens */
     int64_t context_tokens;            /* longest sequence this session accepts */
@@ -495,8 +495,8 @@ typedef struct qrun_train_metrics qrun_train_metrics;
 /* After every step and every evaluation, from the thread that made the call; metrics are lent. */
 typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
 
-/* What a run is made of, in groups. 0, NULL and false are the defaults everywhere; where 0 stands for another value, it
- * is named. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
+/* The parameters of a run, in groups. 0, NULL and false are the defaults everywhere; where 0 means another value, the
+ * field's comment names it. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
 
 typedef struct qrun_train_data {
     const char *train_data;   /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and answer,
@@ -505,7 +505,7 @@ typedef struct qrun_train_data {
     double eval_split;        /* without eval_data: the share of train_data set aside for evaluation; 0 to 0.9 */
     bool skip_bad;            /* skip and count lines that are not valid examples, instead of refusing the file */
     const char *cache_folder; /* for tokenised data; NULL: inside out */
-    bool random_tokens;       /* for measuring: full rows of random tokens in place of train_data, an epoch of one step.
+    bool random_tokens;       /* for measuring: full rows of random tokens instead of train_data, an epoch of one step.
                                  train_data and out are not read, and nothing can be saved */
 } qrun_train_data;
 
@@ -515,19 +515,20 @@ typedef struct qrun_train_lora {
     float alpha;                /* the update is scaled by alpha / rank; up to 1e6; 0: twice the rank */
     bool rslora;                /* scale by alpha / sqrt(rank) instead */
     bool dora;                  /* DoRA: a trained magnitude for every output of an adapted layer */
-    double lora_dropout;        /* of what enters the adapters, while training; 0 (none) to 0.99 */
-    const char *adapter;        /* a PEFT LoRA folder to start from instead of a new adapter; rank, alpha, rslora, dora
-                                   and target_modules that are not given here are the adapter's. NULL: none */
-    /* Trained whole beside LoRA: "lm_head,embed_tokens"; NULL: none. Both tables together (or full) get rows for all of
-     * the tokenizer's tokens where the data has one that the model has no row for. qrun_model_info's vocab_size is then
-     * theirs while the trainer lives, and stays so after full training. Without it such data is refused. */
+    double lora_dropout;        /* share of the adapters' inputs dropped in training; 0 (none) to 0.99 */
+    const char *adapter; /* a PEFT LoRA folder to start from instead of a new adapter; rank, alpha, rslora, dora and
+                            target_modules default to the adapter's. NULL: none */
+    /* Trained whole in addition to LoRA: "lm_head,embed_tokens"; NULL: none. Data may have tokens of the tokenizer that
+     * the model has no row for. If both tables are named here, or with `full`, the tables then get rows for all of the
+     * tokenizer's tokens; otherwise such data is refused. qrun_model_info's vocab_size counts the new rows while the
+     * trainer lives, and for good after full training. */
     const char *modules_to_save;
 } qrun_train_lora;
 
 typedef struct qrun_train_weights {
     bool full;                 /* train every weight instead of an adapter, of a model opened as trainable */
     bool init_random;          /* full: start from random weights, as the model family initialises them */
-    double init_embedding_std; /* init_random: standard deviation of the embeddings, up to 100; 0: as of every matrix */
+    double init_embedding_std; /* init_random: standard deviation of the embeddings, up to 100; 0: that of a matrix */
 } qrun_train_weights;
 
 typedef struct qrun_train_optimization {
@@ -544,7 +545,7 @@ typedef struct qrun_train_optimization {
 typedef struct qrun_train_batches {
     int32_t seq_len;        /* tokens of the longest example, and of a packed row; 2 to the model's context;
                                0: 1,024, or the model's context where that is smaller */
-    qrun_batching batching; /* how examples share a micro-batch; none ever sees another */
+    qrun_batching batching; /* how examples share a micro-batch; an example never attends to another */
     int32_t batch_size;     /* rows of seq_len in a micro-batch, examples packed into them; 1 to 4,096; 0: 1 */
     int64_t batch_tokens;   /* GROUP: the most tokens of a micro-batch; 0: batch_size times seq_len */
     int32_t grad_accum;     /* micro-batches of a step; 1 to 2^20; 0: 1 */
@@ -588,7 +589,7 @@ typedef struct qrun_train_params {
     size_t struct_size;
     qrun_train_data data;
     qrun_train_lora lora;
-    qrun_train_weights weights; /* in place of lora: full fine-tuning */
+    qrun_train_weights weights; /* instead of lora: full fine-tuning */
     qrun_train_optimization optimization;
     qrun_train_batches batches;
     qrun_train_memory memory;
@@ -599,27 +600,27 @@ typedef struct qrun_train_params {
 #define QRUN_TRAIN_PARAMS_INIT \
     { .struct_size = sizeof(qrun_train_params) }
 
-/* What qrun_trainer_create refuses in params whatever the model and the data are: a value outside its range, fields
- * that do not go together. Tells it before a model is loaded. QRUN_ERROR_ARGUMENT. */
+/* Checks params before a model is loaded: QRUN_ERROR_ARGUMENT for a value outside its range and for fields that do not
+ * go together. qrun_trainer_create checks the same, and what depends on model and data. */
 QRUN_API qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error);
 
 typedef struct qrun_train_info {
     size_t struct_size;
     const char *data_format; /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
-    const char *first_bad;             /* why the first of n_bad_lines was skipped, with its position; "": none was */
+    const char *first_bad; /* why the first of n_bad_lines was skipped, with its position; "": no line was */
     int64_t n_tokens, n_target_tokens; /* of an epoch */
     int64_t n_trainable;               /* parameters */
     int64_t total_steps, first_step;   /* first_step > 1 after a resume */
-    int64_t best_step;                 /* after which the evaluation was best; 0: there was none yet */
+    int64_t best_step;                 /* the step after which the evaluation was best; 0: no evaluation yet */
     double best_loss;                  /* of it */
-    int32_t n_not_better;              /* evaluations in a row up to now that early stopping counts */
+    int32_t n_not_better; /* evaluations in a row, up to now, without an improvement; early stopping counts them */
     bool stopped_early;
     const char *checkpointing;                   /* as chosen */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
-    int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is apart (on a GPU); else 0 */
-    double flops_per_token; /* what matrix products and attention compute for a token of a full row, forward, again
-                               and backward: a multiply-add counts 2, frozen weights have no gradient */
+    int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is separate (on a GPU); else 0 */
+    double flops_per_token; /* operations of matrix products and attention for a token of a full row: forward,
+                               recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
 } qrun_train_info;
 #define QRUN_TRAIN_INFO_INIT \
     { .struct_size = sizeof(qrun_train_info) }
@@ -632,29 +633,29 @@ struct qrun_train_metrics {
     double loss; /* mean over the step's target tokens, before the update */
     double learning_rate;
     double grad_norm;      /* before clipping */
-    double loss_scale;     /* F16: what the loss was multiplied by for this step's gradients; else 0 */
+    double loss_scale;     /* F16: the factor on the loss for this step's gradients; else 0 */
     bool skipped;          /* loss or gradient was not finite: parameters unchanged */
-    const char *nonfinite; /* then the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until
-                              the next step */
-    bool overflowed;       /* skipped because the loss scale was too large, which was halved: no error */
+    const char *nonfinite; /* if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed.
+                              Lent until the next step */
+    bool overflowed;       /* skipped because the loss scale was too large; it was halved. Not an error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
 };
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }
 
-/* Reads and tokenises the data, plans the memory and refuses what does not fit, and resumes from the last checkpoint in
- * `out` where there is one (QRUN_ERROR_INPUT when it belongs to other options). The model must not have sessions. */
+/* Reads and tokenises the data, plans the memory and refuses what does not fit. Resumes from the last checkpoint in
+ * `out`, if there is one (QRUN_ERROR_INPUT if it was written with other options). The model must not have sessions. */
 QRUN_API qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
                                          qrun_error *error);
 QRUN_API void qrun_trainer_destroy(qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error);
 QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
 
-/* What a run would take, without loading weights, reading data or making anything: data and out of params are not
- * looked at, so rows for tokens that only the data have are not counted. entries [*n_entries], and unless NULL
- * *checkpointing, what "auto" chose, as in qrun_train_info: qrun_free. QRUN_ERROR_MEMORY, with what would fit, where
- * params' memory_bytes, or what is free, is too little. */
+/* What a run would take, without loading weights, reading data or allocating the memory. The params' data and out are
+ * not read, so rows for tokens that only the data have are not counted. The caller releases entries [*n_entries] with
+ * qrun_free, and *checkpointing too: what "auto" chose, as in qrun_train_info; the pointer may be NULL.
+ * QRUN_ERROR_MEMORY, with what would fit, when the budget (memory_bytes, or what is free) is too small. */
 QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                         const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
                                         char **checkpointing, qrun_error *error);
@@ -665,16 +666,16 @@ QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int6
 
 /* Runs everything that is left: steps, evaluations, checkpoints (every save_every steps, after the best
  * evaluation so far, and at the end), and the adapter in `out`. After qrun_trainer_cancel it saves a checkpoint and
- * returns QRUN_ERROR_CANCELLED. The calls below are what it is made of, for programs that have a loop of their own:
+ * returns QRUN_ERROR_CANCELLED. It is made of the calls below, for programs that have a loop of their own:
  *
  *     for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;)
  *         next == QRUN_TRAIN_STEP ? qrun_trainer_step(trainer, &metrics, &done, &error)
  *                                 : qrun_trainer_evaluate(trainer, &loss, &error); */
 QRUN_API qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error);
 
-/* Ends the step or evaluation that runs now, or else the next one, with QRUN_ERROR_CANCELLED: as if it had not begun,
- * so that the trainer can save and continue. From any thread, and from a signal handler. While the data is read there
- * is no trainer yet: there `progress` cancels. */
+/* Ends the step or evaluation that runs now, or else the next one, with QRUN_ERROR_CANCELLED. It then counts as not
+ * begun, so the trainer can save and continue. Call it from any thread or from a signal handler. While the data is read
+ * there is no trainer yet, and `progress` cancels. */
 QRUN_API void qrun_trainer_cancel(qrun_trainer *trainer);
 
 typedef enum qrun_train_action {
@@ -696,8 +697,8 @@ QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, 
 /* Writes a checkpoint (out/checkpoint-<step>) from which training resumes to the bit; whole or not at all. */
 QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
 
-/* Replaces the current parameters with those of the best evaluation, for qrun_trainer_export. The run is over
- * then: further steps, evaluations and checkpoints are refused. Save before. */
+/* Replaces the current parameters with those of the best evaluation, for qrun_trainer_export. This ends the run:
+ * further steps, evaluations and checkpoints are refused, so save first. */
 QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
 
 /* Writes the adapter to `out`, as PEFT and qrun_adapter_open read it; a fully trained model as a whole folder, in the
@@ -737,8 +738,8 @@ typedef struct qrun_compare_params {
 
 typedef struct qrun_difference {
     size_t struct_size;
-    int64_t n_tokens;                                   /* positions compared: what follows each token of the text */
-    double max_abs_logit;                               /* of the first model: to compare the differences with */
+    int64_t n_tokens;     /* positions compared: the prediction after each token of the text */
+    double max_abs_logit; /* of the first model: to compare the differences with */
     double mean_logit_difference, max_logit_difference; /* absolute */
     double mean_kl, max_kl; /* Kullback-Leibler divergence of the other model from the first, in nats a token */
     int64_t n_same_greedy;  /* positions where both have the same best token */
@@ -755,7 +756,7 @@ QRUN_API qrun_status qrun_compare_outputs(qrun_context *context, const qrun_comp
 typedef enum qrun_merge_onto {
     QRUN_MERGE_AUTO = 0,     /* ORIGINAL; of a folder that is stored quantised, QUANTIZED */
     QRUN_MERGE_ORIGINAL = 1, /* the folder's own weights */
-    QRUN_MERGE_QUANTIZED = 2 /* linear layers as the engine holds them: quantised, and back */
+    QRUN_MERGE_QUANTIZED = 2 /* linear layers as the engine holds them: quantised, then dequantised */
 } qrun_merge_onto;
 
 typedef struct qrun_merge_params {
@@ -776,7 +777,7 @@ typedef struct qrun_merge_params {
 typedef struct qrun_merge_result {
     size_t struct_size;
     qrun_merge_onto onto;       /* ORIGINAL or QUANTIZED */
-    qrun_quant base_quant;      /* what holds the weights that were merged onto, for qrun_model_params.quant */
+    qrun_quant base_quant;      /* the qrun_model_params.quant that holds the weights that were merged onto */
     qrun_quant dtype;           /* as written */
     int64_t n_merged;           /* matrices that LoRA changed */
     int64_t n_replaced;         /* parameters that the adapter brought whole (modules_to_save) */
@@ -785,7 +786,7 @@ typedef struct qrun_merge_result {
 } qrun_merge_result;
 #define QRUN_MERGE_RESULT_INIT \
     { .struct_size = sizeof(qrun_merge_result) }
-/* Writes the model that gives, alone, what `path` with the adapter gives: a Hugging Face folder in 16 or 32 bits that
+/* Writes a model that computes alone what `path` computes with the adapter: a Hugging Face folder in 16 or 32 bits that
  * any tool loads. Holds about one tensor at a time. Appears whole or not at all. result may be NULL. QRUN_ERROR_INPUT
  * for an adapter of another model. */
 QRUN_API qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *params,

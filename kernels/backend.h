@@ -23,7 +23,7 @@ typedef struct qr_backend_memory {
     int64_t host_held_bytes, host_peak_bytes; /* QR_MEMORY_HOST: now, and at most */
 } qr_backend_memory;
 
-/* What a backend can do at most on this machine, for its speed to be held against. */
+/* What a backend can do at most on this machine, to compare its speed with. */
 typedef struct qr_backend_limits {
     double read_bytes_per_second; /* streaming reads of device memory */
     double bf16_flops;            /* BF16 products with F32 sums, from registers; a multiply-add is two */
@@ -111,8 +111,8 @@ struct qr_backend {
     qrun_status (*weight_get_scales)(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                      uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 
-    /* Loading a model, one at a time: until loading_end, weight_put_rows too may return before the bytes are there,
-     * which loading_wait waits for. NULL, like weight_put_source: this backend has nothing to prepare. */
+    /* Loading a model, one at a time: until loading_end, weight_put_rows too may return before the bytes have arrived;
+     * loading_wait waits for them. NULL, like weight_put_source: the backend has nothing to prepare. */
     qrun_status (*loading_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*loading_wait)(qr_backend *backend, qr_error *err);
     void (*loading_end)(qr_backend *backend);
@@ -137,7 +137,7 @@ struct qr_backend {
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
 /* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;
- * QRUN_ERROR_DEVICE where it computes wrong numbers on this machine (self_check.h). */
+ * QRUN_ERROR_DEVICE where it computes wrong results on this machine (self_check.h). */
 qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 /* The instruction sets that qr_backend_cpu_create takes on this machine, best first, then NULL. */
 const char *const *qr_backend_cpu_isas(void);

@@ -19,7 +19,7 @@ QR_OPS(QR_X)
 /* Rows [row, row + n_rows) of put_rows and get_rows: inside the matrix, at group boundaries. */
 qrun_status qr_check_weight_rows(const qr_weight_desc *desc, int64_t row, int64_t n_rows, qr_error *err);
 
-/* Whether every part that the format needs is there. */
+/* Whether every part that the format needs is present. */
 qrun_status qr_check_weight_scales(const qr_weight_desc *desc, const qr_weight_scales *scales, qr_error *err);
 
 #endif

@@ -4,10 +4,10 @@
  * carry a stride in elements (≥ the row's length), so that parts of a fused matrix are views. Unless said otherwise
  * dst may not overlap a source.
  *
- * The promise that makes results repeatable (DESIGN.md §3.9): the bits of a row of output depend on that row's inputs
- * and on the weights alone: not on how many rows there are, on their order, on how a sequence is cut into steps, nor
- * on the number of threads. Sums over `cols` run in an order fixed by cols; attention runs over K/V blocks aligned to
- * absolute positions.
+ * The promise that makes results repeatable (docs/architecture.md): the bits of a row of output depend on that row's
+ * inputs and on the weights alone. They do not depend on how many rows there are, on their order, on how a sequence is
+ * cut into steps, nor on the number of threads. Sums over `cols` run in an order fixed by cols; attention runs over K/V
+ * blocks aligned to absolute positions.
  *
  * Activations are F32, BF16 or F16 ("act" below: the compute type of the model); sums are F32 or wider everywhere. What
  * is too large for F16 becomes infinite, as IEEE 754 rounds, and stays so. */
@@ -139,9 +139,9 @@ typedef struct qr_layer_norm_args {
  * The weights are rounded to x's type after dequantisation (INT8: the codes are exact and the row's scale SCB / 127
  * multiplies the sum); with x F32 they stay F32.
  *
- * any_order, of x in 16 bits, gives up the promise at the top of this file: the order of a sum may depend on all sizes,
- * the number of rows among them, and on where the operands begin within 256 bytes. The same call gives the same bits
- * still. For training, where a row's bits need not be those that it would have in another batch. */
+ * any_order, for x in 16 bits, gives up the promise at the top of this file: the order of a sum may depend on all
+ * sizes, including the number of rows, and on where the operands begin within 256 bytes. The same call still has the
+ * same bits. For training, where the bits of a row may depend on its batch. */
 typedef struct qr_linear_args {
     const qr_weight *weight; /* [out, in] */
     const float *bias;       /* [out] or NULL */
@@ -156,10 +156,10 @@ typedef struct qr_linear_args {
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module
  * (rank > 0). Several adapters in one batch. A_a x is kept in F32.
  *
- * in_pairs, of x in BF16, says that all rows have one adapter, and gives up two things besides the order of sums, as
- * any_order of linear does: A, scale · B and t = A x may each be taken as the sum of two BF16 numbers, within 2^-17 of
- * itself, and products of two low parts be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale ·
- * b| |t| more. What is not finite may then give NaN where F32 gives an infinity. For training, as any_order is. */
+ * in_pairs, for x in BF16, says that all rows have one adapter. It gives up the order of sums, as any_order of linear
+ * does, and some precision: A, scale · B and t = A x may each be the sum of two BF16 values, within 2^-17 of itself,
+ * and products of two low parts may be left out. That moves t by 2^-17 Σ |a| |x| at most, and y by 2^-15 Σ |scale · b|
+ * |t| more. Where F32 gives an infinity, the result may then be NaN. For training, as any_order is. */
 typedef struct qr_lora_factor {
     const float *a; /* [rank, in] */
     const float *b; /* [out, rank] */
@@ -193,9 +193,9 @@ typedef struct qr_dora_norm_args {
     float *ratio;           /* [out]; may be magnitude */
 } qr_dora_norm_args;
 
-/* dora: dst[i, o] = (ratio_a[o] − less) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter
- * a = row_adapter[i] is not −1 and has ratios for this module; the other rows of dst stay as they are. dst may be src.
- * With less 1 and accumulate, on the output of linear and lora: y = bias + ratio · (W x + scale · B A x). */
+/* dora: dst[i, o] = (ratio_a[o] − less) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter a
+ * = row_adapter[i] is not −1 and has ratios for this module. The other rows of dst are unchanged. dst may be src. With
+ * less 1 and accumulate, on the output of linear and lora: y = bias + ratio · (W x + scale · B A x). */
 typedef struct qr_dora_args {
     const qr_lora_factor *factors; /* [n_adapters] */
     const int32_t *row_adapter;    /* [n_rows] */
@@ -229,7 +229,7 @@ typedef struct qr_rope_args {
 /* The K/V of one layer inside a page of QR_KV_PAGE_TOKENS tokens:
  *     K elements [n_kv_heads, 16, head_dim], K scales F32 [n_kv_heads, 16] (INT8 only), then V the same;
  * the whole rounded up to 64 bytes. INT8: x ≈ code · scale, scale = max|x| / 127 over the head's elements of a token,
- * code = rint(x · (127 / max|x|)), all zero when max|x| is 0 or so small that 127 / max|x| overflows. */
+ * code = rint(x · (127 / max|x|)). All are zero when max|x| is 0 or so small that 127 / max|x| overflows. */
 enum { QR_KV_PAGE_TOKENS = 16 };
 
 typedef enum qr_kv_format { QR_KV_F32, QR_KV_BF16, QR_KV_F16, QR_KV_INT8 } qr_kv_format;
@@ -264,11 +264,11 @@ typedef struct qr_kv_write_args {
  * page block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already
  * in their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0.
  *
- * Where dst is of 16 bits and the pages are not F32, a backend may take q, and the weights (the softmax's), as the sum
- * of two numbers of the type of K and V (INT8: BF16, which holds the codes): within 2^-17 of itself in BF16, 2^-23 in
- * F16 (where q keeps nothing below 2^-25, and beyond its range is infinite). INT8: K's scale multiplies the score, V's
- * the weight before it is cut in two. K and V are what is stored, sums and softmax F32. What is not finite may then
- * give NaN where F32 gives an infinity. A position that a token does not see never reaches it, whatever is there. */
+ * Where dst has 16 bits and the pages are not F32, a backend may split q and the softmax weights into sums of two
+ * values of the type of K and V (INT8: BF16, which holds the codes). Such a sum is within 2^-17 of the value in BF16,
+ * 2^-23 in F16; in F16 q loses what is below 2^-25, and is infinite beyond the range. INT8: K's scale multiplies the
+ * score, V's the weight before it is split. K and V are used as stored; sums and softmax are F32. Where F32 gives an
+ * infinity, the result may then be NaN. A position that a token does not see has no effect on it, whatever it holds. */
 typedef struct qr_attention_args {
     qr_kv_layout layout;
     const float *q; /* [n_tokens, n_heads, head_dim], rows q_stride apart; not yet scaled */
@@ -330,20 +330,21 @@ typedef struct qr_nll_args {
     int64_t n_rows, vocab;
 } qr_nll_args;
 
-/* sample: draws tokens from rows of logits. With w[v] = exp((logits[v] − largest) / temperature) in F64, and ids in
+/* sample: samples tokens from rows of logits. With w[v] = exp((logits[v] − largest) / temperature) in F64, and ids in
  * falling order of their logits, the lower id first among equals:
  *   - temperature 0 takes the first id;
- *   - top_k keeps the first top_k ids; top_p of those the fewest first ones whose w sum to at least top_p of all the w
- *     that top_k left; min_p of those the ones with w ≥ min_p. The first id is always kept, an id whose w is 0 never.
- *   - drawn is the first kept id at which the sum of w, taken in that order, exceeds uniform · (the sum of all kept w).
- *     Where nothing is dropped (top_k 0, top_p 1, min_p 0), the order is that of the ids.
- * Sums are F64, in an order fixed by vocab and the draw alone, sequential over kept ids; so two backends draw the same
- * token but where the order of additions, or the last bit of exp, decides.
- * A row with a value that is no finite number gives is_finite 0, token 0 and logprob 0. */
+ *   - top_k keeps the first top_k ids; of those, top_p keeps the fewest first ones whose w sum to at least top_p of all
+ *     the w that top_k left; of those, min_p keeps the ones with w ≥ min_p. The first id is always kept, an id whose w
+ *     is 0 never.
+ *   - The sample is the first kept id at which the sum of w, taken in that order, exceeds uniform · (the sum of all
+ *     kept w). Where nothing is dropped (top_k 0, top_p 1, min_p 0), the order is that of the ids.
+ * Sums are F64, sequential over kept ids, in an order fixed by vocab and the qr_sample_draw alone. Two backends sample
+ * the same token unless the order of additions, or the last bit of exp, decides.
+ * A row with a value that is not finite gives is_finite 0, token 0 and logprob 0. */
 typedef struct qr_sample_draw {
     double uniform;    /* in [0, 1) */
-    int32_t row;       /* of logits; several draws may share one */
-    float temperature; /* 0: the likeliest, and the rest is not looked at */
+    int32_t row;       /* of logits; several samples may share one */
+    float temperature; /* 0: the most likely token */
     int32_t top_k;     /* 0: all */
     float top_p;       /* 1: all */
     float min_p;       /* 0: all */

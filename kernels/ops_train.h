@@ -1,7 +1,7 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
- * Part of ops.h, under its promises. Gradients are F32; an op whose dst is "added to" accumulates, because branches
- * meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of tokens
- * alone decides, whatever the number of threads. */
+ * They belong to ops.h and keep its promises. Gradients are F32; an op whose dst is "added to" accumulates, because
+ * branches meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of
+ * tokens alone decides, whatever the number of threads. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 
@@ -93,24 +93,25 @@ typedef struct qr_rope_backward_args {
     int64_t n_tokens, n_heads, head_dim, half, dx_stride;
 } qr_rope_backward_args;
 
-/* attention_packed: attention over sequences that are side by side in a batch: token t of sequence s (rows
- * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself, window as in attention. q, k, v are
- * [n_tokens, heads, head_dim] views, k and v rounded first when round_kv, to F16 with dst F16, else to BF16 (as a
- * cache of that type would hold them).
+/* attention_packed: attention over sequences that follow each other in a batch. Token t of sequence s (rows
+ * [seq_start[s], seq_start[s + 1])) sees the rows of its own sequence up to itself; window as in attention. q, k, v are
+ * [n_tokens, heads, head_dim] views. With round_kv, k and v are rounded first, as a cache would hold them: to F16 if
+ * dst is F16, else to BF16.
  * lse[t, h] = log of the sum of exp of the scores, for the backward pass.
  *
- * Where dst is of 16 bits, a backend may take q, k, v and the softmax weights, and in the backward pass dout and the
- * gradients of the scores too, as sums of two BF16 numbers each: 16 bits of mantissa and F32's range, so that no small
- * gradient becomes zero (what k and v are rounded to, if at all, is exact in that). Products of two low parts may be
- * left out; sums and the softmax are F32. Each number is then within 2^-17 of itself, and a sum of products of two of
- * them errs by 2^-15 of the sum of the absolute products more. With dst F32 all of it is F32.
+ * Where dst has 16 bits, a backend may take q, k, v and the softmax weights, backward also dout and the gradients of
+ * the scores, as sums of two BF16 values each. These have 16 bits of mantissa and F32's range, so that no small
+ * gradient becomes zero; rounded k and v are exact in them. Products of two low parts may be left out; sums and the
+ * softmax are F32. Each value is then within 2^-17 of itself. A sum of products of two of them errs by another 2^-15 of
+ * the sum of the absolute products. With dst F32 everything is F32.
  *
- * bf16_products, of a dst of BF16, permits what flash attention in BF16 does: every operand of a product (q, k, v, the
- * softmax weights; backward dout and the gradients of the scores too) may be rounded to BF16, to nearest. Sums, the
+ * bf16_products, for dst in BF16, permits what flash attention in BF16 does: every operand of a product (q, k, v, the
+ * softmax weights; backward also dout and the gradients of the scores) may be rounded to the nearest BF16. Sums, the
  * softmax, lse and delta stay F32; delta may be of dout as rounded. Each operand is then within 2^-8 of itself, and
- * nothing else errs by more than without: a score by scale · Σ |Δq · k + q · Δk|, a weight by e^(2E) − 1 of itself
- * where E is the largest error of a score, a result by 2^-8 of Σ |p · v| more; backward dp by Σ |Δdout · v| and
- * delta by Σ |Δdout · out|, and dq, dk and dv by 2^-8 of the sums of their terms' absolute values for each operand. */
+ * everything else errs by no more than what follows from that. A score errs by scale · Σ |Δq · k + q · Δk|, and a
+ * weight by e^(2E) − 1 of itself, where E is the largest error of a score. A result errs by another 2^-8 of Σ |p · v|.
+ * Backward, dp errs by Σ |Δdout · v|, delta by Σ |Δdout · out|, and dq, dk and dv by 2^-8 of the sums of their terms'
+ * absolute values for each operand. */
 typedef struct qr_attention_packed_args {
     const float *q, *k, *v; /* rows qkv_stride apart */
     void *dst;              /* act, [n_tokens, n_heads · head_dim] contiguous */
@@ -130,7 +131,7 @@ typedef struct qr_attention_packed_args {
  * head_dim], recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed
  * inside from `out`, what the forward op wrote. */
 typedef struct qr_attention_packed_backward_args {
-    qr_attention_packed_args forward; /* q, k, v, lse, shapes as they were; dst is what was written */
+    qr_attention_packed_args forward; /* q, k, v, lse and shapes of the forward op; dst is its result */
     const float *dout;                /* [n_tokens, n_heads · head_dim] contiguous */
     float *dq, *dk, *dv;              /* rows dqkv_stride apart */
     int64_t dqkv_stride;
@@ -229,10 +230,10 @@ typedef struct qr_adamw_args {
     bool of_8bit;
 } qr_adamw_args;
 
-/* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes (FORMATS; decay after the
- * update, m's code moved by one where its sign changed). An element whose gradient is not finite keeps p and forgets m
- * and v. The codes are equal on every backend, so this is F32 with every product and sum rounded, as
- * ref/ref_optimizer.c has it. */
+/* adamw8bit: the same with states in blocks of 256 of the dynamic maps, as bitsandbytes stores them (quant/dynamic8.h;
+ * decay after the update, m's code moved by one where its sign changed). An element whose gradient is not finite keeps
+ * p and forgets m and v. The codes are equal on every backend, so this is F32 with every product and sum rounded, as in
+ * ref/optimizer.c. */
 typedef struct qr_adamw8bit_args {
     float *p;
     const float *g;

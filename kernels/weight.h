@@ -5,8 +5,8 @@
 #include "quant/format.h"
 
 /* `data` points at qr_backend.weight_bytes(desc) bytes of device memory, 64-byte aligned, inside the plan's weight
- * arena; what they hold is the backend's own affair: it is written by weight_put_rows and weight_put_scales and
- * given back in canonical form by weight_get_rows and weight_get_scales. */
+ * arena. Their layout is the backend's own: weight_put_rows and weight_put_scales write them, weight_get_rows and
+ * weight_get_scales read them in canonical form. */
 typedef struct qr_weight {
     qr_weight_desc desc;
     void *data;

@@ -1,5 +1,5 @@
-/* How a weight matrix is stored: the formats, and the canonical bytes of each (those that files hold, FORMATS.md of
- * bitsandbytes). A backend may hold the same weights in another order; it reads and writes canonical bytes.
+/* How a weight matrix is stored: the formats, and the canonical bytes of each (those in bitsandbytes' files,
+ * docs/formats.md). A backend may hold the same weights in another order; it reads and writes canonical bytes.
  *
  * A matrix has `rows` output features and `cols` input features; element (r, c) is number r · cols + c of the
  * flattened matrix. Blocks run over the flattened matrix and may straddle rows. */

@@ -1,4 +1,4 @@
-/* Sums over one row, for norms and their gradients. They run in four vectors side by side, an order that depends on the
+/* Sums over one row, for norms and their gradients. They run in four vectors at once, in an order that depends on the
  * row's length only. */
 #ifndef QR_KERNELS_CPU_NORM_SUMS_H
 #define QR_KERNELS_CPU_NORM_SUMS_H

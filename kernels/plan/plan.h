@@ -1,10 +1,10 @@
 /* A backend that computes nothing and records what it is asked for: the memory, the workspace and the floating-point
- * operations of code that runs on it. So a plan is what the very same code asks for that will run, and nothing about
- * sizes is written a second time.
+ * operations of code that runs on it. So a plan runs the very code that will run later, and no size is written down a
+ * second time.
  *
- * Its memory is counted and not there: addresses may be added to and passed on, never read or written, host memory's
- * neither. Copies, fills and transfers do nothing, but copy_out gives zeros, as if nothing had been written. It cannot
- * record. One thread at a time uses it. */
+ * Its memory, host memory included, is counted but not allocated: addresses may be added to and passed on, but never
+ * read or written. Copies, fills and transfers do nothing, but copy_out gives zeros, as if nothing had been written. It
+ * cannot record. One thread at a time uses it. */
 #ifndef QR_KERNELS_PLAN_PLAN_H
 #define QR_KERNELS_PLAN_PLAN_H
 
@@ -16,14 +16,14 @@ typedef struct qr_planned {
     double flops;           /* op_flops.h */
 } qr_planned;
 
-/* A workspace that no op asks more than, to be given to code that runs on this backend: addresses cost nothing. */
+/* Larger than any workspace: to pass to code that runs on this backend, where addresses cost nothing. */
 #define QR_PLAN_ANY_BYTES ((size_t)1 << 60)
 
 /* For a run on `of`, which is asked what ops it takes, what workspace they need and how large weights are, and which
  * must outlive the new one. An op that `of` does not take fails as it would there. */
 qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, qr_error *err);
 
-/* What has been asked of it since it was made. */
+/* What was asked of it since it was created. */
 const qr_planned *qr_backend_planned(const qr_backend *backend);
 
 #endif

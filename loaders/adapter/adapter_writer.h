@@ -24,7 +24,7 @@ typedef struct qr_adapter_parameter_spec {
     const float *values; /* row-major; NULL: read_parameter gives them */
 } qr_adapter_parameter_spec;
 
-/* Everything is lent for the call; what is zero or NULL is not there. */
+/* Everything is lent for the call; what is zero or NULL is left out. */
 typedef struct qr_adapter_spec {
     const char *base_model;     /* base_model_name_or_path */
     const char *const *targets; /* [n_targets] target_modules: names or ends of module paths; written sorted */
@@ -35,7 +35,7 @@ typedef struct qr_adapter_spec {
     bool fan_in_fan_out;                   /* the base stores these matrices [in, out] (GPT-2) */
     const qr_adapter_factor_spec *factors; /* [n_factors] */
     size_t n_factors;
-    const int32_t *ranks; /* [n_factors]: where they are not all `rank`; rank_pattern comes of it */
+    const int32_t *ranks; /* [n_factors]: where they are not all `rank`; written as rank_pattern */
     const double *alphas; /* [n_factors]: likewise */
     /* Fills values with A (or B) of factor i. */
     qrun_status (*read)(void *user, size_t i, bool is_b, float *values, qr_error *err);
@@ -54,7 +54,7 @@ typedef struct qr_adapter_spec {
  * then opened as an adapter (adapter.h), so that settings and tensors that contradict each other fail here. */
 qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err);
 
-/* The same as a new folder, which is there whole or not at all. `path` must not exist and its parent must. */
+/* The same as a new folder, which appears whole or not at all. `path` must not exist and its parent must. */
 qrun_status qr_adapter_write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* Which examples are computed together: the plan of one epoch, made before it begins.
  *
- * An epoch is a list of micro-batches, each a list of rows, each a list of examples. A row is a unit of room, not of
- * computing: its examples follow each other, each with positions from 0 and attention to itself alone, so that only
- * memory knows about rows. A window is so many micro-batches whose gradients are added up for one step; the last
- * micro-batch of an epoch may have fewer rows, and its last window fewer micro-batches.
+ * An epoch is a list of micro-batches, each a list of rows, each a list of examples. A row only says how much memory
+ * its examples take together: each example has positions from 0 and attends to itself alone. A window is the
+ * micro-batches whose gradients are added up for one step; the last micro-batch of an epoch may have fewer rows, and
+ * its last window fewer micro-batches.
  *
  * A plan is a pure function of view, options and epoch: (epoch, window) is all it takes to resume. */
 #ifndef QR_LOADERS_DATA_BATCH_H
@@ -14,10 +14,10 @@
 typedef enum qr_batch_mode {
     QR_BATCH_PLAIN, /* one example per row, in the epoch's order */
     QR_BATCH_PACK,  /* rows of up to row_tokens: each example goes into the first of the last OPEN_ROWS rows that has
-                     * room for it, or begins a new one; a row longer than that cannot come about */
-    QR_BATCH_GROUP  /* one example per row; examples of like length together: each run of GROUP_EXAMPLES of the epoch's
-                     * order is sorted by length and cut into micro-batches of up to batch_tokens, as many rows as fit,
-                     * and the micro-batches are then put in random order */
+                     * room for it, or begins a new one; no row is longer */
+    QR_BATCH_GROUP  /* one example per row; examples of similar length together: each run of GROUP_EXAMPLES of the
+                       epoch's order is sorted by length and cut into micro-batches of up to batch_tokens. These are then
+                       put in random order */
 } qr_batch_mode;
 
 enum { QR_BATCH_OPEN_ROWS = 64, QR_BATCH_GROUP_EXAMPLES = 4096 };
@@ -26,7 +26,7 @@ typedef struct qr_batch_options {
     qr_batch_mode mode;
     int64_t row_tokens;   /* PACK: the sequence length; no example may be longer */
     int64_t batch_rows;   /* PLAIN, PACK: rows of a micro-batch */
-    int64_t batch_tokens; /* GROUP: the most tokens of a micro-batch; an example longer than it is alone in its */
+    int64_t batch_tokens; /* GROUP: the most tokens of a micro-batch; a longer example has a micro-batch to itself */
     int64_t n_accumulate; /* micro-batches of a window */
     bool shuffle;         /* a new order each epoch; otherwise the view's */
     uint64_t seed;

@@ -39,7 +39,7 @@ typedef struct qr_cache_writer {
 
 qrun_status qr_cache_writer_open(qr_cache_writer *writer, const char *path, uint64_t key, qr_error *err);
 qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *example, qr_error *err);
-/* Puts the file in place. Ends the writer, as abort does, also when it fails. */
+/* Gives the file its final name. Ends the writer, as abort does, also when it fails. */
 qrun_status qr_cache_writer_commit(qr_cache_writer *writer, const qr_dataset_info *info, qr_error *err);
 void qr_cache_writer_abort(qr_cache_writer *writer); /* fine for a zeroed one */
 

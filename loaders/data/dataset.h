@@ -13,7 +13,7 @@
  *   question/answer    {"question", "answer"}, as GSM8K. With a chat template: one user message and the answer.
  *                      Without: prompt/completion, "Question: …\nAnswer: …".
  *   sharegpt           {"conversations": [{"from", "value"}, …], "system": text}, read as messages. With "role" and
- *                      "content" in place of "from" and "value" they are messages by another name.
+ *                      "content" instead of "from" and "value" they are messages by another name.
  *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS after it.
  *
  * EOS is added where the tokenizer names one and the example does not end in it already; to messages only where the

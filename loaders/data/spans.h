@@ -22,15 +22,14 @@ qrun_status qr_marked_text_add(qr_marked_text *marked, size_t start, size_t end,
 void qr_marked_text_clear(qr_marked_text *marked); /* keeps the memory */
 void qr_marked_text_free(qr_marked_text *marked);  /* back to the zero state */
 
-/* Appends the tokens of the whole text, encoded at once, so that they are what the text's tokens are anywhere, to
- * *tokens, and one byte per token, 0 or 1, to *is_target.
+/* Encodes the whole text at once. Appends its tokens to *tokens, and one byte per token, 0 or 1, to *is_target.
  *
- * A token is a target when it lies in a span. One that reaches into a span from before counts when it shares more than
- * white space with it, as the first of an answer may; one that reaches out at the end counts when what it has outside
- * is white space, because what follows is somebody else's. The characters of a token are found by
- * decoding the ids one by one and comparing with the text. Where that does not give the text back, because the
- * tokenizer normalises it, the tokens are compared with those of the text up to, and from, each edge: what is the same
- * on the right side of both edges is a target, so that a token whose place is in doubt is none. */
+ * A token is a target when it lies in a span. One that begins before a span counts if it shares more than white space
+ * with it, as the first token of an answer may. One that ends after a span counts if only white space is outside,
+ * because the text that follows was not written by the assistant. The characters of a token are found by decoding the
+ * ids one by one and comparing with the text. Where the decoded text differs, because the tokenizer normalises it, the
+ * tokens are compared with those of the text up to each edge and from each edge. Tokens that agree on the inner side of
+ * both edges are targets; a token whose position is in doubt is not. */
 qrun_status qr_marked_text_encode(const qr_marked_text *marked, const qr_tokenizer *tokenizer, qr_tokens *tokens,
                                   qr_buffer *is_target, qr_error *err);
 

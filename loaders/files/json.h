@@ -18,9 +18,8 @@ enum { QR_JSON_MAX_DEPTH = 128 };
 
 /* Parses text[0, n_bytes). `what` names the text in messages (a file name, "line 12"); the message carries line and
  * column. A leading byte-order mark is refused. Integers that a double would round are refused unless written with a
- * fraction or exponent (beyond ±2^53 that is most of them, but not 10^30 as Python writes it); so are numbers too
- * large for a double, half surrogate pairs, and \u0000, because strings here end in NUL. Memory comes from
- * qr_alloc. */
+ * fraction or exponent. So are numbers too large for a double, half surrogate pairs, and \u0000, because strings here
+ * end in NUL. Memory comes from qr_alloc. */
 qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
 
 /* The same for text that came as a line or an argument: messages name the position in words ("line 12, column 3: …"),

@@ -6,9 +6,9 @@
 #include "base/buffer.h"
 #include "loaders/files/json.h"
 
-/* Appends to *out the object text[0, n_bytes) with its member `key` set to `value` (JSON text): in the place of the
- * present value, else as a last member, indented by two spaces. NULL removes the member. The text is checked; `what`
- * names it in messages. */
+/* Appends to *out the object text[0, n_bytes) with its member `key` set to `value` (JSON text): replacing its value, or
+ * as a new last member, indented by two spaces. NULL removes the member. The text is checked; `what` names it in
+ * messages. */
 qrun_status qr_json_edit_set(const char *text, size_t n_bytes, const char *what, const char *key, const char *value,
                              qr_buffer *out, qr_error *err);
 

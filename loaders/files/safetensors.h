@@ -42,7 +42,7 @@ const qr_safetensors_tensor *qr_safetensors_get(const qr_safetensors *file, size
 const qr_safetensors_tensor *qr_safetensors_find(const qr_safetensors *file, const char *name); /* NULL when absent */
 
 /* The tensor of that name, which must have a type of the set and exactly these dims (-1 = any size). One message
- * says which of these fails and what is there instead. */
+ * says which of these fails and what was found instead. */
 qrun_status qr_safetensors_require(const qr_safetensors *file, const char *name, qr_dtype_set dtypes, int n_dims,
                                    const int64_t *dims, const qr_safetensors_tensor **tensor, qr_error *err);
 

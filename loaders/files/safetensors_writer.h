@@ -30,7 +30,7 @@ qrun_status qr_safetensors_writer_create(const char *folder, const char *stem, c
                                          size_t n_tensors, int64_t max_shard_bytes, qr_safetensors_writer **writer,
                                          qr_error *err);
 
-/* The tensor whose bytes come next (one of the array passed to create); NULL when every byte is there. Tensors
+/* The tensor whose bytes come next (one of the array passed to create); NULL when every byte was appended. Tensors
  * without bytes are never asked for. */
 const qr_safetensors_spec *qr_safetensors_writer_next(const qr_safetensors_writer *writer);
 
@@ -39,7 +39,8 @@ const qr_safetensors_spec *qr_safetensors_writer_next(const qr_safetensors_write
 qrun_status qr_safetensors_writer_write(qr_safetensors_writer *writer, const void *bytes, size_t n_bytes,
                                         qr_error *err);
 
-/* Puts everything in place and frees the writer, also on failure. QRUN_ERROR_ARGUMENT when tensors are incomplete. */
+/* Gives every file its final name and frees the writer, also on failure. QRUN_ERROR_ARGUMENT when tensors are
+ * incomplete. */
 qrun_status qr_safetensors_writer_commit(qr_safetensors_writer *writer, qr_error *err);
 
 /* Frees the writer and removes what it wrote, shards already complete included. NULL is fine. */

@@ -21,7 +21,7 @@ typedef struct qr_stored_weight {
 qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module, int64_t rows, int64_t cols,
                                   bool transposed, qr_stored_weight *stored, qr_error *err);
 
-/* The scales in aligned memory. Zero-initialise; qr_stored_scales_free gives the memory back. */
+/* The scales in aligned memory. Zero-initialise; qr_stored_scales_free frees them. */
 typedef struct qr_stored_scales {
     qr_weight_scales scales;
     void *memory;

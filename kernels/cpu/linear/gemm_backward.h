@@ -1,14 +1,14 @@
 /* The product of the backward pass: C = A·B, or C += A·B, with A [m, k] and B [k, n], as a sum of outer products:
- * lanes run along the columns of B and C, and an element of A meets a whole row of B. Input gradients (C = dy·W, B
- * the packed weights), weight gradients (C += dyᵀ·x) and the products of LoRA are all of this form, without a
- * transposed copy of the large operand.
+ * lanes run along the columns of B and C, and an element of A meets a whole row of B. Input gradients (C = dy·W, B the
+ * packed weights), weight gradients (C += dyᵀ·x) and the products of LoRA have this form. None needs a transposed copy
+ * of the large operand.
  *
  * C is cut into tasks of up to QR_CPU_GEMM_ROWS by QR_CPU_GEMM_COLS. A task walks k in blocks: it packs the block
  * of A and of B (dequantised) into scratch that stays in L2, and the instruction set's `multiply` adds the products.
  *
- * Why the bits depend on no cut: an element of C is one chain of accumulations, k ascending (with BF16 operands,
- * pairs of k), which is carried from block to block in C itself. So weight gradients of several micro-batches, added
- * up one after the other, are those of one batch. */
+ * Why the bits do not depend on how C is cut: an element of C is one chain of accumulations, k ascending (with BF16
+ * operands, pairs of k), which is carried from block to block in C itself. So weight gradients of several
+ * micro-batches, added up one after the other, are those of one batch. */
 #ifndef QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
 #define QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
 

@@ -3,11 +3,11 @@
  *
  * The weights are the first source, 16 rows by 32 k, row-major as fetch writes them; x is the second, packed once a
  * call into tiles of 16 rows: [n_k / 2 pairs of k][16][2]. The sums then are [weight row][row of x]. TDPBF16PS adds the
- * 32 products of a pair of rows in an order of its own and the result to C, and C is carried from one K block to the
- * next unchanged: the order depends on K alone.
+ * 32 products of a pair of rows in an order of its own, then adds the result to C. C is carried unchanged from one K
+ * block to the next, so the order depends on K alone.
  *
  * The includer includes gemm_backward.h, linear_bf16_fetch.h and tile_layout.h, and defines tiles_state,
- * tiles_begin(state, n_cols), tiles_end(state), and, with constant tile numbers, tiles_zero(state, t),
+ * tiles_begin(state, n_cols) and tiles_end(state). With constant tile numbers it defines tiles_zero(state, t),
  * tiles_load(state, t, base, stride), tiles_store(state, t, base, stride), strides in bytes, and tiles_dot(state, c, a,
  * b). Tiles 0 … 3 are C, 4 and 5 are A, 6 and 7 are B; C and B are n_cols wide. */
 

@@ -1,5 +1,5 @@
-/* Scratch of the training ops of vector_ops.h but attention, whose scratch attention_packed_plan.h cuts: what is in it
- * and how many bytes it takes. */
+/* Scratch of the training ops of vector_ops.h but attention, whose scratch attention/attention_packed.h cuts: what is
+ * in it and how many bytes it takes. */
 #ifndef QR_KERNELS_CPU_TRAIN_TRAIN_SCRATCH_H
 #define QR_KERNELS_CPU_TRAIN_TRAIN_SCRATCH_H
 

@@ -1,5 +1,5 @@
-/* The first failure of a device. CUDA's errors of a kernel or a bus break the context for good, and show in whatever
- * call comes next, so what the first one said is kept, and every later call gives the same line. */
+/* The first failure of a device. An error of a kernel or the bus breaks CUDA's context for good and shows in whatever
+ * call comes next. So the first message is kept, and every later call fails with the same line. */
 #ifndef QR_KERNELS_CUDA_DEVICE_FAULT_H
 #define QR_KERNELS_CUDA_DEVICE_FAULT_H
 

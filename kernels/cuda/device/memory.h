@@ -8,8 +8,8 @@
 /* Asks what is free while there is no context yet: qr_device_open calls it. */
 void qr_device_memory_before_context(qr_device *device);
 
-/* Settles what the context takes, once everything that it will hold is there: all kernels are loaded first, which CUDA
- * would otherwise do at their first launch. */
+/* Measures what the context takes, after everything that it will hold has been loaded: all kernels are loaded first,
+ * which CUDA would otherwise do at their first launch. */
 qrun_status qr_device_memory_measure_context(qr_device *device, qr_error *err);
 
 /* free_bytes: what allocations can have now. context_bytes as in qr_backend_memory. */

@@ -17,7 +17,7 @@ qrun_status qr_device_event_record(qr_device *device, qr_device_event *event, qr
 /* Until the stream has reached it. */
 qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_error *err);
 
-/* To HOST memory, in the stream's order: the bytes are there after a wait for an event recorded later, or a sync. */
+/* To HOST memory, in the stream's order: the bytes have arrived after a wait for an event recorded later, or a sync. */
 qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
 
 /* As in qr_backend. qr_device_sync waits for them. */
