@@ -1,5 +1,5 @@
 /* Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
- * A number is a pure function of key and counter, so that a sample never depends on how many came before it. */
+ * A number is a pure function of key and counter, so it never depends on how many came before it. */
 #ifndef QR_BASE_RANDOM_H
 #define QR_BASE_RANDOM_H
 

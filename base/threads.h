@@ -1,9 +1,9 @@
 /* A fixed pool of worker threads for parallel loops. The calling thread works too. Not OpenMP: host programs bring
  * their own, and ThreadSanitizer cannot see through libgomp.
  *
- * A loop body must not depend on which worker runs an index, nor on the order; bits then do not depend on the number
- * of threads. Workers run with the default floating-point environment (MXCSR 0x1F80: round to nearest, no flush to
- * zero), and qr_threads_run sets and restores the caller's, so that a host's settings cannot change results. */
+ * A loop body must not depend on which worker runs an index, nor on the order. Then the bits do not depend on the
+ * number of threads. Workers run with the default floating-point environment (MXCSR 0x1F80: round to nearest, no flush
+ * to zero), and qr_threads_run sets and restores the caller's, so that a host's settings cannot change results. */
 #ifndef QR_BASE_THREADS_H
 #define QR_BASE_THREADS_H
 

@@ -1,5 +1,5 @@
-/* What libqrun_cuda.so and the library that opens it agree on. Both are built from one tree; what is compared here
- * keeps a library left over from another build from being used. */
+/* What libqrun_cuda.so and the library that opens it agree on. Both are built from one tree. The comparison here
+ * refuses a library that is left over from another build. */
 #ifndef QR_KERNELS_CUDA_PLUGIN_H
 #define QR_KERNELS_CUDA_PLUGIN_H
 

@@ -1,5 +1,5 @@
-/* What backends share whose device memory is host memory: the count of bytes held, copies, which are done when the call
- * returns, and the scales of weights. */
+/* Shared by the backends whose device memory is host memory: the count of bytes held, copies, which are done when the
+ * call returns, and the scales of weights. */
 #ifndef QR_KERNELS_HOST_MEMORY_H
 #define QR_KERNELS_HOST_MEMORY_H
 

@@ -1,6 +1,6 @@
 /* The ops that are written once on qr_vec (vec.h) and compiled for each instruction set, and the table of what one
  * instruction set has. The sources are those of qr_cpu_vector_ops() in kernels/CMakeLists.txt.
- * backend/ops.c makes the backend's ops of them. None of them can fail once qr_check_<op> accepts the arguments. */
+ * backend/ops.c makes the backend's ops from them. None of them can fail once qr_check_<op> accepts the arguments. */
 #ifndef QR_KERNELS_CPU_VECTOR_OPS_H
 #define QR_KERNELS_CPU_VECTOR_OPS_H
 

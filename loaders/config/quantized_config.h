@@ -1,5 +1,5 @@
-/* config.json of a folder that is written quantised: the original text, byte for byte, with "quantization_config" as
- * transformers writes it for bitsandbytes. */
+/* The config.json that a quantised copy of a folder gets: the original text, byte for byte, with "quantization_config"
+ * as transformers writes it for bitsandbytes. */
 #ifndef QR_LOADERS_CONFIG_QUANTIZED_CONFIG_H
 #define QR_LOADERS_CONFIG_QUANTIZED_CONFIG_H
 

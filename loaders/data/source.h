@@ -23,7 +23,7 @@ typedef struct qr_dataset_piece {
     int64_t line;
 } qr_dataset_piece;
 
-/* Refuses what is empty or no text. A byte-order mark is stepped over. Close after failures too. */
+/* Refuses a file that is empty or not text. Skips a byte-order mark. Close after failures too. */
 qrun_status qr_dataset_source_open(qr_dataset_source *source, const char *path, qr_error *err);
 void qr_dataset_source_close(qr_dataset_source *source);
 

@@ -31,8 +31,8 @@ qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_
 
 void qr_json_free(qr_json *root); /* NULL is fine; frees the whole tree of a root */
 
-/* Member of an object (exact, case-sensitive name), or NULL: also when object is NULL or no object. JSON null counts
- * as present here; qr_json_is_null tells. */
+/* Member of an object (exact, case-sensitive name), or NULL: also when object is NULL or not an object. JSON null
+ * counts as present here; qr_json_is_null tells. */
 const qr_json *qr_json_get(const qr_json *object, const char *key);
 bool qr_json_is_null(const qr_json *value); /* true for NULL too */
 

@@ -17,8 +17,8 @@
 /* Immutable once made: any number of threads may render it at once. */
 typedef struct qr_chat_template qr_chat_template;
 
-/* A folder without a chat template gives QRUN_OK and *chat_template = NULL; so does a list without a "default" among
- * its templates fail with QRUN_ERROR_INPUT, as every malformed file and every syntax error in a template does. */
+/* A folder without a chat template gives QRUN_OK and *chat_template = NULL. QRUN_ERROR_INPUT for a list without a
+ * "default" template, for a malformed file and for a syntax error in a template. */
 qrun_status qr_chat_template_open(const char *folder, qr_chat_template **chat_template, qr_error *err);
 
 /* A template from text[0, n_bytes), without special tokens; `what` names it in messages. */

@@ -4,7 +4,7 @@
  *
  * Statements: if, for (filter, else, recursive, loop.*), set (also of namespaces, tuples, blocks), macro, call,
  * filter, with, generation, break, continue, raw. Expressions: Python's operators, literals, slices, filters, tests,
- * methods. Not there: include, import, extends, block, do, autoescape, integers beyond 64 bits, \N{…} in strings.
+ * methods. Not supported: include, import, extends, block, do, autoescape, integers beyond 64 bits, \N{…} in strings.
  *
  * Templates and values come from outside: nesting, steps, memory and range lengths are limited, each with one clear
  * error, and nothing a template does reaches beyond its own arena. */

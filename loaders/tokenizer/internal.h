@@ -1,4 +1,4 @@
-/* What the files of the tokenizer share; nothing outside tokenizer*.c includes this. */
+/* What the files of this folder share; no other file includes this. */
 #ifndef QR_LOADERS_TOKENIZER_INTERNAL_H
 #define QR_LOADERS_TOKENIZER_INTERNAL_H
 

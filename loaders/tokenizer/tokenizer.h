@@ -5,8 +5,8 @@
  * not supported is refused at load with a message that names the component. The truncation and padding sections are
  * ignored, as is clean_up_tokenization_spaces.
  *
- * Bytes that are not UTF-8 are kept: inside the encoder each one becomes a private-use character that the text does
- * not contain, and is then encoded as that single byte through the byte-level alphabet or the byte-fallback tokens; a
+ * Bytes that are not UTF-8 are kept. Inside the encoder each one becomes a private-use character that the text does not
+ * contain. It is then encoded as that single byte through the byte-level alphabet or the byte-fallback tokens; a
  * tokenizer that has neither treats it as an unknown character. Decoding always gives well-formed UTF-8: bytes that
  * form no character become U+FFFD, as in the `tokenizers` library.
  *

@@ -1,4 +1,4 @@
-/* A vector of F32 lanes: the few operations from which the ops are written once and compiled for each instruction set.
+/* A vector of F32 lanes: the few operations that the ops are written in, once, to be compiled for each instruction set.
  * QR_VEC lanes: 16 with AVX-512, 8 with AVX2 and FMA, else 4.
  *
  * Common to the three:
