@@ -16,8 +16,8 @@ typedef enum qr_batch_mode {
     QR_BATCH_PACK,  /* rows of up to row_tokens: each example goes into the first of the last OPEN_ROWS rows that has
                      * room for it, or begins a new one; no row is longer */
     QR_BATCH_GROUP  /* one example per row; examples of similar length together: each run of GROUP_EXAMPLES of the
-                       epoch's order is sorted by length and cut into micro-batches of up to batch_tokens. These are then
-                       put in random order */
+                     * epoch's order is sorted by length and cut into micro-batches of up to batch_tokens. These are
+                     * then put in random order */
 } qr_batch_mode;
 
 enum { QR_BATCH_OPEN_ROWS = 64, QR_BATCH_GROUP_EXAMPLES = 4096 };
