@@ -10,8 +10,8 @@
 #include "cli/commands/measure.h"
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
-#include "cli/report/replace_file.h"
 #include "cli/terminal/api_names.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
@@ -100,11 +100,10 @@ static double read_share(const bench *b, double steps_per_second) {
 
 static void print_start(const bench *b) {
     const qrun_model_info *m = &b->engine.info;
-    char size[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
     printf("model      %s, %d layers, hidden %d, %s parameters\n", m->family, (int)m->n_layers, (int)m->hidden_size,
-           large_text(m->n_parameters, count));
+           large_text(m->n_parameters).text);
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
-           size_text(m->weight_bytes, size), m->dtype, m->load_seconds);
+           size_text(m->weight_bytes).text, m->dtype, m->load_seconds);
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
@@ -113,9 +112,8 @@ static void print_start(const bench *b) {
 }
 
 static void print_table(const bench *b) {
-    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES];
-    printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes, planned),
-           size_text(b->peak_bytes, size));
+    printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes).text,
+           size_text(b->peak_bytes).text);
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
     char name[32], range[40];
     snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
@@ -268,10 +266,9 @@ static int measure(bench *b, const engine_options *options) {
 /* Told before anything is measured, which takes long. */
 static int check_json_path(const char *path) {
     if (path == NULL || strcmp(path, "-") == 0) { return EXIT_OK; }
-    const char *slash = strrchr(path, '/');
     struct stat target;
     text_buffer folder = {0};
-    text_append(&folder, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    folder_of(path, &folder);
     int code = EXIT_OK;
     if (access(folder.data, W_OK | X_OK) != 0) {
         code = complain(EXIT_FILE, "cannot write '%s': %s", path, strerror(errno));

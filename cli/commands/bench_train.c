@@ -123,12 +123,11 @@ static double computed_flops(const bench_train_result *r) {
 static double share(double flops, double peak) { return peak > 0 ? flops / peak : 0; }
 
 void bench_train_print(const engine *e, const bench_train_result *r, double peak) {
-    char count[COUNT_TEXT_BYTES], planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], process[SIZE_TEXT_BYTES];
     const qrun_train_info *info = &r->info;
     printf("training   %lld tokens a step in rows of %d; %s trainable parameters; checkpointing %s\n",
-           (long long)r->step_tokens, (int)r->seq_len, large_text(info->n_trainable, count), r->checkpointing);
-    printf("memory     %s planned, %s used at most; the whole process %s\n\n", size_text(info->planned_bytes, planned),
-           size_text(info->peak_bytes, used), size_text(r->peak_rss_bytes, process));
+           (long long)r->step_tokens, (int)r->seq_len, large_text(info->n_trainable).text, r->checkpointing);
+    printf("memory     %s planned, %s used at most; the whole process %s\n\n", size_text(info->planned_bytes).text,
+           size_text(info->peak_bytes).text, size_text(r->peak_rss_bytes).text);
     printf("step       %.2f s (the first %.2f s)\n", r->step_seconds, r->first_step_seconds);
     printf("tokens/s   %.1f (%.1f - %.1f)\n", r->speed.tokens_per_second, r->speed.least, r->speed.most);
     printf("counted    %.3f TFLOP/s, %.1f%% of the matrix peak\n", counted_flops(e, r) / 1e12,

@@ -4,6 +4,7 @@
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -73,7 +74,7 @@ static int run(const void *options, const command_line *line) {
     (void)line;
     if (o->file == NULL) { return complain(EXIT_USAGE, "no text: give --text FILE"); }
     int code = engine_require_one_adapter(&o->engine);
-    if (code == EXIT_OK && !text_read_plain(&input, o->file)) { code = EXIT_FILE; }
+    if (code == EXIT_OK) { code = file_read_text(&input, o->file); }
     if (code == EXIT_OK) { code = engine_open(&e, &o->engine); }
     if (code == EXIT_OK) {
         double begin = clock_seconds();

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "cli/commands/finetune_summary.h"
-#include "cli/commands/scratch_folder.h"
 #include "cli/commands/training.h"
 #include "cli/options/command.h"
 #include "cli/options/train.h"
 #include "cli/report/plan_table.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 

@@ -12,33 +12,30 @@
 
 static void print_data(const training *t) {
     const qrun_train_info *info = &t->info;
-    char count[COUNT_TEXT_BYTES];
     printf("data        %s: %s, %s\n", t->facts.options->train.data.train_data, info->data_format,
-           count_text(info->n_examples, "example", count));
+           count_text(info->n_examples, "example").text);
     printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
            (long long)info->n_target_tokens);
     if (info->n_dropped > 0) {
-        printf("dropped     %s without a token that counts in the loss\n",
-               count_text(info->n_dropped, "example", count));
+        printf("dropped     %s without a token that counts in the loss\n", count_text(info->n_dropped, "example").text);
     }
     if (info->n_truncated > 0) {
-        printf("truncated   %s longer than --seq-len\n", count_text(info->n_truncated, "example", count));
+        printf("truncated   %s longer than --seq-len\n", count_text(info->n_truncated, "example").text);
     }
     if (info->n_bad_lines > 0) {
         char first[API_NAMES_TEXT_BYTES];
         printf("bad lines   %lld skipped; the first: %s\n", (long long)info->n_bad_lines,
                api_names_to_options(info->first_bad, first));
     }
-    if (info->n_eval_examples > 0) { printf("evaluation  %s\n", count_text(info->n_eval_examples, "example", count)); }
+    if (info->n_eval_examples > 0) { printf("evaluation  %s\n", count_text(info->n_eval_examples, "example").text); }
 }
 
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
-    char trained[COUNT_TEXT_BYTES], held[COUNT_TEXT_BYTES];
-    printf("trainable   %s parameters", large_text(info->n_trainable, trained));
+    printf("trainable   %s parameters", large_text(info->n_trainable).text);
     if (!t->facts.options->train.weights.full) {
-        printf("; the model has %s in %s", large_text(t->facts.model->n_parameters, held), t->facts.model->quant);
+        printf("; the model has %s in %s", large_text(t->facts.model->n_parameters).text, t->facts.model->quant);
     }
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
@@ -124,7 +121,6 @@ void finetune_print_result(const training *t) {
     const run_sums sums = sum_run(log);
     const train_step_record *last = train_log_last(log);
     const train_eval_record *best = train_log_best_eval(log);
-    char planned[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
     if (last != NULL) {
         printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].loss, (long long)log->steps[0].step,
                last->loss, (long long)last->step);
@@ -137,21 +133,21 @@ void finetune_print_result(const training *t) {
     }
     if (t->info.stopped_early) {
         printf("stopped     early, after step %lld of %lld: %s in a row %s not better\n", (long long)t->step,
-               (long long)t->info.total_steps, count_text(t->info.n_not_better, "evaluation", count),
+               (long long)t->info.total_steps, count_text(t->info.n_not_better, "evaluation").text,
                t->info.n_not_better == 1 ? "was" : "were");
     }
     if (train_exports_best(&t->facts)) {
         printf("adapter     that of step %lld, the best evaluation\n", (long long)t->info.best_step);
     }
     if (sums.n_steps > 0) {
-        printf("speed       %s with %lld tokens in %.1f s: %.0f tokens/s\n", count_text(sums.n_steps, "step", count),
+        printf("speed       %s with %lld tokens in %.1f s: %.0f tokens/s\n", count_text(sums.n_steps, "step").text,
                (long long)sums.n_tokens, sums.seconds, sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
     }
-    printf("memory      %s planned, %s used at most\n", size_text(t->info.planned_bytes, planned),
-           size_text(t->info.peak_bytes, used));
+    printf("memory      %s planned, %s used at most\n", size_text(t->info.planned_bytes).text,
+           size_text(t->info.peak_bytes).text);
     if (t->info.planned_host_bytes > 0) {
-        printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes, planned),
-               size_text(t->info.peak_host_bytes, used));
+        printf("of the host %s planned, %s used at most\n", size_text(t->info.planned_host_bytes).text,
+               size_text(t->info.peak_host_bytes).text);
     }
     printf("report      %s/report.html\n", t->facts.options->train.saving.out);
     text_buffer use = {0};
@@ -161,11 +157,6 @@ void finetune_print_result(const training *t) {
     text_free(&use);
 }
 
-static void put_loss(text_buffer *out, const char *name, double loss) {
-    text_format(out, ",\"%s\":", name);
-    text_json_double(out, loss);
-}
-
 void finetune_print_result_json(const training *t) {
     const train_log *log = &t->log;
     const run_sums sums = sum_run(log);
@@ -173,16 +164,16 @@ void finetune_print_result_json(const training *t) {
     text_buffer out = {0};
     text_puts(&out, t->facts.options->train.weights.full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
     text_json_string(&out, t->facts.options->train.saving.out, strlen(t->facts.options->train.saving.out));
-    text_format(&out, ",\"steps\":%lld", last != NULL ? (long long)last->step : 0);
-    put_loss(&out, "first_loss", last != NULL ? log->steps[0].loss : NAN);
-    put_loss(&out, "last_loss", last != NULL ? last->loss : NAN);
-    put_loss(&out, "eval_loss", log->n_evals > 0 ? log->evals[log->n_evals - 1].loss : NAN);
-    put_loss(&out, "best_eval_loss", t->info.best_step > 0 ? t->info.best_loss : NAN);
-    text_format(&out, ",\"best_step\":%lld,\"stopped_early\":%s", (long long)t->info.best_step,
-                t->info.stopped_early ? "true" : "false");
-    text_format(&out, ",\"tokens\":%lld,\"seconds\":%.6f,\"planned_bytes\":%lld,\"peak_bytes\":%lld}}",
-                (long long)sums.n_tokens, sums.seconds, (long long)t->info.planned_bytes,
-                (long long)t->info.peak_bytes);
+    text_format(&out, ",\"steps\":%lld,\"first_loss\":%s,\"last_loss\":%s,\"eval_loss\":%s,\"best_eval_loss\":%s",
+                last != NULL ? (long long)last->step : 0, json_double(last != NULL ? log->steps[0].loss : NAN).text,
+                json_double(last != NULL ? last->loss : NAN).text,
+                json_double(log->n_evals > 0 ? log->evals[log->n_evals - 1].loss : NAN).text,
+                json_double(t->info.best_step > 0 ? t->info.best_loss : NAN).text);
+    text_format(&out,
+                ",\"best_step\":%lld,\"stopped_early\":%s,\"tokens\":%lld,\"seconds\":%.6f,\"planned_bytes\":%lld,"
+                "\"peak_bytes\":%lld}}",
+                (long long)t->info.best_step, t->info.stopped_early ? "true" : "false", (long long)sums.n_tokens,
+                sums.seconds, (long long)t->info.planned_bytes, (long long)t->info.peak_bytes);
     printf("%s\n", out.data);
     text_free(&out);
 }

@@ -9,6 +9,7 @@
 #include "cli/requests/conversation.h"
 #include "cli/requests/job.h"
 #include "cli/requests/stream.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -127,13 +128,14 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (terminal_is(stdin)) {
             return complain(EXIT_USAGE, "no prompt: give --prompt TEXT, --prompts FILE.jsonl, or text on stdin");
         }
-        if (!text_read_file(&texts->prompt, "-")) { return EXIT_FILE; }
+        const int code = file_read(&texts->prompt, "-");
+        if (code != EXIT_OK) { return code; }
         text_buffer *p = &texts->prompt;
         if (p->size == 0) {
             return complain(EXIT_USAGE,
                             "no prompt: stdin is empty; give --prompt TEXT (\"\" starts from an empty text)");
         }
-        if (p->size > 0 && p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
+        if (p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
     if (!o->chat) { return EXIT_OK; }
     if (o->system != NULL) { conversation_add(&texts->messages, "system", o->system, strlen(o->system)); }
@@ -197,8 +199,7 @@ static void identify_job(const generate_options *o, const command_line *line, co
 static void tell_interrupted(const generate_options *o, const job *j) {
     const long long done = (long long)(j->n_answered + j->n_resumed);
     if (o->output == NULL || !j->output->aside) {
-        char count[COUNT_TEXT_BYTES];
-        notify("interrupted after %s", count_text(done, "answer", count));
+        notify("interrupted after %s", count_text(done, "answer").text);
     } else if (done == 0) {
         notify("interrupted before the first answer; nothing is kept");
     } else {

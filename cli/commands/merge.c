@@ -6,6 +6,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/terminal/api_names.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -108,35 +109,24 @@ static void print_difference(const merge_report *r) {
 }
 
 static void print_result(const merge_options *o, const merge_report *r) {
-    char size[SIZE_TEXT_BYTES];
     const qrun_merge_result *m = &r->merged;
     printf("%s: %lld %s merged onto %s weights", o->merge.out, (long long)m->n_merged,
            m->n_merged == 1 ? "matrix" : "matrices", m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
     if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
-    printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes, size), quant_name(m->dtype), r->seconds);
+    printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes).text, quant_name(m->dtype), r->seconds);
     if (m->head_untied) { printf("embedding and output head were one matrix and are two now\n"); }
     if (r->compared) { print_difference(r); }
 }
 
 static void print_difference_json(const merge_report *r, text_buffer *out) {
     const qrun_difference *d = &r->difference;
-    const struct {
-        const char *name;
-        double value;
-    } numbers[] = {
-        {"max_abs_logit", d->max_abs_logit},
-        {"mean_logit_difference", d->mean_logit_difference},
-        {"max_logit_difference", d->max_logit_difference},
-        {"mean_kl", d->mean_kl},
-        {"max_kl", d->max_kl},
-        {"greedy_agreement", (double)d->n_same_greedy / (double)d->n_tokens},
-    };
-    text_format(out, "{\"held\":\"%s\",\"tokens\":%lld", r->held, (long long)d->n_tokens);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        text_format(out, ",\"%s\":", numbers[i].name);
-        text_json_double(out, numbers[i].value);
-    }
-    text_puts(out, "}");
+    text_format(out,
+                "{\"held\":\"%s\",\"tokens\":%lld,\"max_abs_logit\":%s,\"mean_logit_difference\":%s,"
+                "\"max_logit_difference\":%s,\"mean_kl\":%s,\"max_kl\":%s,\"greedy_agreement\":%s}",
+                r->held, (long long)d->n_tokens, json_double(d->max_abs_logit).text,
+                json_double(d->mean_logit_difference).text, json_double(d->max_logit_difference).text,
+                json_double(d->mean_kl).text, json_double(d->max_kl).text,
+                json_double((double)d->n_same_greedy / (double)d->n_tokens).text);
 }
 
 static void print_json(const merge_options *o, const merge_report *r) {
@@ -238,7 +228,7 @@ static int run(const void *options, const command_line *line) {
     if (o->merge.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
     if (o->no_compare && o->text != NULL) { return complain(EXIT_USAGE, "--no-compare and --text exclude each other"); }
     if (o->quiet) { progress_silence(); }
-    int code = o->text == NULL || text_read_plain(&text, o->text) ? EXIT_OK : EXIT_FILE;
+    int code = o->text != NULL ? file_read_text(&text, o->text) : EXIT_OK;
     if (code == EXIT_OK && o->text != NULL && text.size == 0) {
         code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
     }

@@ -8,6 +8,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/requests/conversation.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/terminal.h"
 
@@ -169,7 +170,7 @@ static int decode(const tokenize_options *o, const qrun_tokenizer *tokenizer, co
 static int read_input(const option_texts *arguments, text_buffer *input) {
     if (arguments->count == 0) {
         if (terminal_is(stdin)) { return complain(EXIT_USAGE, "no text: give it as an argument or on stdin"); }
-        return text_read_file(input, "-") ? EXIT_OK : EXIT_FILE;
+        return file_read(input, "-");
     }
     for (int i = 0; i < arguments->count; i++) {
         if (i > 0) { text_puts(input, " "); }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/options/command.h"
-#include "cli/report/replace_file.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
@@ -62,10 +62,9 @@ static const char *duration_text(double seconds, char out[32]) {
 
 bool training_show_progress(void *user, int64_t done, int64_t total) {
     const training *t = user;
-    char have[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES];
     if (progress_due() && t->trainer == NULL) {
-        progress_draw((double)done, (double)total, "reading the data: %s of %s", size_text(done, have),
-                      size_text(total, whole));
+        progress_draw((double)done, (double)total, "reading the data: %s of %s", size_text(done).text,
+                      size_text(total).text);
     } else if (progress_due()) {
         progress_draw((double)done, (double)total, "evaluating: %lld of %lld examples", (long long)done,
                       (long long)total);
@@ -74,14 +73,14 @@ bool training_show_progress(void *user, int64_t done, int64_t total) {
 }
 
 static void show_step(const training *t, const train_step_record *r) {
-    char eta[32], size[SIZE_TEXT_BYTES];
+    char eta[32];
     const int64_t n_done = r->step - t->info.first_step + 1, total = t->info.total_steps;
     const double step_seconds = (clock_seconds() - t->begin_seconds) / (double)n_done;
     duration_text(step_seconds * (double)(total - r->step), eta);
     if (progress_due()) {
         progress_draw((double)r->step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
                       (long long)r->step, (long long)total, r->loss, train_step_tokens_per_second(r), eta,
-                      size_text(r->peak_bytes, size));
+                      size_text(r->peak_bytes).text);
     }
     const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
     if (t->verbose && (r->step % interval == 0 || r->step == total || n_done == 1)) {

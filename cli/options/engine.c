@@ -99,9 +99,8 @@ qrun_session_params engine_session_params(const engine_options *options) {
 
 bool engine_show_bytes(void *user, int64_t done, int64_t total) {
     if (progress_due()) {
-        char have[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES];
-        progress_draw((double)done, (double)total, "%s %s of %s", (const char *)user, size_text(done, have),
-                      size_text(total, whole));
+        progress_draw((double)done, (double)total, "%s %s of %s", (const char *)user, size_text(done).text,
+                      size_text(total).text);
     }
     return !interrupted();
 }

@@ -357,7 +357,7 @@ void options_copy_given(const command_line *line, const option *table, size_t n_
 /* With the fewest digits that read back as the same value of the field's type. */
 static void describe_number(const option *o, const void *field, text_buffer *out) {
     if (o->bytes == sizeof(double)) {
-        text_json_double(out, *(const double *)field);
+        text_puts(out, json_double(*(const double *)field).text);
         return;
     }
     char digits[NUMBER_TEXT_BYTES];

@@ -11,7 +11,6 @@ static double per_second(int64_t tokens, double seconds) { return seconds > 0 ? 
 void report_for_people(const engine *e, const run_counts *counts) {
     qrun_session_stats s = QRUN_SESSION_STATS_INIT;
     if (qrun_session_get_stats(e->session, &s, NULL) != QRUN_OK) { return; }
-    char size[SIZE_TEXT_BYTES], planned[SIZE_TEXT_BYTES], count[COUNT_TEXT_BYTES];
     progress_clear();
     fputs(terminal_sequence(stderr, STYLE_DIM), stderr);
     fprintf(stderr, "answers    %lld", (long long)(counts->n_answered - counts->n_failed));
@@ -23,12 +22,12 @@ void report_for_people(const engine *e, const run_counts *counts) {
     }
     fprintf(stderr, "\ngenerated  %lld tokens in %.2f s: %.1f tokens/s\n", (long long)s.completion_tokens,
             counts->seconds, per_second(s.completion_tokens, counts->seconds));
-    fprintf(stderr, "weights    %s for %s parameters, %s, loaded in %.2f s\n", size_text(e->info.weight_bytes, size),
-            large_text(e->info.n_parameters, count), e->info.quant, e->info.load_seconds);
+    fprintf(stderr, "weights    %s for %s parameters, %s, loaded in %.2f s\n", size_text(e->info.weight_bytes).text,
+            large_text(e->info.n_parameters).text, e->info.quant, e->info.load_seconds);
     fprintf(stderr, "K/V pages  at most %lld of %lld in use, of %lld tokens each\n", (long long)s.pages_peak,
             (long long)s.pages_total, (long long)s.page_tokens);
-    fprintf(stderr, "memory     %s planned, %s used at most\n", size_text(s.planned_bytes, planned),
-            size_text(s.peak_bytes, size));
+    fprintf(stderr, "memory     %s planned, %s used at most\n", size_text(s.planned_bytes).text,
+            size_text(s.peak_bytes).text);
     if (s.replay_failure[0] != '\0') {
         fprintf(stderr, "steps      run without CUDA graphs: recording one failed (%s)\n", s.replay_failure);
     }

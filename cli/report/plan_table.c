@@ -13,16 +13,14 @@ static int64_t total_bytes(const qrun_plan_entry *entries, int32_t n_entries, bo
 }
 
 static void print_entry(const qrun_plan_entry *entry) {
-    char size[SIZE_TEXT_BYTES];
-    printf("  %-14s%12s\n", entry->category, entry->bytes < 0 ? "not known" : size_text(entry->bytes, size));
+    printf("  %-14s%12s\n", entry->category, entry->bytes < 0 ? "not known" : size_text(entry->bytes).text);
 }
 
 void plan_table_print(const qrun_plan_entry *entries, int32_t n_entries) {
-    char size[SIZE_TEXT_BYTES];
     for (int32_t i = 0; i < n_entries; i++) {
         if (entries[i].bytes != 0 && !entries[i].is_apart) { print_entry(&entries[i]); }
     }
-    printf("  %-14s%12s\n", "in all", size_text(total_bytes(entries, n_entries, false), size));
+    printf("  %-14s%12s\n", "in all", size_text(total_bytes(entries, n_entries, false)).text);
     for (int32_t i = 0; i < n_entries; i++) {
         if (entries[i].bytes != 0 && entries[i].is_apart) { print_entry(&entries[i]); }
     }

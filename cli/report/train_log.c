@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli/options/command.h"
-#include "cli/report/replace_file.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 
@@ -148,19 +148,12 @@ static int append(train_log *log, text_buffer *line, bool echo) {
     return echo && ferror(stdout) != 0 ? complain_stdout(errno) : EXIT_OK;
 }
 
-static void put_member(text_buffer *line, const char *key, double value) {
-    text_format(line, ",\"%s\":", key);
-    text_json_double(line, value);
-}
-
 int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_buffer line = {0};
-    text_format(&line, "{\"step\":%lld", (long long)record->step);
-    put_member(&line, "epoch", record->epoch);
-    put_member(&line, "loss", record->loss);
-    put_member(&line, "learning_rate", record->learning_rate);
-    put_member(&line, "grad_norm", record->grad_norm);
-    if (record->loss_scale > 0) { put_member(&line, "loss_scale", record->loss_scale); }
+    text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"learning_rate\":%s,\"grad_norm\":%s",
+                (long long)record->step, json_double(record->epoch).text, json_double(record->loss).text,
+                json_double(record->learning_rate).text, json_double(record->grad_norm).text);
+    if (record->loss_scale > 0) { text_format(&line, ",\"loss_scale\":%s", json_double(record->loss_scale).text); }
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
                 (long long)record->n_tokens, (long long)record->n_target_tokens, train_step_tokens_per_second(record),
                 record->seconds);
@@ -172,10 +165,8 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
 
 int train_log_eval(train_log *log, const train_eval_record *record, bool echo) {
     text_buffer line = {0};
-    text_format(&line, "{\"step\":%lld", (long long)record->step);
-    put_member(&line, "epoch", record->epoch);
-    put_member(&line, "eval_loss", record->loss);
-    text_format(&line, ",\"seconds\":%.6f}", record->seconds);
+    text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"eval_loss\":%s,\"seconds\":%.6f}", (long long)record->step,
+                json_double(record->epoch).text, json_double(record->loss).text, record->seconds);
     keep_eval(log, record);
     return append(log, &line, echo);
 }

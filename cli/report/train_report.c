@@ -103,7 +103,6 @@ static void put_charts(const train_log *log, text_buffer *out) {
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 static void put_run(const train_log *log, const train_facts *facts, text_buffer *out) {
-    char count[COUNT_TEXT_BYTES];
     double seconds = 0;
     int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
     for (int64_t i = 0; i < log->n_steps; i++) {
@@ -129,14 +128,14 @@ static void put_run(const train_log *log, const train_facts *facts, text_buffer 
     }
     if (facts->info->stopped_early) {
         html_row(out, "stopped early", "after %s in a row without improvement",
-                 count_text(facts->info->n_not_better, "evaluation", count));
+                 count_text(facts->info->n_not_better, "evaluation").text);
     }
     html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
              seconds > 0 ? (double)n_tokens / seconds : 0);
     if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
     if (last != NULL && last->loss_scale > 0) {
         html_row(out, "loss scale", "%.0f in the last step; too large in %s, skipped", last->loss_scale,
-                 count_text(n_overflowed, "step", count));
+                 count_text(n_overflowed, "step").text);
     }
     text_puts(out, "</table></div>\n");
 }
@@ -160,8 +159,7 @@ static void put_model(const train_facts *facts, text_buffer *out) {
     const qrun_model_info *model = facts->model;
     text_puts(out, "<div><h2>Model</h2><table>\n");
     html_row(out, "folder", "%s", facts->options->engine.model.path);
-    char count[COUNT_TEXT_BYTES];
-    html_row(out, "family", "%s, %s parameters", model->family, large_text(model->n_parameters, count));
+    html_row(out, "family", "%s, %s parameters", model->family, large_text(model->n_parameters).text);
     html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
     html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
     html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
@@ -169,14 +167,13 @@ static void put_model(const train_facts *facts, text_buffer *out) {
 }
 
 static void put_memory(const train_facts *facts, text_buffer *out) {
-    char size[SIZE_TEXT_BYTES];
     text_puts(out, "<div><h2>Memory</h2><table>\n");
     for (int32_t i = 0; i < facts->n_plan; i++) {
         if (facts->plan[i].bytes == 0) { continue; }
-        html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes, size));
+        html_row(out, facts->plan[i].category, "%s", size_text(facts->plan[i].bytes).text);
     }
-    html_row(out, "planned", "%s", size_text(facts->info->planned_bytes, size));
-    html_row(out, "peak", "%s", size_text(facts->info->peak_bytes, size));
+    html_row(out, "planned", "%s", size_text(facts->info->planned_bytes).text);
+    html_row(out, "peak", "%s", size_text(facts->info->peak_bytes).text);
     text_puts(out, "</table></div>\n");
 }
 

@@ -31,8 +31,7 @@ static void write_token_logprob(text_buffer *out, int32_t id, float logprob, con
         text_puts(out, ",\"token\":");
         text_json_string(out, spelled, n_bytes);
     }
-    text_puts(out, ",\"logprob\":");
-    text_json_float(out, (double)logprob);
+    text_format(out, ",\"logprob\":%s", json_float((double)logprob).text);
 }
 
 static void add_logprobs(answer_sample *s, const qrun_event *event, const qrun_tokenizer *tokenizer) {

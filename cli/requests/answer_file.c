@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/options/command.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/progress.h"
 
 static int complain_io(const char *what, const char *path) {
@@ -123,9 +124,9 @@ static int check_same_job(const answer_file *file, const text_buffer *job) {
         return complain(EXIT_FILE, "'%s' cannot be continued without '%s' beside it; remove it to start again",
                         file->partial_path.data, file->job_path.data);
     }
-    if (!text_read_file(&before, file->job_path.data)) { return EXIT_FILE; }
+    int code = file_read(&before, file->job_path.data);
+    if (code != EXIT_OK) { return code; }
     cJSON *was = cJSON_ParseWithOpts(before.data, NULL, true), *is = cJSON_Parse(job->data);
-    int code = EXIT_OK;
     if (!cJSON_IsObject(was)) {
         code = complain(EXIT_FILE, "'%s' is damaged; remove '%s' to start again", file->job_path.data,
                         file->partial_path.data);
@@ -247,9 +248,8 @@ int answer_file_write(answer_file *file, const text_buffer *lines) {
 
 /* So that the rename itself outlives a crash; a folder that cannot be synced is no reason to fail. */
 static void sync_folder_of(const char *path) {
-    const char *slash = strrchr(path, '/');
     text_buffer folder = {0};
-    text_append(&folder, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    folder_of(path, &folder);
     const int descriptor = open(folder.data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor >= 0) {
         (void)fsync(descriptor);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/options/command.h"
+#include "cli/terminal/files.h"
 
 /* clang-format off */
 static const option_choice truths[] = {{"true", 0}, {"false", 0}, {NULL, 0}};
@@ -46,7 +47,8 @@ static void add_member(text_buffer *object, const char *key, size_t key_bytes, c
 }
 
 int template_read(const template_options *options, text_buffer *tools, text_buffer *arguments) {
-    if (options->tools != NULL && !text_read_file(tools, options->tools)) { return EXIT_FILE; }
+    const int code = options->tools != NULL ? file_read(tools, options->tools) : EXIT_OK;
+    if (code != EXIT_OK) { return code; }
     for (int i = 0; i < options->arguments.count; i++) {
         const char *argument = options->arguments.values[i];
         const char *equals = strchr(argument, '=');

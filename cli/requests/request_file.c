@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "cli/options/command.h"
+#include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
-#include "cli/terminal/text.h"
 
 static bool is_blank(const char *line, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i++) {

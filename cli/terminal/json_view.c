@@ -28,8 +28,7 @@ static void label(const char *name, text_buffer *out) {
 
 static void put_number(double value, bool is_size, text_buffer *out) {
     if (is_size) {
-        char size[SIZE_TEXT_BYTES];
-        text_puts(out, size_text((int64_t)value, size));
+        text_puts(out, size_text((int64_t)value).text);
     } else if (value == floor(value) && fabs(value) < 1e15) {
         text_format(out, "%.0f", value);
     } else {
@@ -70,12 +69,7 @@ static void put_value(const cJSON *value, const char *name, text_buffer *out) {
 
 static bool is_table(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
 
-/* Characters, not bytes: continuation bytes take no column. */
-static int columns_of(const text_buffer *t) {
-    int columns = 0;
-    for (size_t i = 0; i < t->size; i++) { columns += ((unsigned char)t->data[i] & 0xC0U) != 0x80U; }
-    return columns;
-}
+static int columns_of(const text_buffer *t) { return text_columns(t->data, t->size); }
 
 static void print_cell(const text_buffer *cell, int width, bool right) {
     const int padding = width - columns_of(cell);

@@ -10,26 +10,15 @@
 #include "cli/terminal/api_names.h"
 #include "cli/terminal/progress.h"
 
-static void print_message(const char *format, va_list arguments) {
-    progress_clear();
-    fputs("qrun: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-}
-
 int complain(int code, const char *format, ...) {
     va_list arguments;
+    progress_clear();
+    fputs("qrun: ", stderr);
     va_start(arguments, format);
-    print_message(format, arguments);
+    vfprintf(stderr, format, arguments);
     va_end(arguments);
+    fputc('\n', stderr);
     return code;
-}
-
-void notify(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    print_message(format, arguments);
-    va_end(arguments);
 }
 
 int exit_code_of(qrun_status status) {

@@ -27,7 +27,7 @@ typedef enum exit_code {
 int complain(int code, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* The same without a verdict, for advice and notes. */
-void notify(const char *format, ...) CLI_PRINTF(1, 2);
+#define notify(...) ((void)complain(EXIT_OK, __VA_ARGS__))
 
 /* The library's message, and the exit code for its status. */
 int complain_error(const qrun_error *error);

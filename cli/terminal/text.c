@@ -1,6 +1,5 @@
 #include "cli/terminal/text.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -81,21 +80,18 @@ void text_json_string(text_buffer *t, const char *bytes, size_t n_bytes) {
     text_puts(t, "\"");
 }
 
-static void json_number(text_buffer *t, double value, int digits) {
-    if (isfinite(value)) {
-        text_format(t, "%.*g", digits, value);
-    } else {
-        text_puts(t, "null");
-    }
+short_text json_float(double value) {
+    short_text out = {"null"};
+    if (isfinite(value)) { snprintf(out.text, sizeof out.text, "%.9g", value); }
+    return out;
 }
 
-void text_json_float(text_buffer *t, double value) { json_number(t, value, 9); }
-
-void text_json_double(text_buffer *t, double value) {
-    char digits[32];
+short_text json_double(double value) {
+    short_text out = {"null"};
     int n = 15;
-    do { snprintf(digits, sizeof digits, "%.*g", n, value); } while (strtod(digits, NULL) != value && ++n < 17);
-    json_number(t, value, n);
+    if (!isfinite(value)) { return out; }
+    do { snprintf(out.text, sizeof out.text, "%.*g", n, value); } while (strtod(out.text, NULL) != value && ++n < 18);
+    return out;
 }
 
 void text_clear(text_buffer *t) {
@@ -108,65 +104,35 @@ void text_free(text_buffer *t) {
     *t = (text_buffer){0};
 }
 
-bool text_read_file(text_buffer *t, const char *path) {
-    const bool is_stdin = strcmp(path, "-") == 0;
-    FILE *file = is_stdin ? stdin : fopen(path, "rb");
-    if (file == NULL) {
-        notify("cannot open '%s': %s", path, strerror(errno));
-        return false;
-    }
-    char chunk[16384];
-    size_t n_read;
-    errno = 0;
-    text_append(t, "", 0);
-    while ((n_read = fread(chunk, 1, sizeof chunk, file)) > 0) { text_append(t, chunk, n_read); }
-    const bool failed = ferror(file) != 0;
-    if (failed) { notify("cannot read '%s': %s", is_stdin ? "stdin" : path, strerror(errno)); }
-    if (!is_stdin) { fclose(file); }
-    return !failed;
-}
-
-bool text_read_plain(text_buffer *t, const char *path) {
-    if (!text_read_file(t, path)) { return false; }
-    if (memchr(t->data, '\0', t->size) == NULL) { return true; }
-    notify("'%s' is not a text: it has zero bytes", path);
-    return false;
-}
-
-uint64_t hash_bytes(uint64_t hash, const char *bytes, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i++) { hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3ULL; }
-    return hash;
-}
-
 int text_columns(const char *bytes, size_t n_bytes) {
     int n = 0;
     for (size_t i = 0; i < n_bytes; i++) { n += ((unsigned char)bytes[i] & 0xC0U) != 0x80U; }
     return n;
 }
 
-const char *size_text(int64_t bytes, char out[SIZE_TEXT_BYTES]) {
+short_text size_text(int64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    short_text out;
     double value = (double)bytes;
     int unit = 0;
-    while (value >= 1000 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(out, SIZE_TEXT_BYTES, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+    for (; value >= 1000 && unit < 4; unit++) { value /= 1024; }
+    snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
     return out;
 }
 
-const char *count_text(int64_t count, const char *noun, char out[COUNT_TEXT_BYTES]) {
-    snprintf(out, COUNT_TEXT_BYTES, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");
+short_text count_text(int64_t count, const char *noun) {
+    short_text out;
+    snprintf(out.text, sizeof out.text, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");
     return out;
 }
 
-const char *large_text(int64_t count, char out[COUNT_TEXT_BYTES]) {
+short_text large_text(int64_t count) {
+    short_text out;
+    const bool billions = count >= 1000000000;
     if (count < 100000) {
-        snprintf(out, COUNT_TEXT_BYTES, "%lld", (long long)count);
+        snprintf(out.text, sizeof out.text, "%lld", (long long)count);
     } else {
-        const bool billions = count >= 1000000000;
-        snprintf(out, COUNT_TEXT_BYTES, "%.1f %s", (double)count / (billions ? 1e9 : 1e6),
+        snprintf(out.text, sizeof out.text, "%.1f %s", (double)count / (billions ? 1e9 : 1e6),
                  billions ? "billion" : "million");
     }
     return out;
