@@ -5,6 +5,7 @@
 
 #include "cli/help.h"
 #include "cli/options/command.h"
+#include "cli/options/engine.h"
 #include "cli/options/nearest.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
@@ -50,7 +51,9 @@ static int run_command(const command *cmd, int argc, char **argv) {
     if (code == EXIT_OK && help) {
         help_print_command(cmd);
     } else if (code == EXIT_OK) {
-        code = cmd->run(options, &line);
+        engine e = {0};
+        code = cmd->run(options, &line, &e);
+        engine_close(&e);
     }
     free(options);
     return code;

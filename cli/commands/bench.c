@@ -60,7 +60,7 @@ static const option_group groups[] = {
 };
 
 typedef struct bench {
-    engine engine;
+    engine *engine;
     qrun_device_info device;
     qrun_limits limits;
     int32_t prompt_tokens, decode_tokens, n_repeat;
@@ -75,7 +75,7 @@ typedef struct bench {
 
 /* Of the products that the type of computation is made of. */
 static double matrix_peak(const bench *b) {
-    const char *dtype = b->engine.info.dtype;
+    const char *dtype = b->engine->info.dtype;
     return strcmp(dtype, "bf16") == 0  ? b->limits.bf16_flops
            : strcmp(dtype, "f16") == 0 ? b->limits.f16_flops
                                        : b->limits.f32_flops;
@@ -83,23 +83,23 @@ static double matrix_peak(const bench *b) {
 
 /* On a CPU F16 is widened to F32 and computed there. */
 static bool computes_f16_as_f32(const bench *b) {
-    return strcmp(b->engine.info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
+    return strcmp(b->engine->info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
 }
 
 /* A multiplication and an addition for each parameter of the linear layers and each token. */
 static double flops_share(const bench *b, double tokens_per_second) {
-    const double flops = 2.0 * (double)b->engine.info.n_linear_parameters * tokens_per_second;
+    const double flops = 2.0 * (double)b->engine->info.n_linear_parameters * tokens_per_second;
     return matrix_peak(b) > 0 ? flops / matrix_peak(b) : 0;
 }
 
 /* Every step reads the weights once. */
 static double read_share(const bench *b, double steps_per_second) {
-    const double bytes = (double)b->engine.info.step_weight_bytes * steps_per_second;
+    const double bytes = (double)b->engine->info.step_weight_bytes * steps_per_second;
     return b->limits.read_bytes_per_second > 0 ? bytes / b->limits.read_bytes_per_second : 0;
 }
 
 static void print_start(const bench *b) {
-    const qrun_model_info *m = &b->engine.info;
+    const qrun_model_info *m = &b->engine->info;
     printf("model      %s, %d layers, hidden %d, %s parameters\n", m->family, (int)m->n_layers, (int)m->hidden_size,
            large_text(m->n_parameters).text);
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
@@ -107,8 +107,9 @@ static void print_start(const bench *b) {
     printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
            b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
-    char note[API_NAMES_TEXT_BYTES];
-    if (b->device.note != NULL) { printf("no GPU     %s\n", api_names_to_options(b->device.note, note)); }
+    if (b->device.note != NULL) {
+        printf("no GPU     %s\n", api_names_to_options(b->device.note, (char[API_NAMES_TEXT_BYTES]){0}));
+    }
 }
 
 static void print_table(const bench *b) {
@@ -134,7 +135,7 @@ static void print_table(const bench *b) {
 }
 
 static void write_start_json(const bench *b, text_buffer *out) {
-    const qrun_model_info *m = &b->engine.info;
+    const qrun_model_info *m = &b->engine->info;
     text_puts(out, "{\"model\":");
     text_json_string(out, m->folder, strlen(m->folder));
     text_format(out,
@@ -176,7 +177,7 @@ static int report(const bench *b, const char *json_path) {
     if (!json_only) {
         print_start(b);
         if (b->train) {
-            bench_train_print(&b->engine, &b->training, matrix_peak(b));
+            bench_train_print(b->engine, &b->training, matrix_peak(b));
         } else {
             print_table(b);
         }
@@ -185,7 +186,7 @@ static int report(const bench *b, const char *json_path) {
     text_buffer out = {0};
     write_start_json(b, &out);
     if (b->train) {
-        bench_train_json(&b->engine, &b->training, matrix_peak(b), &out);
+        bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
     } else {
         write_speeds_json(b, &out);
     }
@@ -228,35 +229,33 @@ enum { PROMPT_TOKENS = 512 };
 
 static int open_model(bench *b, const engine_options *options) {
     qrun_error error = QRUN_ERROR_INIT;
-    int code = engine_open_context(&b->engine, options);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(engine_open_context(b->engine, &options->context));
     progress_draw(0, 0, "measuring the machine");
-    if (qrun_context_device_info(b->engine.context, &b->device, &error) != QRUN_OK ||
-        qrun_context_measure_limits(b->engine.context, 2.0, &b->limits, &error) != QRUN_OK) {
+    if (qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK ||
+        qrun_context_measure_limits(b->engine->context, 2.0, &b->limits, &error) != QRUN_OK) {
         return complain_error(&error);
     }
     bench_train_forget_peak();
-    return engine_open_model(&b->engine, options);
+    return engine_open_model(b->engine, options);
 }
 
 static int open_session(bench *b, const engine_options *options) {
-    const int32_t context_tokens = b->engine.info.context_tokens;
+    const int32_t context_tokens = b->engine->info.context_tokens;
     if (b->prompt_tokens == 0) {
         b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
     }
     const qrun_session_params params = session_params(b, options);
-    return engine_open_session(&b->engine, &params);
+    return engine_open_session(b->engine, &params);
 }
 
 static int measure(bench *b, const engine_options *options) {
-    int code = open_session(b, options);
-    if (code != EXIT_OK) { return code; }
-    code = measure_prefill(&b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
+    RETURN_IF_FAILED(open_session(b, options));
+    int code = measure_prefill(b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
     for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
-        code = measure_decode(&b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
+        code = measure_decode(b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
     }
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
-    if (qrun_session_get_stats(b->engine.session, &stats, NULL) == QRUN_OK) {
+    if (qrun_session_get_stats(b->engine->session, &stats, NULL) == QRUN_OK) {
         b->planned_bytes = stats.planned_bytes;
         b->peak_bytes = stats.peak_bytes;
     }
@@ -303,17 +302,17 @@ static int check_modes(const bench_options *o, const command_line *line) {
     return EXIT_OK;
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const bench_options *o = options;
     option_ints batches;
     if ((o->engine.model.path == NULL) == (o->engine.shape == NULL)) {
         return complain(EXIT_USAGE, "give either --model DIR or --shape CONFIG.json");
     }
-    int code = check_modes(o, line);
-    if (code == EXIT_OK) { code = check_json_path(o->json); }
-    if (code == EXIT_OK) { code = choose_batches(o, &batches); }
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(check_modes(o, line));
+    RETURN_IF_FAILED(check_json_path(o->json));
+    RETURN_IF_FAILED(choose_batches(o, &batches));
     bench *b = allocate(sizeof *b);
+    b->engine = e;
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
     b->prompt_tokens = o->prompt_tokens;
@@ -321,15 +320,14 @@ static int run(const void *options, const command_line *line) {
     b->n_repeat = o->n_repeat;
     b->batches = batches;
     b->train = o->training.train;
-    code = open_model(b, &o->engine);
+    int code = open_model(b, &o->engine);
     if (code == EXIT_OK) {
-        code = b->train ? bench_train_measure(&b->engine, &o->training, o->engine.model.memory_bytes, b->n_repeat,
+        code = b->train ? bench_train_measure(b->engine, &o->training, o->engine.model.memory_bytes, b->n_repeat,
                                               &b->training)
                         : measure(b, &o->engine);
     }
     if (code == EXIT_OK) { code = report(b, o->json); }
     progress_clear();
-    engine_close(&b->engine);
     free(b);
     return code;
 }

@@ -39,9 +39,9 @@ static const option_group groups[] = {
 };
 
 typedef struct chat {
-    engine engine;
-    conversation history;
-    text_buffer system, tools, template_arguments;
+    engine *engine;
+    conversation conversation;
+    text_buffer system;
     qrun_request_params request;
     char *line;
     size_t line_capacity;
@@ -51,8 +51,7 @@ typedef struct chat {
 } chat;
 
 static void start_conversation(chat *c) {
-    conversation_drop(&c->history, 0);
-    if (c->system.size > 0) { conversation_add(&c->history, "system", c->system.data, c->system.size); }
+    conversation_start(&c->conversation, c->system.size > 0 ? c->system.data : NULL);
 }
 
 /* ---- Commands ---------------------------------------------------------------------------------------------------- */
@@ -117,19 +116,19 @@ static void run_chat_command(chat *c, const char *line) {
 
 static void answer_message(chat *c, const char *message, size_t n_bytes) {
     text_stream stream = {0};
-    const int n_before = c->history.n_messages;
-    conversation_add(&c->history, "user", message, n_bytes);
-    c->request.messages_json = c->history.json.data;
-    const int code = stream_request(&stream, &c->engine, &c->request);
+    const size_t size_before = c->conversation.messages.size;
+    conversation_add(&c->conversation, "user", message, n_bytes);
+    c->request.messages_json = c->conversation.messages.data;
+    const int code = stream_request(&stream, c->engine, &c->request);
     putchar('\n');
     if (code == EXIT_OK || code == EXIT_INTERRUPTED) {
         const text_buffer *said = &stream.samples[0];
-        conversation_add(&c->history, "assistant", said->data != NULL ? said->data : "", said->size);
+        conversation_add(&c->conversation, "assistant", said->data != NULL ? said->data : "", said->size);
         if (c->at_terminal && strcmp(stream.finish_reason, "length") == 0) {
             notify("the answer ends at %d tokens; --max-tokens allows longer ones", (int)stream.completion_tokens);
         }
     } else {
-        conversation_drop(&c->history, n_before);
+        conversation_cut(&c->conversation, size_before);
         if (c->at_terminal && !stream.session_failed) {
             notify("the message was not taken; /clear begins a new conversation");
         }
@@ -172,7 +171,7 @@ static bool read_line(chat *c, size_t *n_bytes) {
 static void converse(chat *c) {
     size_t n_bytes;
     if (c->at_terminal) {
-        printf("%s, %s. /help lists what can be typed here.\n", c->engine.info.family, c->engine.info.quant);
+        printf("%s, %s. /help lists what can be typed here.\n", c->engine->info.family, c->engine->info.quant);
     }
     while (!c->leaving && read_line(c, &n_bytes)) {
         if (n_bytes == 0) { continue; }
@@ -186,38 +185,35 @@ static void converse(chat *c) {
 }
 
 static int prepare(chat *c, const chat_options *o, const command_line *line) {
-    int code = template_read(&o->template, &c->tools, &c->template_arguments);
-    if (code == EXIT_OK) { code = engine_require_one_adapter(&o->engine); }
-    if (code == EXIT_OK) { code = engine_open(&c->engine, &o->engine); }
-    if (code == EXIT_OK && !c->engine.info.has_tokenizer) {
+    RETURN_IF_FAILED(template_read(&o->template, &c->conversation));
+    RETURN_IF_FAILED(engine_require_one_adapter(&o->engine));
+    RETURN_IF_FAILED(engine_open(c->engine, &o->engine));
+    if (!c->engine->info.has_tokenizer) {
         return complain(EXIT_FILE, "'%s' has no tokenizer.json, which turns text into tokens; add the file",
-                        c->engine.info.folder);
+                        c->engine->info.folder);
     }
-    if (code == EXIT_OK && !c->engine.info.has_chat_template) {
+    if (!c->engine->info.has_chat_template) {
         return complain(EXIT_FILE,
                         "'%s' has no chat template (chat_template in tokenizer_config.json), so it is not "
                         "made for conversation; 'qrun generate' continues a text",
-                        c->engine.info.folder);
+                        c->engine->info.folder);
     }
-    if (code == EXIT_OK) { code = sampling_apply(&o->sampling, line, c->engine.model, &c->request); }
-    if (code != EXIT_OK) { return code; }
-    c->request.adapter = engine_default_adapter(&c->engine);
-    c->request.tools_json = c->tools.data;
-    c->request.template_json = c->template_arguments.data;
+    RETURN_IF_FAILED(sampling_apply(&o->sampling, line, c->engine->model, &c->request));
+    c->request.adapter = engine_default_adapter(c->engine);
+    c->request.tools_json = c->conversation.tools.data;
+    c->request.template_json = c->conversation.template_arguments.data;
     if (o->system != NULL) { text_puts(&c->system, o->system); }
     start_conversation(c);
     return EXIT_OK;
 }
 
-static int run(const void *options, const command_line *line) {
-    chat c = {.request = QRUN_REQUEST_PARAMS_INIT, .at_terminal = terminal_is(stdin) && terminal_is(stdout)};
+static int run(const void *options, const command_line *line, engine *e) {
+    chat c = {
+        .engine = e, .request = QRUN_REQUEST_PARAMS_INIT, .at_terminal = terminal_is(stdin) && terminal_is(stdout)};
     c.code = prepare(&c, options, line);
     if (c.code == EXIT_OK) { converse(&c); }
-    engine_close(&c.engine);
-    conversation_free(&c.history);
+    conversation_free(&c.conversation);
     text_free(&c.system);
-    text_free(&c.tools);
-    text_free(&c.template_arguments);
     free(c.line);
     return c.code;
 }

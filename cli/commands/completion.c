@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/options/command.h"
+#include "cli/options/engine.h"
 #include "cli/terminal/messages.h"
 
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
@@ -185,9 +186,9 @@ static void print_fish(void) {
     }
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const char *shell = line->arguments.values[0];
-    (void)options;
+    (void)options, (void)e;
     if (strcmp(shell, "bash") == 0) {
         print_bash();
     } else if (strcmp(shell, "zsh") == 0) {

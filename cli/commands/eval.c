@@ -65,9 +65,8 @@ static void print_result(const eval_options *o, const engine *e, const qrun_eval
            e->info.dtype);
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const eval_options *o = options;
-    engine e = {0};
     text_buffer input = {0};
     qrun_error error = QRUN_ERROR_INIT;
     qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
@@ -75,22 +74,18 @@ static int run(const void *options, const command_line *line) {
     if (o->file == NULL) { return complain(EXIT_USAGE, "no text: give --text FILE"); }
     int code = engine_require_one_adapter(&o->engine);
     if (code == EXIT_OK) { code = file_read_text(&input, o->file); }
-    if (code == EXIT_OK) { code = engine_open(&e, &o->engine); }
+    if (code == EXIT_OK) { code = engine_open(e, &o->engine); }
     if (code == EXIT_OK) {
         double begin = clock_seconds();
         qrun_eval_params params = o->eval;
-        params.adapter = engine_default_adapter(&e);
+        params.adapter = engine_default_adapter(e);
         params.progress = show_tokens;
         params.progress_user = &begin;
-        const qrun_status status = qrun_session_eval(e.session, input.data, input.size, &params, &result, &error);
+        code =
+            complain_unless_ok(qrun_session_eval(e->session, input.data, input.size, &params, &result, &error), &error);
         progress_clear();
-        if (status != QRUN_OK) {
-            code = complain_error(&error);
-        } else {
-            print_result(o, &e, &result);
-        }
     }
-    engine_close(&e);
+    if (code == EXIT_OK) { print_result(o, e, &result); }
     text_free(&input);
     return code;
 }

@@ -26,7 +26,7 @@ static int check_options(const finetune_options *o) {
     qrun_train_params params = finetune_train_params(o, &modules);
     params.data.random_tokens = o->plan;               /* it reads no data and writes nothing */
     if (o->show_mask > 0) { params.saving.out = "/"; } /* nor does this to --out */
-    if (code == EXIT_OK && qrun_train_params_check(&params, &error) != QRUN_OK) { code = complain_error(&error); }
+    if (code == EXIT_OK) { code = complain_unless_ok(qrun_train_params_check(&params, &error), &error); }
     text_free(&modules);
     return code;
 }
@@ -51,10 +51,10 @@ static int show_plan(const finetune_options *o, const engine *e) {
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     char *policy = NULL;
-    const qrun_status status =
-        qrun_plan_training(e->context, &model_params, &params, &entries, &n_entries, &policy, &error);
+    const int code = complain_unless_ok(
+        qrun_plan_training(e->context, &model_params, &params, &entries, &n_entries, &policy, &error), &error);
     text_free(&modules);
-    if (status != QRUN_OK) { return complain_error(&error); }
+    if (code != EXIT_OK) { return code; }
     if (o->json) {
         text_format(&out, "{\"checkpointing\": \"%s\", \"plan\": ", policy);
         plan_table_json(entries, n_entries, &out);
@@ -126,27 +126,20 @@ static int show_data(const finetune_options *o, const engine *e, training *t) {
     return code;
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const finetune_options *o = options;
     engine_options wanted = o->engine;
-    engine e = {0};
     training t = {0};
     wanted.model = finetune_model_params(o);
     if (o->quiet) { progress_silence(); }
-    int code = check_options(o);
-    if (code == EXIT_OK) { code = engine_open_context(&e, &wanted); }
-    if (code == EXIT_OK && !o->plan) { code = engine_open_model(&e, &wanted); }
-    if (code == EXIT_OK && o->plan) {
-        code = show_plan(o, &e);
-    } else if (code == EXIT_OK && o->show_mask > 0) {
-        code = show_data(o, &e, &t);
-    } else if (code == EXIT_OK) {
-        code = open_trainer(o, &e, o->train.saving.out, &t);
-        if (code == EXIT_OK) { code = train(o, &e, line, &t); }
-    }
+    RETURN_IF_FAILED(check_options(o));
+    RETURN_IF_FAILED(engine_open_context(e, &wanted.context));
+    if (o->plan) { return show_plan(o, e); }
+    RETURN_IF_FAILED(engine_open_model(e, &wanted));
+    int code = o->show_mask > 0 ? show_data(o, e, &t) : open_trainer(o, e, o->train.saving.out, &t);
+    if (code == EXIT_OK && o->show_mask == 0) { code = train(o, e, line, &t); }
     qrun_trainer_destroy(t.trainer);
     training_free(&t);
-    engine_close(&e);
     return code;
 }
 

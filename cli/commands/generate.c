@@ -88,22 +88,14 @@ static const option_group groups[] = {
 
 /* The texts that requests are made of. */
 typedef struct request_texts {
-    text_buffer prompt, tools, template_arguments;
-    conversation messages;
+    text_buffer prompt;
+    conversation conversation;
 } request_texts;
-
-static void free_texts(request_texts *texts) {
-    text_free(&texts->prompt);
-    text_free(&texts->tools);
-    text_free(&texts->template_arguments);
-    conversation_free(&texts->messages);
-}
 
 static bool writes_json(const generate_options *o) { return o->prompts != NULL || o->output != NULL || o->json; }
 
 static int check_combination(const generate_options *o) {
-    const int code = engine_require_model(&o->engine);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(engine_require_model(&o->engine));
     if (o->prompt != NULL && o->prompts != NULL) {
         return complain(EXIT_USAGE, "--prompt and --prompts exclude each other");
     }
@@ -128,8 +120,7 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (terminal_is(stdin)) {
             return complain(EXIT_USAGE, "no prompt: give --prompt TEXT, --prompts FILE.jsonl, or text on stdin");
         }
-        const int code = file_read(&texts->prompt, "-");
-        if (code != EXIT_OK) { return code; }
+        RETURN_IF_FAILED(file_read(&texts->prompt, "-"));
         text_buffer *p = &texts->prompt;
         if (p->size == 0) {
             return complain(EXIT_USAGE,
@@ -138,29 +129,28 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         if (p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
     if (!o->chat) { return EXIT_OK; }
-    if (o->system != NULL) { conversation_add(&texts->messages, "system", o->system, strlen(o->system)); }
-    conversation_add(&texts->messages, "user", texts->prompt.data, texts->prompt.size);
+    conversation_start(&texts->conversation, o->system);
+    conversation_add(&texts->conversation, "user", texts->prompt.data, texts->prompt.size);
     return EXIT_OK;
 }
 
 static int read_texts(const generate_options *o, request_texts *texts) {
-    const int code = template_read(&o->template, &texts->tools, &texts->template_arguments);
-    return code == EXIT_OK && o->prompts == NULL ? read_prompt(o, texts) : code;
+    RETURN_IF_FAILED(template_read(&o->template, &texts->conversation));
+    return o->prompts == NULL ? read_prompt(o, texts) : EXIT_OK;
 }
 
 /* The defaults of every request, or the one request itself. */
 static int make_request(const generate_options *o, const command_line *line, const engine *e,
                         const request_texts *texts, qrun_request_params *request) {
-    const int code = sampling_apply(&o->sampling, line, e->model, request);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(sampling_apply(&o->sampling, line, e->model, request));
     request->no_special = o->sampling.request.no_special;
     request->parse_special = o->sampling.request.parse_special;
     request->adapter = engine_default_adapter(e);
-    request->tools_json = texts->tools.data;
-    request->template_json = texts->template_arguments.data;
+    request->tools_json = texts->conversation.tools.data;
+    request->template_json = texts->conversation.template_arguments.data;
     if (o->prompts != NULL) { return EXIT_OK; }
     if (o->chat) {
-        request->messages_json = texts->messages.json.data;
+        request->messages_json = texts->conversation.messages.data;
     } else {
         request->prompt = texts->prompt.data;
         request->prompt_bytes = texts->prompt.size;
@@ -253,20 +243,19 @@ static int run_job(const generate_options *o, const engine *e, const qrun_reques
     return end_job(o, e, j, job_run(j));
 }
 
-static int answer_all(const generate_options *o, const command_line *line, const request_texts *texts,
+static int answer_all(const generate_options *o, const command_line *line, engine *e, const request_texts *texts,
                       request_file *requests, answer_file *output) {
-    engine e = {0};
     job j = {.output = output, .requests = o->prompts != NULL ? requests : NULL};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
-    int code = engine_open(&e, &o->engine);
-    if (code == EXIT_OK) { code = make_request(o, line, &e, texts, &request); }
-    if (code == EXIT_OK) { code = writes_json(o) ? run_job(o, &e, &request, &j) : run_text(o, &e, &request); }
-    engine_close(&e);
+    RETURN_IF_FAILED(engine_open(e, &o->engine));
+    RETURN_IF_FAILED(make_request(o, line, e, texts, &request));
+    const int code = writes_json(o) ? run_job(o, e, &request, &j) : run_text(o, e, &request);
+    engine_close(e); /* its session knows the job's requests */
     job_free(&j);
     return code;
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const generate_options *o = options;
     request_texts texts = {0};
     request_file requests = {.n_requests = -1};
@@ -277,10 +266,11 @@ static int run(const void *options, const command_line *line) {
     if (code == EXIT_OK) { code = read_texts(o, &texts); }
     if (code == EXIT_OK && o->prompts != NULL) { code = request_file_open(&requests, o->prompts); }
     if (code == EXIT_OK && writes_json(o)) { code = open_output(o, line, &texts, &requests, &output, &already_whole); }
-    if (code == EXIT_OK && !already_whole) { code = answer_all(o, line, &texts, &requests, &output); }
+    if (code == EXIT_OK && !already_whole) { code = answer_all(o, line, e, &texts, &requests, &output); }
     answer_file_abandon(&output); /* does nothing to one that was finished */
     request_file_close(&requests);
-    free_texts(&texts);
+    text_free(&texts.prompt);
+    conversation_free(&texts.conversation);
     return code;
 }
 

@@ -44,8 +44,7 @@ static void print_default_plan(qrun_context *context, const char *path) {
         printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
         plan_table_print(entries, n_entries);
     } else {
-        char text[API_NAMES_TEXT_BYTES];
-        printf("\nit cannot run here: %s\n", api_names_to_options(error.message, text));
+        printf("\nit cannot run here: %s\n", api_names_to_options(error.message, (char[API_NAMES_TEXT_BYTES]){0}));
     }
     qrun_free(entries);
 }
@@ -66,18 +65,14 @@ static int inspect(const inspect_options *o, qrun_context *context, const char *
     return code;
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const inspect_options *o = options;
-    qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = NULL;
     if ((o->model != NULL) == (line->arguments.count > 0)) {
         return complain(EXIT_USAGE, o->model != NULL ? "give one folder: DIR or --model DIR"
                                                      : "no model: give a folder, as in 'qrun inspect DIR'");
     }
-    if (qrun_context_create(NULL, &context, &error) != QRUN_OK) { return complain_error(&error); }
-    const int code = inspect(o, context, o->model != NULL ? o->model : line->arguments.values[0]);
-    qrun_context_destroy(context);
-    return code;
+    RETURN_IF_FAILED(engine_open_context(e, NULL));
+    return inspect(o, e->context, o->model != NULL ? o->model : line->arguments.values[0]);
 }
 
 static const inspect_options defaults;

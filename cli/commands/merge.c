@@ -217,10 +217,8 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
     return status == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const merge_options *o = options;
-    qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = NULL;
     text_buffer text = {0};
     (void)line;
     if (o->merge.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
@@ -232,11 +230,8 @@ static int run(const void *options, const command_line *line) {
     if (code == EXIT_OK && o->text != NULL && text.size == 0) {
         code = complain(EXIT_USAGE, "--text '%s' is empty; there is nothing to compare on", o->text);
     }
-    if (code == EXIT_OK && qrun_context_create(&o->context, &context, &error) != QRUN_OK) {
-        code = complain_error(&error);
-    }
-    if (code == EXIT_OK) { code = merge_and_compare(o, &text, context); }
-    qrun_context_destroy(context);
+    if (code == EXIT_OK) { code = engine_open_context(e, &o->context); }
+    if (code == EXIT_OK) { code = merge_and_compare(o, &text, e->context); }
     text_free(&text);
     return code;
 }

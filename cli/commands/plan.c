@@ -43,9 +43,13 @@ static void print_plan(const plan_options *o, const qrun_plan_entry *entries, in
     text_free(&out);
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const plan_options *o = options;
-    engine e = {0};
+    const qrun_model_params model_params = engine_model_params(&o->engine);
+    const qrun_session_params session_params = engine_session_params(&o->engine);
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
     (void)line;
     if (o->engine.model.path == NULL && o->engine.shape == NULL) {
         return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
@@ -53,22 +57,12 @@ static int run(const void *options, const command_line *line) {
     if (o->engine.model.path != NULL && o->engine.shape != NULL) {
         return complain(EXIT_USAGE, "--model and --shape exclude each other");
     }
-    int code = engine_open_context(&e, &o->engine);
-    if (code == EXIT_OK) {
-        qrun_error error = QRUN_ERROR_INIT;
-        const qrun_model_params model_params = engine_model_params(&o->engine);
-        const qrun_session_params session_params = engine_session_params(&o->engine);
-        qrun_plan_entry *entries = NULL;
-        int32_t n_entries = 0;
-        if (qrun_plan_session(e.context, &model_params, &session_params, &entries, &n_entries, &error) == QRUN_OK) {
-            print_plan(o, entries, n_entries);
-        } else {
-            code = complain_error(&error);
-        }
-        qrun_free(entries);
-    }
-    engine_close(&e);
-    return code;
+    RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
+    RETURN_IF_FAILED(complain_unless_ok(
+        qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &error), &error));
+    print_plan(o, entries, n_entries);
+    qrun_free(entries);
+    return EXIT_OK;
 }
 
 static const plan_options defaults = {.engine = ENGINE_OPTIONS_INIT};

@@ -49,17 +49,13 @@ static int quantize(const quantize_options *o, qrun_context *context) {
     return EXIT_OK;
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const quantize_options *o = options;
-    qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = NULL;
     (void)line;
     if (o->quantize.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
     if (o->quantize.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
-    if (qrun_context_create(&o->context, &context, &error) != QRUN_OK) { return complain_error(&error); }
-    const int code = quantize(o, context);
-    qrun_context_destroy(context);
-    return code;
+    RETURN_IF_FAILED(engine_open_context(e, &o->context));
+    return quantize(o, e->context);
 }
 
 static const quantize_options defaults = {

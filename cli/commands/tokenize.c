@@ -83,17 +83,17 @@ static void print_ids(const tokenize_options *o, const qrun_tokenizer *tokenizer
 /* ---- Working ----------------------------------------------------------------------------------------------------- */
 
 static int render_chat(const tokenize_options *o, const qrun_tokenizer *tokenizer, text_buffer *input) {
-    conversation messages = {0};
-    text_buffer tools = {0}, template_arguments = {0};
+    conversation c = {0};
     qrun_error error = QRUN_ERROR_INIT;
     char *rendered = NULL;
     size_t n_bytes = 0;
-    if (o->system != NULL) { conversation_add(&messages, "system", o->system, strlen(o->system)); }
-    conversation_add(&messages, "user", input->data, input->size);
-    int code = template_read(&o->template, &tools, &template_arguments);
-    if (code == EXIT_OK && qrun_chat_render(tokenizer, messages.json.data, tools.data, template_arguments.data, true,
-                                            &rendered, &n_bytes, &error) != QRUN_OK) {
-        code = complain_error(&error);
+    conversation_start(&c, o->system);
+    conversation_add(&c, "user", input->data, input->size);
+    int code = template_read(&o->template, &c);
+    if (code == EXIT_OK) {
+        code = complain_unless_ok(qrun_chat_render(tokenizer, c.messages.data, c.tools.data, c.template_arguments.data,
+                                                   true, &rendered, &n_bytes, &error),
+                                  &error);
     }
     if (code == EXIT_OK) {
         text_clear(input);
@@ -101,9 +101,7 @@ static int render_chat(const tokenize_options *o, const qrun_tokenizer *tokenize
         if (!o->json && !o->ids) { printf("%s\n\n", rendered); }
     }
     qrun_free(rendered);
-    conversation_free(&messages);
-    text_free(&tools);
-    text_free(&template_arguments);
+    conversation_free(&c);
     return code;
 }
 
@@ -112,8 +110,7 @@ static int encode(const tokenize_options *o, const qrun_tokenizer *tokenizer, te
     int32_t *ids = NULL;
     int64_t n_ids = 0;
     if (o->chat) { /* the template writes BOS and special tokens itself */
-        const int code = render_chat(o, tokenizer, input);
-        if (code != EXIT_OK) { return code; }
+        RETURN_IF_FAILED(render_chat(o, tokenizer, input));
     }
     const bool add_special = !o->no_special && !o->chat, parse_special = o->parse_special || o->chat;
     if (qrun_tokenize(tokenizer, input->data, input->size, add_special, parse_special, &ids, &n_ids, &error) !=
@@ -153,9 +150,9 @@ static int decode(const tokenize_options *o, const qrun_tokenizer *tokenizer, co
     char *decoded = NULL;
     size_t n_bytes;
     int code = parse_ids(input, &ids, &n_ids);
-    if (code == EXIT_OK &&
-        qrun_detokenize(tokenizer, ids, n_ids, o->no_special, &decoded, &n_bytes, &error) != QRUN_OK) {
-        code = complain_error(&error);
+    if (code == EXIT_OK) {
+        code = complain_unless_ok(qrun_detokenize(tokenizer, ids, n_ids, o->no_special, &decoded, &n_bytes, &error),
+                                  &error);
     }
     if (code == EXIT_OK) {
         fwrite(decoded, 1, n_bytes, stdout);
@@ -187,22 +184,20 @@ static int check_combination(const tokenize_options *o) {
     return o->chat ? EXIT_OK : template_require_chat(&o->template, o->system);
 }
 
-static int run(const void *options, const command_line *line) {
+static int run(const void *options, const command_line *line, engine *e) {
     const tokenize_options *o = options;
     const qrun_context_params context_params = {sizeof context_params, 1, NULL};
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = NULL;
     qrun_tokenizer *tokenizer = NULL;
     text_buffer input = {0};
     int code = check_combination(o);
     if (code == EXIT_OK) { code = read_input(&line->arguments, &input); }
-    if (code == EXIT_OK && (qrun_context_create(&context_params, &context, &error) != QRUN_OK ||
-                            qrun_tokenizer_open(context, o->model, &tokenizer, &error) != QRUN_OK)) {
-        code = complain_error(&error);
+    if (code == EXIT_OK) { code = engine_open_context(e, &context_params); }
+    if (code == EXIT_OK) {
+        code = complain_unless_ok(qrun_tokenizer_open(e->context, o->model, &tokenizer, &error), &error);
     }
     if (code == EXIT_OK) { code = o->decode ? decode(o, tokenizer, &input) : encode(o, tokenizer, &input); }
     qrun_tokenizer_destroy(tokenizer);
-    qrun_context_destroy(context);
     text_free(&input);
     return code;
 }

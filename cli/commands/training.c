@@ -31,8 +31,7 @@ static int publish(training *t, const char *state) {
     t->facts.state = state;
     t->published_seconds = clock_seconds();
     train_state_json(&t->log, &t->facts, &content);
-    const int code = publish_text(t, "trainer_state.json", &content);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(publish_text(t, "trainer_state.json", &content));
     train_report_html(&t->log, &t->facts, &content);
     return publish_text(t, "report.html", &content);
 }
@@ -40,8 +39,7 @@ static int publish(training *t, const char *state) {
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
-    const int code = train_log_sync(&t->log); /* resuming needs the lines of every step before it */
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(train_log_sync(&t->log)); /* resuming needs the lines of every step before it */
     if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
     t->saved_step = t->step;
     return publish(t, "running");
@@ -134,8 +132,7 @@ static int run_step(training *t) {
                                       .skipped = m.skipped,
                                       .overflowed = m.overflowed};
     t->step = m.step;
-    const int code = train_log_step(&t->log, &record, t->facts.options->json);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(train_log_step(&t->log, &record, t->facts.options->json));
     show_step(t, &record);
     return take_skipped(t, &record, m.nonfinite);
 }
@@ -177,8 +174,7 @@ static int stop_early(training *t) {
     if (t->step == 0) {
         return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save");
     }
-    const int code = save(t);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(save(t));
     (void)publish(t, "interrupted");
     return complain(EXIT_INTERRUPTED,
                     "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To resume, repeat the command "
@@ -201,8 +197,7 @@ static int run_steps(training *t) {
 
 static int finish(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    const int code = save(t);
-    if (code != EXIT_OK) { return code; }
+    RETURN_IF_FAILED(save(t));
     if ((train_exports_best(&t->facts) && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
         qrun_trainer_export(t->trainer, &error) != QRUN_OK) {
         return complain_error(&error);

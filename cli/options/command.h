@@ -5,6 +5,8 @@
 #include "cli/options/options.h"
 #include "cli/terminal/messages.h"
 
+struct engine;
+
 typedef struct command {
     const char *name;
     const char *summary;     /* one line, for the list of commands */
@@ -17,7 +19,7 @@ typedef struct command {
     size_t options_bytes;
     int min_arguments, max_arguments;
     const char *const *argument_choices; /* NULL-terminated, for completion; NULL: files */
-    int (*run)(const void *options, const command_line *line);
+    int (*run)(const void *options, const command_line *line, struct engine *e); /* e: nothing is open; closed after */
 } command;
 
 extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,

@@ -105,9 +105,9 @@ bool engine_show_bytes(void *user, int64_t done, int64_t total) {
     return !interrupted();
 }
 
-int engine_open_context(engine *e, const engine_options *options) {
+int engine_open_context(engine *e, const qrun_context_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
-    return qrun_context_create(&options->context, &e->context, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
+    return complain_unless_ok(qrun_context_create(params, &e->context, &error), &error);
 }
 
 /* Opens "NAME=DIR" or "DIR". A path with "=" in it needs a "/" before that, as in ./a=b. */
@@ -151,25 +151,23 @@ int engine_open_model(engine *e, const engine_options *options) {
     progress_clear();
     if (status != QRUN_OK) { return complain_error(&error); }
     for (int i = 0; i < options->adapters.count; i++) {
-        const int code = open_adapter(e, options->adapters.values[i]);
-        if (code != EXIT_OK) { return code; }
+        RETURN_IF_FAILED(open_adapter(e, options->adapters.values[i]));
     }
     e->info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
-    return qrun_model_get_info(e->model, &e->info, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
+    return complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error);
 }
 
 int engine_open_session(engine *e, const qrun_session_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
-    return qrun_session_create(e->model, params, &e->session, &error) == QRUN_OK ? EXIT_OK : complain_error(&error);
+    return complain_unless_ok(qrun_session_create(e->model, params, &e->session, &error), &error);
 }
 
 int engine_open(engine *e, const engine_options *options) {
-    int code = engine_require_model(options);
-    if (code == EXIT_OK) { code = engine_open_context(e, options); }
-    if (code == EXIT_OK) { code = engine_open_model(e, options); }
     const qrun_session_params params = engine_session_params(options);
-    if (code == EXIT_OK) { code = engine_open_session(e, &params); }
-    return code;
+    RETURN_IF_FAILED(engine_require_model(options));
+    RETURN_IF_FAILED(engine_open_context(e, &options->context));
+    RETURN_IF_FAILED(engine_open_model(e, options));
+    return engine_open_session(e, &params);
 }
 
 void engine_close(engine *e) {

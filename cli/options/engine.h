@@ -40,7 +40,7 @@ qrun_session_params engine_session_params(const engine_options *options);
  * progress, and Ctrl-C ends it. */
 int engine_require_model(const engine_options *options);       /* that one is given */
 int engine_require_one_adapter(const engine_options *options); /* one at most */
-int engine_open_context(engine *e, const engine_options *options);
+int engine_open_context(engine *e, const qrun_context_params *params);
 int engine_open_model(engine *e, const engine_options *options); /* with its adapters */
 int engine_open_session(engine *e, const qrun_session_params *params);
 int engine_open(engine *e, const engine_options *options); /* all three */

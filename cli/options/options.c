@@ -338,8 +338,7 @@ int options_parse(const command *cmd, int argc, char **argv, void *values, comma
             *help = true;
             return EXIT_OK;
         } else {
-            const int code = parse_option(cmd, argc, argv, &at, values, line);
-            if (code != EXIT_OK) { return code; }
+            RETURN_IF_FAILED(parse_option(cmd, argc, argv, &at, values, line));
         }
     }
     return check_argument_count(cmd, arguments);

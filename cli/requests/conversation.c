@@ -1,7 +1,6 @@
 #include "cli/requests/conversation.h"
 
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/options/command.h"
@@ -46,9 +45,9 @@ static void add_member(text_buffer *object, const char *key, size_t key_bytes, c
     }
 }
 
-int template_read(const template_options *options, text_buffer *tools, text_buffer *arguments) {
-    const int code = options->tools != NULL ? file_read(tools, options->tools) : EXIT_OK;
-    if (code != EXIT_OK) { return code; }
+int template_read(const template_options *options, conversation *c) {
+    text_buffer *arguments = &c->template_arguments;
+    if (options->tools != NULL) { RETURN_IF_FAILED(file_read(&c->tools, options->tools)); }
     for (int i = 0; i < options->arguments.count; i++) {
         const char *argument = options->arguments.values[i];
         const char *equals = strchr(argument, '=');
@@ -65,38 +64,26 @@ int template_read(const template_options *options, text_buffer *tools, text_buff
     return EXIT_OK;
 }
 
-void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes) {
-    text_buffer *json = &c->json;
-    if (c->n_messages == 0) {
-        text_clear(json);
-        text_puts(json, "[");
-    } else {
-        json->size = c->ends[c->n_messages - 1];
-        text_puts(json, ",");
-    }
-    text_puts(json, "{\"role\":");
-    text_json_string(json, role, strlen(role));
-    text_puts(json, ",\"content\":");
-    text_json_string(json, content, n_bytes);
-    text_puts(json, "}");
-    c->ends = reallocate(c->ends, sizeof *c->ends * (size_t)(c->n_messages + 1));
-    c->ends[c->n_messages++] = json->size;
-    text_puts(json, "]");
+void conversation_start(conversation *c, const char *system) {
+    text_clear(&c->messages);
+    if (system != NULL) { conversation_add(c, "system", system, strlen(system)); }
 }
 
-void conversation_drop(conversation *c, int n_messages) {
-    if (n_messages >= c->n_messages) { return; }
-    c->n_messages = n_messages;
-    if (n_messages == 0) {
-        text_clear(&c->json);
-        return;
-    }
-    c->json.size = c->ends[n_messages - 1];
-    text_puts(&c->json, "]");
+void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes) {
+    text_buffer *json = &c->messages;
+    if (json->size > 0) { json->size--; } /* the ']' */
+    text_format(json, "%s{\"role\":\"%s\",\"content\":", json->size > 0 ? "," : "[", role);
+    text_json_string(json, content, n_bytes);
+    text_puts(json, "}]");
+}
+
+void conversation_cut(conversation *c, size_t messages_size) {
+    c->messages.size = messages_size > 0 ? messages_size - 1 : 0;
+    text_puts(&c->messages, messages_size > 0 ? "]" : "");
 }
 
 void conversation_free(conversation *c) {
-    text_free(&c->json);
-    free(c->ends);
-    *c = (conversation){0};
+    text_free(&c->messages);
+    text_free(&c->tools);
+    text_free(&c->template_arguments);
 }

@@ -17,18 +17,19 @@ extern const option template_option_table[N_TEMPLATE_OPTIONS];
 /* Without --chat there is neither a template nor a system message: 0, or an exit code where one of them was given. */
 int template_require_chat(const template_options *options, const char *system);
 
-/* Makes the texts; *tools and *arguments stay empty (data NULL) where nothing was given. Returns 0 or an exit code. */
-int template_read(const template_options *options, text_buffer *tools, text_buffer *arguments);
-
-/* A JSON array of {"role", "content"} that grows. Zero-initialise; its text is complete after each call. */
+/* A conversation as the library takes it. Zero-initialise; `messages` is complete after each call. */
 typedef struct conversation {
-    text_buffer json;
-    size_t *ends; /* [n_messages]: size of the text without its ']' after each message */
-    int n_messages;
+    text_buffer messages;                  /* a JSON array of {"role", "content"}; empty before the first */
+    text_buffer tools, template_arguments; /* JSON; data NULL where nothing was given */
 } conversation;
 
+/* Makes the texts of the options. Returns 0 or an exit code. */
+int template_read(const template_options *options, conversation *c);
+
+/* Forgets all messages but a system message; NULL: none. */
+void conversation_start(conversation *c, const char *system);
 void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes);
-void conversation_drop(conversation *c, int n_messages); /* keeps the first n_messages */
+void conversation_cut(conversation *c, size_t messages_size); /* back to what messages.size was before */
 void conversation_free(conversation *c);
 
 #endif

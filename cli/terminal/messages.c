@@ -21,7 +21,7 @@ int complain(int code, const char *format, ...) {
     return code;
 }
 
-int exit_code_of(qrun_status status) {
+static int exit_code_of(qrun_status status) {
     switch (status) {
         case QRUN_OK: return EXIT_OK;
         case QRUN_ERROR_ARGUMENT: return EXIT_USAGE;
@@ -42,6 +42,10 @@ int complain_error(const qrun_error *error) {
     const char *message = error->message[0] != '\0' ? error->message : qrun_status_message(error->status);
     char text[API_NAMES_TEXT_BYTES];
     return complain(exit_code_of(error->status), "%s", api_names_to_options(message, text));
+}
+
+int complain_unless_ok(qrun_status status, const qrun_error *error) {
+    return status == QRUN_OK ? EXIT_OK : complain_error(error);
 }
 
 void *reallocate(void *memory, size_t n_bytes) {

@@ -31,7 +31,15 @@ int complain(int code, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* The library's message, and the exit code for its status. */
 int complain_error(const qrun_error *error);
-int exit_code_of(qrun_status status);
+/* The same for a call of the library that may have succeeded: EXIT_OK then. */
+int complain_unless_ok(qrun_status status, const qrun_error *error);
+
+/* Returns an exit code other than EXIT_OK from the function that it is in. */
+#define RETURN_IF_FAILED(call)                  \
+    do {                                        \
+        const int code_ = (call);               \
+        if (code_ != EXIT_OK) { return code_; } \
+    } while (0)
 
 /* Ends the program with EXIT_MEMORY when the program's own small allocations fail. Zero-initialised; never NULL. */
 void *allocate(size_t n_bytes);
