@@ -55,9 +55,8 @@ static void write_synopsis(const option *o, text_buffer *out) {
         text_format(out, "      --%s", o->name);
     }
     if (o->kind == OPTION_CHOICE) {
-        for (const option_choice *c = o->choices; c->name != NULL; c++) {
-            text_format(out, "%s%s", c == o->choices ? " " : "|", c->name);
-        }
+        text_puts(out, " ");
+        option_choice_list(o->choices, "|", out);
     } else if (o->kind != OPTION_FLAG) {
         text_format(out, " %s", o->value_name);
     }

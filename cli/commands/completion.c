@@ -5,6 +5,7 @@
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/terminal/messages.h"
+#include "cli/terminal/text.h"
 
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 
@@ -15,9 +16,10 @@ static void print_words(const char *const *words) {
 }
 
 static void print_choices(const option *o) {
-    for (const option_choice *c = o->choices; c->name != NULL; c++) {
-        printf("%s%s", c == o->choices ? "" : " ", c->name);
-    }
+    text_buffer names = {0};
+    option_choice_list(o->choices, " ", &names);
+    printf("%s", names.data);
+    text_free(&names);
 }
 
 static void print_bash_values(const command *cmd) {

@@ -158,6 +158,11 @@ static int make_request(const generate_options *o, const command_line *line, con
     return EXIT_OK;
 }
 
+static void report_run(const generate_options *o, const engine *e, const run_counts *counts, bool summary) {
+    if (summary && !o->quiet) { report_for_people(e, counts); }
+    if (o->stats) { report_json(e, counts); }
+}
+
 /* ---- One prompt, text out ---------------------------------------------------------------------------------------- */
 
 static int run_text(const generate_options *o, const engine *e, const qrun_request_params *request) {
@@ -167,8 +172,7 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
     const run_counts counts = {.n_answered = 1, .n_failed = code != EXIT_OK, .seconds = clock_seconds() - begin};
     if (terminal_is(stdout) && (code == EXIT_OK || code == EXIT_INTERRUPTED)) { putchar('\n'); }
     fflush(stdout);
-    if (o->summary && !o->quiet) { report_for_people(e, &counts); }
-    if (o->stats) { report_json(e, &counts); }
+    report_run(o, e, &counts, o->summary);
     stream_free(&stream);
     return code;
 }
@@ -216,8 +220,7 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
         notify("%lld of %lld requests failed%s%s", (long long)n_failed, (long long)(j->n_answered + j->n_resumed),
                j->n_failed > 0 ? "; the first: " : "", j->first_failure);
     }
-    if ((o->summary || progress_enabled()) && !o->quiet) { report_for_people(e, &counts); }
-    if (o->stats) { report_json(e, &counts); }
+    report_run(o, e, &counts, o->summary || progress_enabled());
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 

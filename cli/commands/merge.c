@@ -86,15 +86,7 @@ typedef struct merge_report {
 /* ---- Printing ---------------------------------------------------------------------------------------------------- */
 
 static const char *quant_name(qrun_quant quant) {
-    switch (quant) {
-        case QRUN_QUANT_F32: return "f32";
-        case QRUN_QUANT_F16: return "f16";
-        case QRUN_QUANT_BF16: return "bf16";
-        case QRUN_QUANT_INT8: return "int8";
-        case QRUN_QUANT_NF4: return "nf4";
-        case QRUN_QUANT_NF4_DQ: return "nf4-dq";
-        default: return "its stored form";
-    }
+    return quant == QRUN_QUANT_AUTO ? "its stored form" : option_choice_name(quant_choices, (int64_t)quant);
 }
 
 static void print_difference(const merge_report *r) {

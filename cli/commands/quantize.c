@@ -43,9 +43,8 @@ static int quantize(const quantize_options *o, qrun_context *context) {
     const qrun_status status = qrun_quantize_folder(context, &params, &error);
     progress_clear();
     if (status != QRUN_OK) { return complain_error(&error); }
-    const option_choice *quant = quants;
-    while (quant->value != (int)params.quant) { quant++; }
-    printf("%s: %s, in %.1f s\n", params.out, quant->name, clock_seconds() - begin);
+    printf("%s: %s, in %.1f s\n", params.out, option_choice_name(quants, (int64_t)params.quant),
+           clock_seconds() - begin);
     return EXIT_OK;
 }
 

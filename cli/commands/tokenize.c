@@ -134,10 +134,7 @@ static int parse_ids(const text_buffer *input, int32_t **ids, int64_t *n_ids) {
         if (end == at || errno != 0 || value < 0 || value > INT32_MAX || strchr(" \t\r\n,[]", *end) == NULL) {
             return complain(EXIT_USAGE, "'%.*s' is not a token id", (int)strcspn(at, " \t\r\n,[]"), at);
         }
-        if (*n_ids == capacity) {
-            capacity = capacity == 0 ? 64 : 2 * capacity;
-            *ids = reallocate(*ids, sizeof **ids * (size_t)capacity);
-        }
+        *ids = reallocate_for_more(*ids, *n_ids, &capacity, sizeof **ids);
         (*ids)[(*n_ids)++] = (int32_t)value;
         at = end;
     }

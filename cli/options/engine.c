@@ -10,7 +10,7 @@
 #include "cli/terminal/text.h"
 
 /* clang-format off */
-static const option_choice quants[] = {
+const option_choice quant_choices[] = {
     {"auto", QRUN_QUANT_AUTO}, {"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"int8", QRUN_QUANT_INT8},
     {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
 static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
@@ -26,7 +26,7 @@ const option model_option_table[N_MODEL_OPTIONS] = {
      .completion = COMPLETE_FOLDER,
      .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or the id of a model that "
              "is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B. Nothing is downloaded."},
-    {.name = "quant", .kind = OPTION_CHOICE, .choices = quants, INTO(engine_options, model.quant),
+    {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
      .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as it "
              "is and otherwise uses nf4-dq (4.13 bits per weight)."},
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),

@@ -16,6 +16,8 @@ typedef struct engine_options {
 #define ENGINE_OPTIONS_INIT \
     { .context = QRUN_CONTEXT_PARAMS_INIT, .model = QRUN_MODEL_PARAMS_INIT, .session = QRUN_SESSION_PARAMS_INIT }
 
+extern const option_choice quant_choices[]; /* of qrun_quant */
+
 enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };
 extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];

@@ -44,7 +44,7 @@ static bool parse_seed(const char *text, uint64_t *value) {
     return true;
 }
 
-bool parse_bytes(const char *text, int64_t *bytes) {
+static bool parse_bytes(const char *text, int64_t *bytes) {
     static const struct {
         const char *unit;
         double factor;
@@ -112,34 +112,41 @@ static int64_t get_whole(const option *o, const void *field) {
 
 static bool chooses_text(const option *o) { return o->bytes == sizeof(const char *); }
 
+const char *option_choice_name(const option_choice *choices, int64_t value) {
+    while (choices->name != NULL && choices->value != value) { choices++; }
+    return choices->name != NULL ? choices->name : "";
+}
+
+void option_choice_list(const option_choice *choices, const char *separator, text_buffer *out) {
+    for (const option_choice *c = choices; c->name != NULL; c++) {
+        text_format(out, "%s%s", c == choices ? "" : separator, c->name);
+    }
+}
+
 static const char *option_chosen(const option *o, const void *field) {
-    if (chooses_text(o)) { return *(const char *const *)field; }
-    const option_choice *c = o->choices;
-    while (c->name != NULL && c->value != get_whole(o, field)) { c++; }
-    return c->name != NULL ? c->name : "";
+    return chooses_text(o) ? *(const char *const *)field : option_choice_name(o->choices, get_whole(o, field));
 }
 
 static int store_choice(const option *o, const char *text, void *field) {
     nearest search = NEAREST_INIT(text);
-    char list[256] = "";
+    text_buffer list = {0};
     for (const option_choice *c = o->choices; c->name != NULL; c++) {
-        if (strcmp(text, c->name) == 0) {
-            if (chooses_text(o)) {
-                *(const char **)field = c->name;
-            } else {
-                put_whole(o, c->value, field);
-            }
-            return EXIT_OK;
-        }
         nearest_offer(&search, c->name);
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", c->name);
+        if (strcmp(text, c->name) != 0) { continue; }
+        if (chooses_text(o)) {
+            *(const char **)field = c->name;
+        } else {
+            put_whole(o, c->value, field);
+        }
+        return EXIT_OK;
     }
-    if (search.best != NULL) {
-        return complain(EXIT_USAGE, "--%s cannot be '%s'; did you mean '%s'? (One of: %s.)", o->name, text, search.best,
-                        list);
-    }
-    return complain(EXIT_USAGE, "--%s cannot be '%s'; it is one of: %s", o->name, text, list);
+    option_choice_list(o->choices, ", ", &list);
+    const int code = search.best != NULL
+                         ? complain(EXIT_USAGE, "--%s cannot be '%s'; did you mean '%s'? (One of: %s.)", o->name, text,
+                                    search.best, list.data)
+                         : complain(EXIT_USAGE, "--%s cannot be '%s'; it is one of: %s", o->name, text, list.data);
+    text_free(&list);
+    return code;
 }
 
 static bool parse_within(const option *o, const char *text, int64_t *value) {

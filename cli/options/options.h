@@ -91,7 +91,9 @@ void options_copy_given(const command_line *line, const option *table, size_t n_
 void options_describe(const struct command *command, const void *values, const command_line *line,
                       struct text_buffer *out);
 
-/* "6GiB" in bytes; false when `text` is no size. */
-bool parse_bytes(const char *text, int64_t *bytes);
+/* The name of a value; "" where it has none. */
+const char *option_choice_name(const option_choice *choices, int64_t value);
+/* Appends the names of all choices. */
+void option_choice_list(const option_choice *choices, const char *separator, struct text_buffer *out);
 
 #endif

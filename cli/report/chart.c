@@ -56,7 +56,7 @@ static double place_y(const frame *f, double y) {
     return HEIGHT - BOTTOM - (y - f->y.low) / (f->y.high - f->y.low) * (HEIGHT - TOP - BOTTOM);
 }
 
-static void put_axes(const chart *c, const frame *f, text_buffer *out) {
+static void put_axes(const frame *f, text_buffer *out) {
     const double y_distance = tick_distance(f->y, TICKS);
     for (int i = 0; f->y.low + i * y_distance <= f->y.high + 0.01 * y_distance; i++) {
         const double value = fabs(f->y.low + i * y_distance) < 1e-6 * y_distance ? 0 : f->y.low + i * y_distance;
@@ -70,9 +70,8 @@ static void put_axes(const chart *c, const frame *f, text_buffer *out) {
         text_format(out, "<text class=\"axis\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
                     place_x(f, x), HEIGHT - BOTTOM + 16, x);
     }
-    text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 4);
-    html_text(out, c->x_name);
-    text_puts(out, "</text>\n");
+    text_format(out, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", WIDTH - RIGHT,
+                HEIGHT - 4);
 }
 
 static void put_line(const chart_series *s, const frame *f, text_buffer *out) {
@@ -125,7 +124,7 @@ void chart_svg(const chart *c, text_buffer *out) {
     text_format(out, "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
     html_text(out, c->title);
     text_puts(out, "\">\n");
-    put_axes(c, &f, out);
+    put_axes(&f, out);
     for (int s = 0; s < c->n_series; s++) {
         put_line(&c->series[s], &f, out);
         if (c->series[s].dots || c->series[s].n == 1) { put_dots(&c->series[s], &f, out); }

@@ -1,5 +1,5 @@
-/* A line chart as inline SVG, without scripts and with colours that the page's style sheet gives (classes "grid",
- * "axis", and those of the series). */
+/* A line chart over steps as inline SVG, without scripts and with colours that the page's style sheet gives (classes
+ * "grid", "axis", and those of the series). */
 #ifndef QRUN_CLI_REPORT_CHART_H
 #define QRUN_CLI_REPORT_CHART_H
 
@@ -19,7 +19,7 @@ typedef struct chart_series {
 enum { CHART_SERIES_MAX = 3 };
 
 typedef struct chart {
-    const char *title, *x_name;
+    const char *title;
     chart_series series[CHART_SERIES_MAX];
     int n_series;
     bool from_zero; /* the y axis begins at 0 */

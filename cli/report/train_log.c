@@ -18,18 +18,12 @@
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
 static void keep_step(train_log *log, const train_step_record *record) {
-    if (log->n_steps == log->steps_capacity) {
-        log->steps_capacity = log->steps_capacity < 256 ? 256 : 2 * log->steps_capacity;
-        log->steps = reallocate(log->steps, (size_t)log->steps_capacity * sizeof *log->steps);
-    }
+    log->steps = reallocate_for_more(log->steps, log->n_steps, &log->steps_capacity, sizeof *log->steps);
     log->steps[log->n_steps++] = *record;
 }
 
 static void keep_eval(train_log *log, const train_eval_record *record) {
-    if (log->n_evals == log->evals_capacity) {
-        log->evals_capacity = log->evals_capacity < 64 ? 64 : 2 * log->evals_capacity;
-        log->evals = reallocate(log->evals, (size_t)log->evals_capacity * sizeof *log->evals);
-    }
+    log->evals = reallocate_for_more(log->evals, log->n_evals, &log->evals_capacity, sizeof *log->evals);
     log->evals[log->n_evals++] = *record;
 }
 

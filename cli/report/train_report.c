@@ -67,34 +67,22 @@ static columns make_columns(const train_log *log) {
 static void put_charts(const train_log *log, text_buffer *out) {
     columns c = make_columns(log);
     const int64_t n = log->n_steps;
-    const chart charts[] = {
-        {.title = "Loss",
-         .n_series = 3,
-         .series = {{c.step, c.loss, n, "faint", "each step", false},
-                    {c.step, c.smooth, n, "main", "smoothed", false},
-                    {c.eval_step, c.eval_loss, log->n_evals, "eval", "evaluation", true}}},
-        {.title = "Learning rate",
-         .n_series = 1,
-         .from_zero = true,
-         .series = {{c.step, c.learning_rate, n, "main", NULL, false}}},
-        {.title = "Gradient norm, before clipping",
-         .n_series = 1,
-         .from_zero = true,
-         .series = {{c.step, c.grad_norm, n, "main", NULL, false}}},
-        {.title = "Tokens per second",
-         .n_series = 1,
-         .from_zero = true,
-         .series = {{c.step, c.speed, n, "main", NULL, false}}},
-        {.title = "Peak memory, MiB",
-         .n_series = 1,
-         .from_zero = true,
-         .series = {{c.step, c.peak, n, "main", NULL, false}}},
-    };
+    const chart losses = {.title = "Loss",
+                          .n_series = 3,
+                          .series = {{c.step, c.loss, n, "faint", "each step", false},
+                                     {c.step, c.smooth, n, "main", "smoothed", false},
+                                     {c.eval_step, c.eval_loss, log->n_evals, "eval", "evaluation", true}}};
+    const struct {
+        const char *title;
+        const double *y;
+    } others[] = {{"Learning rate", c.learning_rate},
+                  {"Gradient norm, before clipping", c.grad_norm},
+                  {"Tokens per second", c.speed},
+                  {"Peak memory, MiB", c.peak}};
     text_puts(out, "<div class=\"charts\">\n");
-    for (size_t i = 0; i < sizeof charts / sizeof charts[0]; i++) {
-        chart drawn = charts[i];
-        drawn.x_name = "step";
-        chart_svg(&drawn, out);
+    chart_svg(&losses, out);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        chart_svg(&(chart){others[i].title, {{c.step, others[i].y, n, "main", NULL, false}}, 1, true}, out);
     }
     text_puts(out, "</div>\n");
     free(c.memory);

@@ -15,14 +15,6 @@ static answer_sample *sample_at(answer *a, int32_t number) {
     return &a->samples[number];
 }
 
-static void add_token(answer_sample *s, int32_t id) {
-    if (s->n_tokens == s->capacity) {
-        s->capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        s->token_ids = reallocate(s->token_ids, sizeof *s->token_ids * (size_t)s->capacity);
-    }
-    s->token_ids[s->n_tokens++] = id;
-}
-
 static void write_token_logprob(text_buffer *out, int32_t id, float logprob, const qrun_tokenizer *tokenizer) {
     text_format(out, "{\"token_id\":%d", (int)id);
     size_t n_bytes = 0;
@@ -56,17 +48,13 @@ void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *token
     answer_sample *s = sample_at(a, event->sample);
     if (event->text != NULL) { text_append(&s->content, event->text, event->text_bytes); }
     if (event->type == QRUN_EVENT_TOKEN) {
-        add_token(s, event->token_id);
+        s->token_ids = reallocate_for_more(s->token_ids, s->n_tokens, &s->capacity, sizeof *s->token_ids);
+        s->token_ids[s->n_tokens++] = event->token_id;
         if (event->has_logprob) { add_logprobs(s, event, tokenizer); }
         return;
     }
     snprintf(s->finish_reason, sizeof s->finish_reason, "%s", event->finish_reason);
-    s->prompt_tokens = event->prompt_tokens;
-    s->cached_tokens = event->cached_tokens;
-    s->completion_tokens = event->completion_tokens;
-    s->queue_seconds = event->queue_seconds;
-    s->first_token_seconds = event->first_token_seconds;
-    s->total_seconds = event->total_seconds;
+    s->end = *event;
 }
 
 static void write_sample(const answer *a, int32_t number, text_buffer *out) {
@@ -77,24 +65,20 @@ static void write_sample(const answer *a, int32_t number, text_buffer *out) {
     text_json_string(out, s->content.data != NULL ? s->content.data : "", s->content.size);
     text_puts(out, ",\"token_ids\":[");
     for (int64_t i = 0; i < s->n_tokens; i++) { text_format(out, "%s%d", i > 0 ? "," : "", (int)s->token_ids[i]); }
-    text_format(out, "],\"finish_reason\":\"%s\",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d",
-                s->finish_reason, (int)s->prompt_tokens, (int)s->completion_tokens, (int)s->cached_tokens);
-    text_format(out, ",\"times\":{\"queue\":%.6f,\"first_token\":%.6f,\"total\":%.6f}", s->queue_seconds,
-                s->first_token_seconds, s->total_seconds);
+    text_format(out,
+                "],\"finish_reason\":\"%s\",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d,"
+                "\"times\":{\"queue\":%.6f,\"first_token\":%.6f,\"total\":%.6f}",
+                s->finish_reason, (int)s->end.prompt_tokens, (int)s->end.completion_tokens, (int)s->end.cached_tokens,
+                s->end.queue_seconds, s->end.first_token_seconds, s->end.total_seconds);
     if (s->logprobs.size > 0) { text_format(out, ",\"logprobs\":[%s]", s->logprobs.data); }
-    text_puts(out, "}\n");
-}
-
-void answer_write_error(int64_t index, const char *message, text_buffer *out) {
-    text_format(out, "{\"index\":%lld,\"error\":", (long long)index);
-    text_json_string(out, message, strlen(message));
     text_puts(out, "}\n");
 }
 
 void answer_write(const answer *a, text_buffer *out) {
     if (a->error != NULL) {
-        answer_write_error(a->index, a->error, out);
-        return;
+        text_format(out, "{\"index\":%lld,\"error\":", (long long)a->index);
+        text_json_string(out, a->error, strlen(a->error));
+        text_puts(out, "}\n");
     }
     for (int32_t i = 0; i < a->n_samples; i++) { write_sample(a, i, out); }
 }

@@ -11,8 +11,7 @@ typedef struct answer_sample {
     int32_t *token_ids;
     int64_t n_tokens, capacity;
     char finish_reason[16];
-    int32_t prompt_tokens, cached_tokens, completion_tokens;
-    double queue_seconds, first_token_seconds, total_seconds;
+    qrun_event end; /* its numbers; what it lent is gone */
 } answer_sample;
 
 typedef struct answer {
@@ -26,7 +25,6 @@ typedef struct answer {
 void answer_take(answer *a, const qrun_event *event, const qrun_tokenizer *tokenizer);
 /* Appends the answer's lines: one for each sample, or one with "error". */
 void answer_write(const answer *a, text_buffer *out);
-void answer_write_error(int64_t index, const char *message, text_buffer *out);
 void answer_free(answer *a);
 
 #endif

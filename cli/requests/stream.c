@@ -24,14 +24,6 @@ static void put_text(const text_stream *stream, const char *bytes, size_t n_byte
     }
 }
 
-static void take_done(text_stream *stream, const qrun_event *event) {
-    stream->completion_tokens += event->completion_tokens;
-    stream->total_seconds = event->total_seconds;
-    if (event->sample != 0) { return; }
-    stream->first_token_seconds = event->first_token_seconds;
-    snprintf(stream->finish_reason, sizeof stream->finish_reason, "%s", event->finish_reason);
-}
-
 static void on_event(void *user, const qrun_event *event) {
     text_stream *stream = user;
     if (event->type == QRUN_EVENT_ERROR) {
@@ -45,7 +37,12 @@ static void on_event(void *user, const qrun_event *event) {
             if (fflush(stdout) != 0) { (void)complain_stdout(errno); }
         }
     }
-    if (event->type == QRUN_EVENT_DONE) { take_done(stream, event); }
+    if (event->type == QRUN_EVENT_DONE) {
+        stream->completion_tokens += event->completion_tokens;
+        if (event->sample == 0) {
+            snprintf(stream->finish_reason, sizeof stream->finish_reason, "%s", event->finish_reason);
+        }
+    }
     stream->over = stream->over || event->is_last;
 }
 

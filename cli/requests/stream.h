@@ -10,7 +10,6 @@ typedef struct text_stream {
     int32_t n_samples;
     char finish_reason[16];
     int32_t completion_tokens;
-    double total_seconds, first_token_seconds;
     char *error; /* of the request, after it was accepted */
     bool over;
     bool session_failed; /* a step failed: the session still holds the request, and must not be stepped again */

@@ -54,6 +54,12 @@ void *reallocate(void *memory, size_t n_bytes) {
     return grown;
 }
 
+void *reallocate_for_more(void *items, int64_t count, int64_t *capacity, size_t item_bytes) {
+    if (count < *capacity) { return items; }
+    *capacity = *capacity > 0 ? 2 * *capacity : 64;
+    return reallocate(items, (size_t)*capacity * item_bytes);
+}
+
 void *allocate(size_t n_bytes) { return memset(reallocate(NULL, n_bytes), 0, n_bytes); }
 
 int complain_stdout(int error_number) {

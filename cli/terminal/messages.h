@@ -3,6 +3,7 @@
 #define QRUN_CLI_TERMINAL_MESSAGES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "qrun.h"
 
@@ -44,6 +45,8 @@ int complain_unless_ok(qrun_status status, const qrun_error *error);
 /* Ends the program with EXIT_MEMORY when the program's own small allocations fail. Zero-initialised; never NULL. */
 void *allocate(size_t n_bytes);
 void *reallocate(void *memory, size_t n_bytes);
+/* An array of `count` items with room for one more; *capacity counts items too. */
+void *reallocate_for_more(void *items, int64_t count, int64_t *capacity, size_t item_bytes);
 
 /* Says once that stdout (on a full disk, say) does not take what is written; silent when its reader went away. Returns
  * EXIT_FILE. */
