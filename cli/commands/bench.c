@@ -63,10 +63,10 @@ typedef struct bench {
     engine *engine;
     qrun_device_info device;
     qrun_limits limits;
-    int32_t prompt_tokens, decode_tokens, n_repeat;
+    const bench_options *o;
+    int32_t prompt_tokens;
     option_ints batches;
     measure_result prefill, decode[OPTION_LIST_MAX];
-    bool train;
     bench_train_result training;
     int64_t planned_bytes, peak_bytes;
 } bench;
@@ -112,26 +112,29 @@ static void print_start(const bench *b) {
     }
 }
 
+static void print_speed(const bench *b, const measure_result *r, const char *name, const char *reading) {
+    char range[40];
+    snprintf(range, sizeof range, "%.1f - %.1f", r->least, r->most);
+    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, r->tokens_per_second, range, reading,
+           100 * flops_share(b, r->tokens_per_second));
+}
+
 static void print_table(const bench *b) {
     printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes).text,
            size_text(b->peak_bytes).text);
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
-    char name[32], range[40];
+    char name[32], reading[16];
     snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
-    snprintf(range, sizeof range, "%.1f - %.1f", b->prefill.least, b->prefill.most);
-    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, b->prefill.tokens_per_second, range, "",
-           100 * flops_share(b, b->prefill.tokens_per_second));
+    print_speed(b, &b->prefill, name, "");
     for (int i = 0; i < b->batches.count; i++) {
-        const measure_result *r = &b->decode[i];
-        const double batch = (double)b->batches.values[i];
+        const double steps_per_second = b->decode[i].tokens_per_second / (double)b->batches.values[i];
         snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
-        snprintf(range, sizeof range, "%.1f - %.1f", r->least, r->most);
-        printf("%-22s%12.1f%22s%11.1f%%%11.1f%%\n", name, r->tokens_per_second, range,
-               100 * read_share(b, r->tokens_per_second / batch), 100 * flops_share(b, r->tokens_per_second));
+        snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, steps_per_second));
+        print_speed(b, &b->decode[i], name, reading);
     }
     printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
            "machine reads at most; of matrix: 2 operations per linear parameter and token, of its matrix peak.\n",
-           (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->n_repeat);
+           (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->o->n_repeat);
 }
 
 static void write_start_json(const bench *b, text_buffer *out) {
@@ -153,7 +156,7 @@ static void write_start_json(const bench *b, text_buffer *out) {
 
 static void write_speeds_json(const bench *b, text_buffer *out) {
     text_format(out, "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,", (long long)b->planned_bytes,
-                (long long)b->peak_bytes, (int)b->n_repeat);
+                (long long)b->peak_bytes, (int)b->o->n_repeat);
     text_format(out,
                 "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
                 "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
@@ -164,19 +167,20 @@ static void write_speeds_json(const bench *b, text_buffer *out) {
         text_format(out,
                     "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
                     "\"read_share\":%.6g,\"matrix_share\":%.6g}",
-                    i > 0 ? "," : "", (long long)b->batches.values[i], (int)b->decode_tokens, r->tokens_per_second,
+                    i > 0 ? "," : "", (long long)b->batches.values[i], (int)b->o->decode_tokens, r->tokens_per_second,
                     r->least, r->most, read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
                     flops_share(b, r->tokens_per_second));
     }
     text_puts(out, "]}\n");
 }
 
-static int report(const bench *b, const char *json_path) {
+static int report(const bench *b) {
+    const char *json_path = b->o->json;
     const bool json_only = json_path != NULL && strcmp(json_path, "-") == 0;
     progress_clear();
     if (!json_only) {
         print_start(b);
-        if (b->train) {
+        if (b->o->training.train) {
             bench_train_print(b->engine, &b->training, matrix_peak(b));
         } else {
             print_table(b);
@@ -185,7 +189,7 @@ static int report(const bench *b, const char *json_path) {
     if (json_path == NULL) { return EXIT_OK; }
     text_buffer out = {0};
     write_start_json(b, &out);
-    if (b->train) {
+    if (b->o->training.train) {
         bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
     } else {
         write_speeds_json(b, &out);
@@ -211,10 +215,10 @@ static int64_t largest_batch(const option_ints *batches) {
 }
 
 /* A session with room for every measurement at once and no prompt shared with another. */
-static qrun_session_params session_params(const bench *b, const engine_options *options) {
+static qrun_session_params session_params(const bench *b) {
     enum { PAGE_SLACK_TOKENS = 32 };
-    qrun_session_params params = engine_session_params(options);
-    const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->decode_tokens + 1;
+    qrun_session_params params = engine_session_params(&b->o->engine);
+    const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->o->decode_tokens + 1;
     const int64_t prompt_length = (int64_t)b->prompt_tokens + 1;
     const int64_t longest = decode_length > prompt_length ? decode_length : prompt_length;
     const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(&b->batches);
@@ -227,7 +231,8 @@ static qrun_session_params session_params(const bench *b, const engine_options *
 
 enum { PROMPT_TOKENS = 512 };
 
-static int open_model(bench *b, const engine_options *options) {
+static int open_model(bench *b) {
+    const engine_options *options = &b->o->engine;
     qrun_error error = QRUN_ERROR_INIT;
     RETURN_IF_FAILED(engine_open_context(b->engine, &options->context));
     progress_draw(0, 0, "measuring the machine");
@@ -239,20 +244,17 @@ static int open_model(bench *b, const engine_options *options) {
     return engine_open_model(b->engine, options);
 }
 
-static int open_session(bench *b, const engine_options *options) {
+static int measure(bench *b) {
     const int32_t context_tokens = b->engine->info.context_tokens;
     if (b->prompt_tokens == 0) {
         b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
     }
-    const qrun_session_params params = session_params(b, options);
-    return engine_open_session(b->engine, &params);
-}
-
-static int measure(bench *b, const engine_options *options) {
-    RETURN_IF_FAILED(open_session(b, options));
-    int code = measure_prefill(b->engine, b->prompt_tokens, b->n_repeat, &b->prefill);
+    const qrun_session_params params = session_params(b);
+    RETURN_IF_FAILED(engine_open_session(b->engine, &params));
+    int code = measure_prefill(b->engine, b->prompt_tokens, b->o->n_repeat, &b->prefill);
     for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
-        code = measure_decode(b->engine, (int32_t)b->batches.values[i], b->decode_tokens, b->n_repeat, &b->decode[i]);
+        code = measure_decode(b->engine, (int32_t)b->batches.values[i], b->o->decode_tokens, b->o->n_repeat,
+                              &b->decode[i]);
     }
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
     if (qrun_session_get_stats(b->engine->session, &stats, NULL) == QRUN_OK) {
@@ -316,17 +318,15 @@ static int run(const void *options, const command_line *line, engine *e) {
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
     b->prompt_tokens = o->prompt_tokens;
-    b->decode_tokens = o->decode_tokens;
-    b->n_repeat = o->n_repeat;
     b->batches = batches;
-    b->train = o->training.train;
-    int code = open_model(b, &o->engine);
+    b->o = o;
+    int code = open_model(b);
     if (code == EXIT_OK) {
-        code = b->train ? bench_train_measure(b->engine, &o->training, o->engine.model.memory_bytes, b->n_repeat,
-                                              &b->training)
-                        : measure(b, &o->engine);
+        code = b->o->training.train ? bench_train_measure(b->engine, &o->training, o->engine.model.memory_bytes,
+                                                          b->o->n_repeat, &b->training)
+                                    : measure(b);
     }
-    if (code == EXIT_OK) { code = report(b, o->json); }
+    if (code == EXIT_OK) { code = report(b); }
     progress_clear();
     free(b);
     return code;

@@ -23,32 +23,28 @@ static void print_choices(const option *o) {
 }
 
 static void print_bash_values(const command *cmd) {
-    for (size_t g = 0; g < cmd->n_groups; g++) {
-        for (size_t i = 0; i < cmd->groups[g].n_options; i++) {
-            const option *o = &cmd->groups[g].options[i];
-            if (o->kind == OPTION_FLAG) { continue; }
-            printf("        %s:--%s", cmd->name, o->name);
-            if (o->letter != 0) { printf("|%s:-%c", cmd->name, o->letter); }
-            if (o->kind == OPTION_CHOICE) {
-                printf(") COMPREPLY=($(compgen -W '");
-                print_choices(o);
-                printf("' -- \"$cur\")); return ;;\n");
-            } else if (o->completion == COMPLETE_FOLDER) {
-                printf(") compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\")); return ;;\n");
-            } else if (o->completion == COMPLETE_FILE) {
-                printf(") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n");
-            } else {
-                printf(") COMPREPLY=(); return ;;\n");
-            }
+    const option *o;
+    for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) {
+        if (o->kind == OPTION_FLAG) { continue; }
+        printf("        %s:--%s", cmd->name, o->name);
+        if (o->letter != 0) { printf("|%s:-%c", cmd->name, o->letter); }
+        if (o->kind == OPTION_CHOICE) {
+            printf(") COMPREPLY=($(compgen -W '");
+            print_choices(o);
+            printf("' -- \"$cur\")); return ;;\n");
+        } else if (o->completion == COMPLETE_NOTHING) {
+            printf(") COMPREPLY=(); return ;;\n");
+        } else {
+            printf(") compopt -o filenames; COMPREPLY=($(compgen -%c -- \"$cur\")); return ;;\n",
+                   o->completion == COMPLETE_FOLDER ? 'd' : 'f');
         }
     }
 }
 
 static void print_bash_options(const command *cmd) {
+    const option *o;
     printf("        %s) words='--help", cmd->name);
-    for (size_t g = 0; g < cmd->n_groups; g++) {
-        for (size_t i = 0; i < cmd->groups[g].n_options; i++) { printf(" --%s", cmd->groups[g].options[i].name); }
-    }
+    for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) { printf(" --%s", o->name); }
     if (cmd->argument_choices != NULL) {
         putchar(' ');
         print_words(cmd->argument_choices);
@@ -132,9 +128,8 @@ static void print_zsh(void) {
     for (int c = 0; commands[c] != NULL; c++) {
         const command *cmd = commands[c];
         printf("        %s)\n            _arguments \\\n", cmd->name);
-        for (size_t g = 0; g < cmd->n_groups; g++) {
-            for (size_t i = 0; i < cmd->groups[g].n_options; i++) { print_zsh_option(&cmd->groups[g].options[i]); }
-        }
+        const option *o;
+        for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) { print_zsh_option(o); }
         printf("                '*:argument:");
         if (cmd->argument_choices != NULL) {
             putchar('(');
@@ -176,10 +171,8 @@ static void print_fish(void) {
         printf("complete -c qrun -n __fish_use_subcommand -fa %s -d '", cmd->name);
         print_first_sentence(cmd->summary);
         printf("'\n");
-        for (size_t g = 0; g < cmd->n_groups; g++) {
-            const option_group *group = &cmd->groups[g];
-            for (size_t i = 0; i < group->n_options; i++) { print_fish_option(cmd, &group->options[i]); }
-        }
+        const option *o;
+        for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) { print_fish_option(cmd, o); }
         if (cmd->argument_choices != NULL) {
             printf("complete -c qrun -n '__fish_seen_subcommand_from %s' -fa '", cmd->name);
             print_words(cmd->argument_choices);

@@ -73,21 +73,6 @@ void finetune_print_start_json(const training *t) {
 
 /* ---- After the last ---------------------------------------------------------------------------------------------- */
 
-/* Of the steps of this run. */
-typedef struct run_sums {
-    int64_t n_steps, n_tokens;
-    double seconds;
-} run_sums;
-
-static run_sums sum_run(const train_log *log) {
-    run_sums sums = {.n_steps = log->n_steps - log->n_earlier_steps};
-    for (int64_t i = log->n_earlier_steps; i < log->n_steps; i++) {
-        sums.n_tokens += log->steps[i].n_tokens;
-        sums.seconds += log->steps[i].seconds;
-    }
-    return sums;
-}
-
 /* A word, quoted where a shell needs that. */
 static void put_shell_word(text_buffer *out, const char *word) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=@%+,-";
@@ -118,12 +103,12 @@ static void put_how_to_use(const training *t, text_buffer *out) {
 
 void finetune_print_result(const training *t) {
     const train_log *log = &t->log;
-    const run_sums sums = sum_run(log);
+    const train_sums sums = train_log_sums(log, log->n_earlier_steps); /* of this run */
     const train_step_record *last = train_log_last(log);
     const train_eval_record *best = train_log_best_eval(log);
     if (last != NULL) {
-        printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].loss, (long long)log->steps[0].step,
-               last->loss, (long long)last->step);
+        printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].m.loss,
+               (long long)log->steps[0].m.step, last->m.loss, (long long)last->m.step);
     }
     if (best != NULL) {
         const train_eval_record *eval = &log->evals[log->n_evals - 1];
@@ -159,14 +144,14 @@ void finetune_print_result(const training *t) {
 
 void finetune_print_result_json(const training *t) {
     const train_log *log = &t->log;
-    const run_sums sums = sum_run(log);
+    const train_sums sums = train_log_sums(log, log->n_earlier_steps); /* of this run */
     const train_step_record *last = train_log_last(log);
     text_buffer out = {0};
     text_puts(&out, t->facts.options->train.weights.full ? "{\"result\":{\"model\":" : "{\"result\":{\"adapter\":");
     text_json_string(&out, t->facts.options->train.saving.out, strlen(t->facts.options->train.saving.out));
     text_format(&out, ",\"steps\":%lld,\"first_loss\":%s,\"last_loss\":%s,\"eval_loss\":%s,\"best_eval_loss\":%s",
-                last != NULL ? (long long)last->step : 0, json_double(last != NULL ? log->steps[0].loss : NAN).text,
-                json_double(last != NULL ? last->loss : NAN).text,
+                last != NULL ? (long long)last->m.step : 0, json_double(last != NULL ? log->steps[0].m.loss : NAN).text,
+                json_double(last != NULL ? last->m.loss : NAN).text,
                 json_double(log->n_evals > 0 ? log->evals[log->n_evals - 1].loss : NAN).text,
                 json_double(t->info.best_step > 0 ? t->info.best_loss : NAN).text);
     text_format(&out,

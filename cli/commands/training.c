@@ -60,10 +60,8 @@ static const char *duration_text(double seconds, char out[32]) {
 
 bool training_show_progress(void *user, int64_t done, int64_t total) {
     const training *t = user;
-    if (progress_due() && t->trainer == NULL) {
-        progress_draw((double)done, (double)total, "reading the data: %s of %s", size_text(done).text,
-                      size_text(total).text);
-    } else if (progress_due()) {
+    if (t->trainer == NULL) { return engine_show_bytes("reading the data:", done, total); }
+    if (progress_due()) {
         progress_draw((double)done, (double)total, "evaluating: %lld of %lld examples", (long long)done,
                       (long long)total);
     }
@@ -72,37 +70,37 @@ bool training_show_progress(void *user, int64_t done, int64_t total) {
 
 static void show_step(const training *t, const train_step_record *r) {
     char eta[32];
-    const int64_t n_done = r->step - t->info.first_step + 1, total = t->info.total_steps;
+    const int64_t n_done = r->m.step - t->info.first_step + 1, total = t->info.total_steps;
     const double step_seconds = (clock_seconds() - t->begin_seconds) / (double)n_done;
-    duration_text(step_seconds * (double)(total - r->step), eta);
+    duration_text(step_seconds * (double)(total - r->m.step), eta);
     if (progress_due()) {
-        progress_draw((double)r->step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
-                      (long long)r->step, (long long)total, r->loss, train_step_tokens_per_second(r), eta,
+        progress_draw((double)r->m.step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
+                      (long long)r->m.step, (long long)total, r->m.loss, train_step_tokens_per_second(r), eta,
                       size_text(r->peak_bytes).text);
     }
     const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
-    if (t->verbose && (r->step % interval == 0 || r->step == total || n_done == 1)) {
-        notify("step %lld of %lld: loss %.4f, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s", (long long)r->step,
-               (long long)total, r->loss, r->learning_rate, r->grad_norm, train_step_tokens_per_second(r), eta);
+    if (t->verbose && (r->m.step % interval == 0 || r->m.step == total || n_done == 1)) {
+        notify("step %lld of %lld: loss %.4f, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s", (long long)r->m.step,
+               (long long)total, r->m.loss, r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r), eta);
     }
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-static int take_skipped(training *t, const train_step_record *r, const char *nonfinite) {
-    if (!r->skipped) {
+static int take_skipped(training *t, const qrun_train_metrics *m) {
+    if (!m->skipped) {
         t->n_skipped_in_a_row = 0;
         return EXIT_OK;
     }
-    if (r->overflowed) {
+    if (m->overflowed) {
         notify("step %lld skipped: its gradient overflowed F16 at a loss scale of %.0f, which is halved",
-               (long long)r->step, r->loss_scale);
+               (long long)m->step, m->loss_scale);
         return EXIT_OK;
     }
     t->n_skipped_in_a_row++;
-    notify("step %lld skipped: its %s is not finite%s%s; the parameters are unchanged", (long long)r->step,
-           isfinite(r->loss) ? "gradient" : "loss", nonfinite != NULL ? "; first in the gradient of " : "",
-           nonfinite != NULL ? nonfinite : "");
+    notify("step %lld skipped: its %s is not finite%s%s; the parameters are unchanged", (long long)m->step,
+           isfinite(m->loss) ? "gradient" : "loss", m->nonfinite != NULL ? "; first in the gradient of " : "",
+           m->nonfinite != NULL ? m->nonfinite : "");
     if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
     return complain(
         EXIT_SOME_FAILED,
@@ -113,34 +111,23 @@ static int take_skipped(training *t, const train_step_record *r, const char *non
 
 static int run_step(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_train_metrics m = QRUN_TRAIN_METRICS_INIT;
+    train_step_record record = {.m = QRUN_TRAIN_METRICS_INIT};
     bool done;
-    if (qrun_trainer_step(t->trainer, &m, &done, &error) != QRUN_OK ||
+    if (qrun_trainer_step(t->trainer, &record.m, &done, &error) != QRUN_OK ||
         qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
     }
-    const train_step_record record = {.step = m.step,
-                                      .n_tokens = m.n_tokens,
-                                      .n_target_tokens = m.n_target_tokens,
-                                      .peak_bytes = t->info.peak_bytes,
-                                      .epoch = m.epoch,
-                                      .loss = m.loss,
-                                      .learning_rate = m.learning_rate,
-                                      .grad_norm = m.grad_norm,
-                                      .seconds = m.seconds,
-                                      .loss_scale = m.loss_scale,
-                                      .skipped = m.skipped,
-                                      .overflowed = m.overflowed};
-    t->step = m.step;
+    record.peak_bytes = t->info.peak_bytes;
+    t->step = record.m.step;
     RETURN_IF_FAILED(train_log_step(&t->log, &record, t->facts.options->json));
     show_step(t, &record);
-    return take_skipped(t, &record, m.nonfinite);
+    return take_skipped(t, &record.m);
 }
 
 static int evaluate(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     const train_step_record *last = train_log_last(&t->log);
-    train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->epoch : 0};
+    train_eval_record record = {.step = t->step, .epoch = last != NULL ? last->m.epoch : 0};
     const double begin = clock_seconds();
     const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
     if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run resumes */

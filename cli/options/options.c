@@ -219,15 +219,23 @@ typedef struct match {
     size_t offset; /* of its value in the command's struct */
 } match;
 
-static match find_option(const command *cmd, const char *name, size_t length, char letter) {
-    for (size_t g = 0; g < cmd->n_groups; g++) {
-        const option_group *group = &cmd->groups[g];
-        for (size_t i = 0; i < group->n_options; i++) {
-            const option *o = &group->options[i];
-            const bool same = name != NULL ? strlen(o->name) == length && strncmp(o->name, name, length) == 0
-                                           : letter != 0 && o->letter == letter;
-            if (same) { return (match){o, group->offset + o->offset}; }
+const option *option_at(const command *cmd, size_t number, size_t *offset) {
+    for (const option_group *group = cmd->groups; group < cmd->groups + cmd->n_groups; group++) {
+        if (number < group->n_options) {
+            if (offset != NULL) { *offset = group->offset + group->options[number].offset; }
+            return &group->options[number];
         }
+        number -= group->n_options;
+    }
+    return NULL;
+}
+
+static match find_option(const command *cmd, const char *name, size_t length, char letter) {
+    match m;
+    for (size_t i = 0; (m.found = option_at(cmd, i, &m.offset)) != NULL; i++) {
+        const bool same = name != NULL ? strlen(m.found->name) == length && strncmp(m.found->name, name, length) == 0
+                                       : letter != 0 && m.found->letter == letter;
+        if (same) { return m; }
     }
     return (match){NULL, 0};
 }
@@ -252,10 +260,8 @@ static int complain_unknown(const command *cmd, const char *argument) {
         if (*c == '_') { *c = '-'; } /* as in a JSONL request */
     }
     nearest search = NEAREST_INIT(name);
-    for (size_t g = 0; g < cmd->n_groups; g++) {
-        const option_group *group = &cmd->groups[g];
-        for (size_t i = 0; i < group->n_options; i++) { nearest_offer(&search, group->options[i].name); }
-    }
+    const option *o;
+    for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) { nearest_offer(&search, o->name); }
     for (size_t i = 0; i < sizeof renamed / sizeof renamed[0]; i++) {
         const bool is_it = strcmp(name, renamed[i].before) == 0;
         if (is_it && find_option(cmd, renamed[i].now, strlen(renamed[i].now), 0).found != NULL) {
@@ -400,18 +406,17 @@ static void describe_value(const option *o, const void *field, text_buffer *out)
 
 void options_describe(const command *cmd, const void *values, const command_line *line, text_buffer *out) {
     text_buffer value = {0};
+    const option *o;
+    size_t offset;
     bool first = true;
     text_puts(out, "{");
-    for (size_t g = 0; g < cmd->n_groups; g++) {
-        for (size_t i = 0; i < cmd->groups[g].n_options; i++) {
-            const option *o = &cmd->groups[g].options[i];
-            if (o->neutral || !option_given(line, o->name)) { continue; }
-            text_clear(&value);
-            describe_value(o, (const char *)values + cmd->groups[g].offset + o->offset, &value);
-            text_format(out, "%s\"%s\":", first ? "" : ",", o->name);
-            text_json_string(out, value.data, value.size);
-            first = false;
-        }
+    for (size_t i = 0; (o = option_at(cmd, i, &offset)) != NULL; i++) {
+        if (o->neutral || !option_given(line, o->name)) { continue; }
+        text_clear(&value);
+        describe_value(o, (const char *)values + offset, &value);
+        text_format(out, "%s\"%s\":", first ? "" : ",", o->name);
+        text_json_string(out, value.data, value.size);
+        first = false;
     }
     text_puts(out, "}");
     text_free(&value);

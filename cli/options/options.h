@@ -75,9 +75,13 @@ typedef struct command_line {
     int n_given;
 } command_line;
 
+struct command;
+
+/* The option of this number in all groups of a command; NULL after the last. *offset, unless NULL: of its value in the
+ * command's options. */
+const option *option_at(const struct command *command, size_t number, size_t *offset);
 bool option_given(const command_line *line, const char *name);
 
-struct command;
 struct text_buffer;
 
 /* Parses argv[0, argc) (after the command's name) into `values`, which the caller has filled with the defaults. Returns

@@ -28,7 +28,18 @@ static void keep_eval(train_log *log, const train_eval_record *record) {
 }
 
 double train_step_tokens_per_second(const train_step_record *record) {
-    return record->seconds > 0 ? (double)record->n_tokens / record->seconds : 0;
+    return record->m.seconds > 0 ? (double)record->m.n_tokens / record->m.seconds : 0;
+}
+
+train_sums train_log_sums(const train_log *log, int64_t first) {
+    train_sums sums = {.n_steps = log->n_steps - first};
+    for (int64_t i = first; i < log->n_steps; i++) {
+        sums.seconds += log->steps[i].m.seconds;
+        sums.n_tokens += log->steps[i].m.n_tokens;
+        sums.n_overflowed += log->steps[i].m.overflowed;
+        sums.n_skipped += log->steps[i].m.skipped && !log->steps[i].m.overflowed;
+    }
+    return sums;
 }
 
 const train_step_record *train_log_last(const train_log *log) {
@@ -64,14 +75,14 @@ static bool read_learning_rate(const cJSON *object, double *value) {
 }
 
 static bool read_step(const cJSON *object, train_step_record *record) {
-    record->skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
-    record->overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
-    if (!read_number(object, "loss_scale", &record->loss_scale)) { record->loss_scale = 0; }
-    return read_count(object, "step", &record->step) && read_count(object, "tokens", &record->n_tokens) &&
-           read_count(object, "target_tokens", &record->n_target_tokens) &&
-           read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->epoch) &&
-           read_number(object, "loss", &record->loss) && read_learning_rate(object, &record->learning_rate) &&
-           read_number(object, "grad_norm", &record->grad_norm) && read_number(object, "seconds", &record->seconds);
+    record->m.skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
+    record->m.overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
+    if (!read_number(object, "loss_scale", &record->m.loss_scale)) { record->m.loss_scale = 0; }
+    return read_count(object, "step", &record->m.step) && read_count(object, "tokens", &record->m.n_tokens) &&
+           read_count(object, "target_tokens", &record->m.n_target_tokens) &&
+           read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->m.epoch) &&
+           read_number(object, "loss", &record->m.loss) && read_learning_rate(object, &record->m.learning_rate) &&
+           read_number(object, "grad_norm", &record->m.grad_norm) && read_number(object, "seconds", &record->m.seconds);
 }
 
 static bool read_eval(const cJSON *object, train_eval_record *record) {
@@ -89,7 +100,7 @@ static bool take_line(train_log *log, const char *line, int64_t last_step, int64
         taken = read_eval(object, &eval) && eval.step <= last_eval;
         if (taken) { keep_eval(log, &eval); }
     } else {
-        taken = read_step(object, &step) && step.step <= last_step;
+        taken = read_step(object, &step) && step.m.step <= last_step;
         if (taken) { keep_step(log, &step); }
     }
     cJSON_Delete(object);
@@ -145,14 +156,14 @@ static int append(train_log *log, text_buffer *line, bool echo) {
 int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_buffer line = {0};
     text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"learning_rate\":%s,\"grad_norm\":%s",
-                (long long)record->step, json_double(record->epoch).text, json_double(record->loss).text,
-                json_double(record->learning_rate).text, json_double(record->grad_norm).text);
-    if (record->loss_scale > 0) { text_format(&line, ",\"loss_scale\":%s", json_double(record->loss_scale).text); }
+                (long long)record->m.step, json_double(record->m.epoch).text, json_double(record->m.loss).text,
+                json_double(record->m.learning_rate).text, json_double(record->m.grad_norm).text);
+    if (record->m.loss_scale > 0) { text_format(&line, ",\"loss_scale\":%s", json_double(record->m.loss_scale).text); }
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
-                (long long)record->n_tokens, (long long)record->n_target_tokens, train_step_tokens_per_second(record),
-                record->seconds);
+                (long long)record->m.n_tokens, (long long)record->m.n_target_tokens,
+                train_step_tokens_per_second(record), record->m.seconds);
     text_format(&line, ",\"peak_bytes\":%lld%s%s}", (long long)record->peak_bytes,
-                record->skipped ? ",\"skipped\":true" : "", record->overflowed ? ",\"overflowed\":true" : "");
+                record->m.skipped ? ",\"skipped\":true" : "", record->m.overflowed ? ",\"overflowed\":true" : "");
     keep_step(log, record);
     return append(log, &line, echo);
 }

@@ -16,10 +16,8 @@
 #include "qrun.h"
 
 typedef struct train_step_record {
-    int64_t step, n_tokens, n_target_tokens, peak_bytes;
-    double epoch, loss, learning_rate, grad_norm, seconds; /* NaN: it was not finite */
-    double loss_scale;                                     /* 0: the loss is not scaled */
-    bool skipped, overflowed;                              /* as in qrun_train_metrics */
+    qrun_train_metrics m; /* a loss or norm that was not finite is NaN; `nonfinite` does not last */
+    int64_t peak_bytes;
 } train_step_record;
 
 typedef struct train_eval_record {
@@ -50,6 +48,13 @@ int train_log_sync(train_log *log);  /* onto disk, before a checkpoint that coun
 int train_log_close(train_log *log); /* the records stay until train_log_free */
 void train_log_free(train_log *log);
 
+/* Of the log's steps from steps[first]. */
+typedef struct train_sums {
+    int64_t n_steps, n_tokens, n_skipped, n_overflowed; /* overflowed ones are not among the skipped */
+    double seconds;
+} train_sums;
+
+train_sums train_log_sums(const train_log *log, int64_t first);
 double train_step_tokens_per_second(const train_step_record *record);
 /* The last step's; NULL before the first. */
 const train_step_record *train_log_last(const train_log *log);

@@ -48,12 +48,12 @@ static columns make_columns(const train_log *log) {
     double smooth = NAN;
     for (size_t i = 0; i < n; i++) {
         const train_step_record *s = &log->steps[i];
-        if (isfinite(s->loss)) { smooth = isfinite(smooth) ? keep * smooth + (1 - keep) * s->loss : s->loss; }
-        c.step[i] = (double)s->step;
-        c.loss[i] = s->loss;
+        if (isfinite(s->m.loss)) { smooth = isfinite(smooth) ? keep * smooth + (1 - keep) * s->m.loss : s->m.loss; }
+        c.step[i] = (double)s->m.step;
+        c.loss[i] = s->m.loss;
         c.smooth[i] = smooth;
-        c.learning_rate[i] = s->learning_rate;
-        c.grad_norm[i] = s->grad_norm;
+        c.learning_rate[i] = s->m.learning_rate;
+        c.grad_norm[i] = s->m.grad_norm;
         c.speed[i] = train_step_tokens_per_second(s);
         c.peak[i] = (double)s->peak_bytes / 0x1p20;
     }
@@ -91,20 +91,13 @@ static void put_charts(const train_log *log, text_buffer *out) {
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 static void put_run(const train_log *log, const train_facts *facts, text_buffer *out) {
-    double seconds = 0;
-    int64_t n_tokens = 0, n_skipped = 0, n_overflowed = 0;
-    for (int64_t i = 0; i < log->n_steps; i++) {
-        seconds += log->steps[i].seconds;
-        n_tokens += log->steps[i].n_tokens;
-        n_overflowed += log->steps[i].overflowed;
-        n_skipped += log->steps[i].skipped && !log->steps[i].overflowed;
-    }
+    const train_sums sums = train_log_sums(log, 0);
     const train_step_record *last = train_log_last(log);
     const train_eval_record *best = train_log_best_eval(log);
     text_puts(out, "<div><h2>Run</h2><table>\n");
     if (last != NULL) {
-        html_row(out, "loss", "%.4g at step %lld, %.4g at step %lld", log->steps[0].loss, (long long)log->steps[0].step,
-                 last->loss, (long long)last->step);
+        html_row(out, "loss", "%.4g at step %lld, %.4g at step %lld", log->steps[0].m.loss,
+                 (long long)log->steps[0].m.step, last->m.loss, (long long)last->m.step);
     }
     if (best != NULL) {
         html_row(out, "evaluation loss", "%.4g after step %lld; lowest %.4g after step %lld",
@@ -118,12 +111,12 @@ static void put_run(const train_log *log, const train_facts *facts, text_buffer 
         html_row(out, "stopped early", "after %s in a row without improvement",
                  count_text(facts->info->n_not_better, "evaluation").text);
     }
-    html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)n_tokens, seconds,
-             seconds > 0 ? (double)n_tokens / seconds : 0);
-    if (n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)n_skipped); }
-    if (last != NULL && last->loss_scale > 0) {
-        html_row(out, "loss scale", "%.0f in the last step; too large in %s, skipped", last->loss_scale,
-                 count_text(n_overflowed, "step").text);
+    html_row(out, "tokens", "%lld in %.1f s: %.0f tokens/s", (long long)sums.n_tokens, sums.seconds,
+             sums.seconds > 0 ? (double)sums.n_tokens / sums.seconds : 0);
+    if (sums.n_skipped > 0) { html_row(out, "skipped steps", "%lld", (long long)sums.n_skipped); }
+    if (last != NULL && last->m.loss_scale > 0) {
+        html_row(out, "loss scale", "%.0f in the last step; too large in %s, skipped", last->m.loss_scale,
+                 count_text(sums.n_overflowed, "step").text);
     }
     text_puts(out, "</table></div>\n");
 }
@@ -190,8 +183,8 @@ void train_report_html(const train_log *log, const train_facts *facts, text_buff
     html_text(out, facts->options->train.saving.out);
     const train_step_record *last = train_log_last(log);
     text_format(out, "</h1>\n<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
-                last != NULL ? (long long)last->step : 0, (long long)facts->info->total_steps);
-    if (last != NULL) { text_format(out, ", epoch %.2f", last->epoch); }
+                last != NULL ? (long long)last->m.step : 0, (long long)facts->info->total_steps);
+    if (last != NULL) { text_format(out, ", epoch %.2f", last->m.epoch); }
     text_puts(out, "</p>\n");
     put_charts(log, out);
     text_puts(out, "<div class=\"tables\">\n");

@@ -17,21 +17,15 @@ static void put_history(const train_log *log, int64_t n_eval_examples, text_buff
     for (int64_t i = 0; i < log->n_steps; i++) {
         const train_step_record *step = &log->steps[i];
         text_format(out, "%s\n    {\"epoch\": %s, \"grad_norm\": %s, \"learning_rate\": %s, \"loss\": %s",
-                    i > 0 ? "," : "", json_double(step->epoch).text, json_double(step->grad_norm).text,
-                    json_double(step->learning_rate).text, json_double(step->loss).text);
-        if (step->loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->loss_scale); }
-        text_format(out, ", \"step\": %lld}", (long long)step->step);
-        for (; e < log->n_evals && log->evals[e].step <= step->step; e++) {
+                    i > 0 ? "," : "", json_double(step->m.epoch).text, json_double(step->m.grad_norm).text,
+                    json_double(step->m.learning_rate).text, json_double(step->m.loss).text);
+        if (step->m.loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->m.loss_scale); }
+        text_format(out, ", \"step\": %lld}", (long long)step->m.step);
+        for (; e < log->n_evals && log->evals[e].step <= step->m.step; e++) {
             put_eval(&log->evals[e], n_eval_examples, out);
         }
     }
     text_puts(out, log->n_steps > 0 ? "\n  ],\n" : "],\n");
-}
-
-static int64_t tokens_seen(const train_log *log) {
-    int64_t tokens = 0;
-    for (int64_t i = 0; i < log->n_steps; i++) { tokens += log->steps[i].n_tokens; }
-    return tokens;
 }
 
 static void put_best(const train_facts *facts, text_buffer *out) {
@@ -65,7 +59,7 @@ static void put_callbacks(const train_facts *facts, text_buffer *out) {
 
 void train_state_json(const train_log *log, const train_facts *facts, text_buffer *out) {
     const train_step_record *last = train_log_last(log);
-    const int64_t n_tokens = tokens_seen(log);
+    const int64_t n_tokens = train_log_sums(log, 0).n_tokens;
     const qrun_train_params *params = &facts->options->train;
     const double epochs = params->batches.epochs > 0 ? params->batches.epochs : 1;
     text_puts(out, "{\n");
@@ -74,8 +68,8 @@ void train_state_json(const train_log *log, const train_facts *facts, text_buffe
                 "  \"epoch\": %s,\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n"
                 "  \"is_hyper_param_search\": false,\n  \"is_local_process_zero\": true,\n"
                 "  \"is_world_process_zero\": true,\n",
-                json_double(last != NULL ? last->epoch : 0).text, (long long)params->evaluation.eval_every,
-                last != NULL ? (long long)last->step : 0);
+                json_double(last != NULL ? last->m.epoch : 0).text, (long long)params->evaluation.eval_every,
+                last != NULL ? (long long)last->m.step : 0);
     put_history(log, facts->info->n_eval_examples, out);
     text_format(out,
                 "  \"logging_steps\": 1,\n  \"max_steps\": %lld,\n  \"num_input_tokens_seen\": %lld,\n"

@@ -17,17 +17,6 @@ typedef struct job_request {
 
 /* ---- Requests in flight ------------------------------------------------------------------------------------------ */
 
-static job_request *add_request(job *j, int64_t index) {
-    job_request *r = allocate(sizeof *r);
-    r->owner = j;
-    r->answer.index = index;
-    r->next = j->in_flight;
-    if (r->next != NULL) { r->next->previous = r; }
-    j->in_flight = r;
-    j->n_in_flight++;
-    return r;
-}
-
 static void remove_request(job_request *r) {
     job *j = r->owner;
     if (r->previous != NULL) {
@@ -69,12 +58,25 @@ static void refuse_request(job_request *r, const qrun_error *error) {
 
 /* ---- Submitting -------------------------------------------------------------------------------------------------- */
 
+/* *params becomes what the request has unless its line says otherwise. */
+static job_request *add_request(job *j, int64_t index, qrun_request_params *params) {
+    job_request *r = allocate(sizeof *r);
+    r->owner = j;
+    r->answer.index = index;
+    r->next = j->in_flight;
+    if (r->next != NULL) { r->next->previous = r; }
+    j->in_flight = r;
+    j->n_in_flight++;
+    *params = j->defaults;
+    params->on_event = on_event;
+    params->user = r;
+    return r;
+}
+
 static void submit_line(job *j, const char *line, size_t n_bytes) {
     qrun_error error = QRUN_ERROR_INIT;
-    job_request *r = add_request(j, j->requests->index);
-    qrun_request_params defaults = j->defaults;
-    defaults.on_event = on_event;
-    defaults.user = r;
+    qrun_request_params defaults;
+    job_request *r = add_request(j, j->requests->index, &defaults);
     char what[48];
     snprintf(what, sizeof what, "line %lld", (long long)j->requests->line_number);
     const qrun_status status =
@@ -86,10 +88,8 @@ static void submit_single(job *j) {
     j->all_read = true;
     if (answer_file_has(j->output, 0)) { return; }
     qrun_error error = QRUN_ERROR_INIT;
-    job_request *r = add_request(j, 0);
-    qrun_request_params request = j->defaults;
-    request.on_event = on_event;
-    request.user = r;
+    qrun_request_params request;
+    job_request *r = add_request(j, 0, &request);
     if (qrun_session_submit(j->engine->session, &request, NULL, &error) != QRUN_OK) { refuse_request(r, &error); }
 }
 

@@ -4,8 +4,8 @@
 
 #include "cli/terminal/text.h"
 
-/* The whole of a file, or of stdin for "-". Returns 0 or an exit code, after telling the user; so do the
- * others. */
+/* The whole of a file, or of stdin for "-". Returns 0 or an exit code, after telling the user; so
+ * do the others. */
 int file_read(text_buffer *t, const char *path);
 /* The same, of what has to be a text: a file with zero bytes is refused. */
 int file_read_text(text_buffer *t, const char *path);
@@ -23,9 +23,9 @@ int replace_file(const char *path, const text_buffer *content);
 /* Writes all of `content` at the descriptor's position; false with errno set. */
 bool write_whole(int descriptor, const text_buffer *content);
 
-/* A folder for what is needed while the program runs and no longer. Makes one under TMPDIR (else /tmp) and appends its
- * path. */
+/* Makes a folder under TMPDIR (else /tmp), for what is needed only while the program runs, and appends its path. */
 int scratch_folder_make(text_buffer *path);
-/* With all that is in it; what cannot be removed stays. */
+/* Removes it with all that is in it; what cannot be removed stays. */
 void scratch_folder_remove(const char *path);
+
 #endif
