@@ -68,7 +68,7 @@ QR_OPS(QR_X)
  *
  * NF4: absmax, F32 [n_blocks], at scales_offset. NF4_DQ: absmax codes, U8 [n_blocks], at scales_offset, nested absmax,
  * F32 [ceil(n_blocks / 256)], at nested_offset. */
-enum { QR_CPU_ROW_ALIGNMENT = 64, QR_CPU_NF4_GROUP_ROWS = 16 };
+enum { QR_CPU_NF4_GROUP_ROWS = 16 };
 
 typedef enum qr_cpu_layout_kind { QR_CPU_ROWS, QR_CPU_NF4_GROUPS, QR_CPU_NF4_FLAT } qr_cpu_layout_kind;
 
@@ -99,7 +99,7 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
     return (uint8_t *)weight->data + (size_t)(row / QR_CPU_NF4_GROUP_ROWS) * layout->group_bytes + (size_t)in_group;
 }
 
-/* Fills in the functions of backend/weight.c. */
-void qr_cpu_set_weight_functions(qr_backend *backend);
+/* In backend/weight.c. */
+extern const qr_host_weights qr_cpu_weights;
 
 #endif
