@@ -8,6 +8,7 @@
 #define QR_KERNELS_CPU_CPU_H
 
 #include "kernels/host_memory.h"
+#include "kernels/op_check.h"
 
 /* Each level has everything of those before it.
  *   AVX2:        AVX2, FMA, F16C
@@ -52,6 +53,18 @@ void qr_cpu_unmap(void *memory, size_t n_bytes);
 #define QR_X(name) extern const qr_op_impl qr_cpu_op_##name;
 QR_OPS(QR_X)
 #undef QR_X
+
+/* Defines qr_cpu_op_<name>, which checks its arguments when it runs, of
+ *   size_t workspace_function(const qr_backend *backend, const void *args)
+ *   void run_function(qr_backend *backend, const qr_<name>_args *args, void *workspace) */
+#define QR_CPU_CHECKED_OP(name, workspace_function, run_function)                                              \
+    static qrun_status name##_checked(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
+        if (!qr_check_##name(args, err)) { return QRUN_ERROR_ARGUMENT; }                                       \
+        run_function(backend, args, workspace);                                                                \
+        return QRUN_OK;                                                                                        \
+    }                                                                                                          \
+    const qr_op_impl qr_cpu_op_##name = {                                                                      \
+        .supports = qr_op_supports_##name, .workspace_bytes = workspace_function, .run = name##_checked};
 
 /* --- Weights in this backend's memory ---
  *

@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/train/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
-#include "kernels/op_check.h"
 
 static const qr_cpu_vector_ops *vector_ops(const qr_backend *backend) {
 #if defined(__x86_64__) && !defined(QRUN_SCALAR)
