@@ -50,7 +50,7 @@ static qr_adapter_spec small_spec(void) {
                              .user = rank_2};
 }
 
-/* Writes an adapter as a new folder, which is there whole or not at all. */
+/* Writes an adapter as a new folder, which appears whole or not at all. */
 static qrun_status write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err) {
     qr_folder_writer folder;
     qrun_status status = qr_folder_writer_open(&folder, path, err);
