@@ -111,8 +111,7 @@ static qrun_status multiply(side *s, const qr_weight_desc *desc, const canonical
                                  .y_stride = OUT};
     QR_RETURN_IF_ERROR(need_workspace(s, qr_linear_workspace(backend, &args), err));
     QR_RETURN_IF_ERROR(qr_linear(backend, &args, s->workspace, err));
-    QR_RETURN_IF_ERROR(backend->copy_out(backend, y, device_y, (size_t)(n_rows * OUT) * sizeof *y, err));
-    return QRUN_OK;
+    return backend->copy_out(backend, y, device_y, (size_t)(n_rows * OUT) * sizeof *y, err);
 }
 
 static qrun_status compare(const char *what, const float *found, const float *expected, int64_t n, double bound,

@@ -17,16 +17,6 @@ const char *qr_weight_format_name(qr_weight_format format) {
     return (unsigned)format < QR_WEIGHT_FORMAT_COUNT ? formats[format].name : "?";
 }
 
-bool qr_weight_format_from_name(const char *name, qr_weight_format *format) {
-    for (int i = 0; i < QR_WEIGHT_FORMAT_COUNT; i++) {
-        if (strcmp(formats[i].name, name) == 0) {
-            *format = (qr_weight_format)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static size_t packed_bytes(qr_weight_format format, int64_t n_elements) {
     return ((size_t)n_elements * (size_t)formats[format].bits + 7) / 8;
 }

@@ -54,7 +54,6 @@ typedef struct qr_weight_scales {
 } qr_weight_scales;
 
 const char *qr_weight_format_name(qr_weight_format format);
-bool qr_weight_format_from_name(const char *name, qr_weight_format *format);
 
 /* Whether the codes are the elements themselves. */
 static inline bool qr_weight_is_plain(qr_weight_format format) { return format < QR_WEIGHT_INT8; }

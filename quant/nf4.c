@@ -1,7 +1,6 @@
 #include "quant/nf4.h"
 
 #include <math.h>
-#include <stddef.h>
 
 #include "base/sizes.h"
 #include "quant/dynamic8.h"

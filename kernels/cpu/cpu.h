@@ -8,6 +8,7 @@
 #define QR_KERNELS_CPU_CPU_H
 
 #include "kernels/host_memory.h"
+#include "kernels/op_check.h"
 
 /* Each level has everything of those before it.
  *   AVX2:        AVX2, FMA, F16C
@@ -53,6 +54,18 @@ void qr_cpu_unmap(void *memory, size_t n_bytes);
 QR_OPS(QR_X)
 #undef QR_X
 
+/* Defines qr_cpu_op_<name>, which checks its arguments when it runs, of
+ *   size_t workspace_function(const qr_backend *backend, const void *args)
+ *   void run_function(qr_backend *backend, const qr_<name>_args *args, void *workspace) */
+#define QR_CPU_CHECKED_OP(name, workspace_function, run_function)                                              \
+    static qrun_status name##_checked(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
+        if (!qr_check_##name(args, err)) { return QRUN_ERROR_ARGUMENT; }                                       \
+        run_function(backend, args, workspace);                                                                \
+        return QRUN_OK;                                                                                        \
+    }                                                                                                          \
+    const qr_op_impl qr_cpu_op_##name = {                                                                      \
+        .supports = qr_op_supports_##name, .workspace_bytes = workspace_function, .run = name##_checked};
+
 /* --- Weights in this backend's memory ---
  *
  * ROWS (F32, F16, BF16, INT8): rows in order, row_bytes apart; the elements of a row are contiguous and followed by
@@ -68,7 +81,7 @@ QR_OPS(QR_X)
  *
  * NF4: absmax, F32 [n_blocks], at scales_offset. NF4_DQ: absmax codes, U8 [n_blocks], at scales_offset, nested absmax,
  * F32 [ceil(n_blocks / 256)], at nested_offset. */
-enum { QR_CPU_ROW_ALIGNMENT = 64, QR_CPU_NF4_GROUP_ROWS = 16 };
+enum { QR_CPU_NF4_GROUP_ROWS = 16 };
 
 typedef enum qr_cpu_layout_kind { QR_CPU_ROWS, QR_CPU_NF4_GROUPS, QR_CPU_NF4_FLAT } qr_cpu_layout_kind;
 
@@ -99,7 +112,7 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
     return (uint8_t *)weight->data + (size_t)(row / QR_CPU_NF4_GROUP_ROWS) * layout->group_bytes + (size_t)in_group;
 }
 
-/* Fills in the functions of backend/weight.c. */
-void qr_cpu_set_weight_functions(qr_backend *backend);
+/* In backend/weight.c. */
+extern const qr_host_weights qr_cpu_weights;
 
 #endif

@@ -22,9 +22,7 @@ static void dora_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_dora)(const qr_backend *backend, const qr_dora_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, 2 * args->dim, dora_rows, args);
-}
+QR_CPU_RANGE_OP(dora, args->n_rows, 2 * args->dim, dora_rows)
 
 /* --- dora_backward: blocks of columns, all rows in order --- */
 
@@ -52,7 +50,4 @@ static void magnitude_columns(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_dora_backward)(const qr_backend *backend, const qr_dora_backward_args *args) {
-    qr_cpu_run_ranges(backend, qr_ceil_div(args->dim, COLUMN_BLOCK), 2 * args->n_rows * COLUMN_BLOCK, magnitude_columns,
-                      args);
-}
+QR_CPU_RANGE_OP(dora_backward, qr_ceil_div(args->dim, COLUMN_BLOCK), 2 * args->n_rows * COLUMN_BLOCK, magnitude_columns)

@@ -43,18 +43,7 @@ static void softcap_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_activation)(const qr_backend *backend, const qr_activation_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_rows, args);
-}
-
-void QR_ISA(qr_cpu_gate)(const qr_backend *backend, const qr_gate_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_rows, args);
-}
-
-void QR_ISA(qr_cpu_add)(const qr_backend *backend, const qr_add_args *args) {
-    qr_cpu_run_ranges(backend, args->n, 1, add_range, args);
-}
-
-void QR_ISA(qr_cpu_softcap)(const qr_backend *backend, const qr_softcap_args *args) {
-    qr_cpu_run_ranges(backend, args->n, FUNCTION_COST, softcap_range, args);
-}
+QR_CPU_RANGE_OP(activation, args->n_rows, FUNCTION_COST * args->dim, activation_rows)
+QR_CPU_RANGE_OP(gate, args->n_rows, FUNCTION_COST * args->dim, gate_rows)
+QR_CPU_RANGE_OP(add, args->n, 1, add_range)
+QR_CPU_RANGE_OP(softcap, args->n, FUNCTION_COST, softcap_range)

@@ -52,9 +52,7 @@ void QR_ISA(qr_cpu_embedding)(const qr_backend *backend, const qr_embedding_args
     qr_cpu_run_ranges(backend, args->n_tokens, args->table->desc.cols, embedding_rows, &e);
 }
 
-void QR_ISA(qr_cpu_gather_rows)(const qr_backend *backend, const qr_gather_rows_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim, gather_rows, args);
-}
+QR_CPU_RANGE_OP(gather_rows, args->n_rows, args->dim, gather_rows)
 
 /* A token may occur many times, so the columns are cut: every task adds all tokens, in order. */
 enum { COLUMN_BLOCK = 64 };
@@ -99,11 +97,6 @@ static void scatter_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_embedding_backward)(const qr_backend *backend, const qr_embedding_backward_args *args) {
-    const int64_t n_blocks = qr_ceil_div(args->dim, COLUMN_BLOCK);
-    qr_cpu_run_ranges(backend, n_blocks, args->n_tokens * COLUMN_BLOCK, embedding_backward_columns, args);
-}
-
-void QR_ISA(qr_cpu_scatter_rows)(const qr_backend *backend, const qr_scatter_rows_args *args) {
-    qr_cpu_run_ranges(backend, args->n_dst_rows, args->dim, scatter_range, args);
-}
+QR_CPU_RANGE_OP(embedding_backward, qr_ceil_div(args->dim, COLUMN_BLOCK), COLUMN_BLOCK * args->n_tokens,
+                embedding_backward_columns)
+QR_CPU_RANGE_OP(scatter_rows, args->n_dst_rows, args->dim, scatter_range)

@@ -39,10 +39,5 @@ static void layer_norm_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_rms_norm)(const qr_backend *backend, const qr_rms_norm_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->n_groups * args->dim, rms_norm_rows, args);
-}
-
-void QR_ISA(qr_cpu_layer_norm)(const qr_backend *backend, const qr_layer_norm_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim, layer_norm_rows, args);
-}
+QR_CPU_RANGE_OP(rms_norm, args->n_rows, args->n_groups * args->dim, rms_norm_rows)
+QR_CPU_RANGE_OP(layer_norm, args->n_rows, args->dim, layer_norm_rows)

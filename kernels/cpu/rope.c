@@ -46,15 +46,7 @@ static void rope_backward_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_rope_table)(const qr_backend *backend, const qr_rope_table_args *args) {
-    enum { LIBM_COST = 32 };
-    qr_cpu_run_ranges(backend, args->n_tokens, args->half * LIBM_COST, rope_table_rows, args);
-}
-
-void QR_ISA(qr_cpu_rope)(const qr_backend *backend, const qr_rope_args *args) {
-    qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_rows, args);
-}
-
-void QR_ISA(qr_cpu_rope_backward)(const qr_backend *backend, const qr_rope_backward_args *args) {
-    qr_cpu_run_ranges(backend, args->n_tokens, args->n_heads * args->head_dim, rope_backward_rows, args);
-}
+enum { LIBM_COST = 32 };
+QR_CPU_RANGE_OP(rope_table, args->n_tokens, LIBM_COST * args->half, rope_table_rows)
+QR_CPU_RANGE_OP(rope, args->n_tokens, args->n_heads * args->head_dim, rope_rows)
+QR_CPU_RANGE_OP(rope_backward, args->n_tokens, args->n_heads * args->head_dim, rope_backward_rows)

@@ -3,7 +3,6 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/op_check.h"
 
 typedef struct sample_run {
     const qr_sample_args *args;

@@ -66,4 +66,10 @@ size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
 typedef void (*qr_range_fn)(const void *args, int64_t begin, int64_t end);
 void qr_cpu_run_ranges(const qr_backend *backend, int64_t n, int64_t cost, qr_range_fn fn, const void *args);
 
+/* Defines the op `name` for an instruction set (vec.h) as a call of qr_cpu_run_ranges; n and cost may use `args`. */
+#define QR_CPU_RANGE_OP(name, n, cost, fn)                                                \
+    void QR_ISA(qr_cpu_##name)(const qr_backend *backend, const qr_##name##_args *args) { \
+        qr_cpu_run_ranges(backend, n, cost, fn, args);                                    \
+    }
+
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels/host_memory.h"
 #include "kernels/op_flops.h"
 
 enum { ALIGNMENT = 64 };
@@ -11,10 +12,9 @@ enum { ALIGNMENT = 64 };
 static const uintptr_t FIRST_ADDRESS = (uintptr_t)1 << 62;
 
 typedef struct plan_backend {
-    qr_backend base; /* first: a qr_backend * of this backend is a plan_backend * */
+    qr_host_backend host; /* first: a qr_backend * of this backend is a plan_backend * */
     const qr_backend *of;
     uintptr_t next_address;
-    size_t bytes_held, bytes_peak;
     qr_planned planned;
 } plan_backend;
 
@@ -31,20 +31,13 @@ static qrun_status memory_create(qr_backend *backend, qr_memory_kind kind, size_
     if (n_bytes > UINTPTR_MAX - plan->next_address - ALIGNMENT) { return qr_fail_memory(err, "a plan", n_bytes); }
     *memory = (void *)plan->next_address;
     plan->next_address += (n_bytes / ALIGNMENT + 1) * ALIGNMENT;
-    plan->bytes_held += n_bytes;
-    if (plan->bytes_held > plan->bytes_peak) { plan->bytes_peak = plan->bytes_held; }
+    qr_host_memory_taken(backend, n_bytes);
     return QRUN_OK;
 }
 
 static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memory, size_t n_bytes) {
     (void)kind;
-    if (memory != NULL) { plan_of(backend)->bytes_held -= n_bytes; }
-}
-
-static void memory_held(const qr_backend *backend, size_t *now, size_t *peak) {
-    const plan_backend *plan = (const plan_backend *)backend;
-    *now = plan->bytes_held;
-    *peak = plan->bytes_peak;
+    if (memory != NULL) { qr_host_memory_released(backend, n_bytes); }
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -62,22 +55,6 @@ static qrun_status copy_out(qr_backend *backend, void *host, const void *device,
 
 static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
     (void)backend, (void)device, (void)n_bytes, (void)err;
-    return QRUN_OK;
-}
-
-static qrun_status sync(qr_backend *backend, qr_error *err) {
-    (void)backend, (void)err;
-    return QRUN_OK;
-}
-
-static qrun_status transfer(qr_backend *backend, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
-                            qr_error *err) {
-    *ticket = 0;
-    return copy(backend, dst, src, n_bytes, err);
-}
-
-static qrun_status transfer_wait(qr_backend *backend, uint64_t ticket, qr_error *err) {
-    (void)backend, (void)ticket, (void)err;
     return QRUN_OK;
 }
 
@@ -132,38 +109,32 @@ static const qr_op_impl ops[QR_OP_COUNT] = {
 #undef QR_X
 };
 
-static void destroy(qr_backend *backend) { qr_free(backend); }
-
 qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, qr_error *err) {
     *backend = NULL;
     plan_backend *plan = qr_alloc_zeroed(sizeof *plan);
     if (plan == NULL) { return qr_fail_memory(err, "a plan", sizeof *plan); }
     plan->of = of;
     plan->next_address = FIRST_ADDRESS;
-    plan->base = (qr_backend){
+    qr_backend *base = &plan->host.base;
+    *base = (qr_backend){
         .version = QR_BACKEND_VERSION,
         .name = of->name,
         .isa = of->isa,
         .threads = of->threads,
-        .destroy = destroy,
         .memory_create = memory_create,
         .memory_destroy = memory_destroy,
-        .memory_held = memory_held,
-        .copy_in = copy,
-        .copy_in_async = copy,
-        .copy_out = copy_out,
-        .copy_within = copy,
-        .fill_zero = fill_zero,
-        .sync = sync,
-        .transfer_in = transfer,
-        .transfer_out = transfer,
-        .transfer_wait = transfer_wait,
-        .weight_bytes = weight_bytes,
-        .weight_put_rows = put_rows,
-        .weight_put_scales = put_scales,
     };
-    memcpy(plan->base.ops, ops, sizeof ops);
-    *backend = &plan->base;
+    qr_host_memory_set_functions(&plan->host, NULL);
+    base->copy_in = base->copy_in_async = base->copy_within = copy;
+    base->copy_out = copy_out;
+    base->fill_zero = fill_zero;
+    base->weight_bytes = weight_bytes;
+    base->weight_put_rows = put_rows;
+    base->weight_put_scales = put_scales;
+    base->weight_get_rows = NULL;
+    base->weight_get_scales = NULL;
+    memcpy(base->ops, ops, sizeof ops);
+    *backend = base;
     return QRUN_OK;
 }
 

@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/host_memory.h"
 #include "kernels/op_check.h"
 #include "kernels/ref/ref.h"
 
@@ -60,11 +59,6 @@ static void memory_destroy(qr_backend *backend, qr_memory_kind kind, void *memor
     qr_host_memory_released(backend, n_bytes);
 }
 
-static size_t workspace_none(const qr_backend *backend, const void *args) {
-    (void)backend, (void)args;
-    return 0;
-}
-
 #define QR_X(name)                                                                \
     static size_t workspace_##name(const qr_backend *backend, const void *args) { \
         (void)backend;                                                            \
@@ -83,19 +77,11 @@ QR_REF_WORKSPACE_OPS(QR_X)
 QR_OPS(QR_X)
 #undef QR_X
 
-static void set_ops(qr_op_impl *ops) {
-#define QR_X(name)                         \
-    ops[QR_OP_##name] = (qr_op_impl){      \
-        .supports = qr_op_supports_##name, \
-        .workspace_bytes = workspace_none, \
-        .run = run_##name,                 \
-    };
+static const qr_op_impl ops[QR_OP_COUNT] = {
+#define QR_X(name) [QR_OP_##name] = {qr_op_supports_##name, qr_host_no_workspace, run_##name},
     QR_OPS(QR_X)
 #undef QR_X
-#define QR_X(name) ops[QR_OP_##name].workspace_bytes = workspace_##name;
-    QR_REF_WORKSPACE_OPS(QR_X)
-#undef QR_X
-}
+};
 
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
     *backend = NULL;
@@ -110,9 +96,11 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
         .memory_destroy = memory_destroy,
         .measure_limits = qr_ref_measure_limits,
     };
-    qr_host_memory_set_functions(&ref->base);
-    qr_ref_set_weight_functions(&ref->base);
-    set_ops(ref->base.ops);
+    qr_host_memory_set_functions(ref, &qr_ref_weights);
+    memcpy(ref->base.ops, ops, sizeof ops);
+#define QR_X(name) ref->base.ops[QR_OP_##name].workspace_bytes = workspace_##name;
+    QR_REF_WORKSPACE_OPS(QR_X)
+#undef QR_X
     *backend = &ref->base;
     return QRUN_OK;
 }

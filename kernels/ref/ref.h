@@ -7,10 +7,9 @@
 #define QR_KERNELS_REF_REF_H
 
 #include "base/dtype.h"
-#include "kernels/backend.h"
+#include "kernels/host_memory.h"
 
-/* Fills in the functions of ref/weight.c. */
-void qr_ref_set_weight_functions(qr_backend *backend);
+extern const qr_host_weights qr_ref_weights; /* ref/weight.c */
 
 /* Rotates the pairs (x[j], x[j + half]) of one head by the angles of a row of the tables: by sign = 1, or back by -1.
  */

@@ -2,9 +2,7 @@
 #include <string.h>
 
 #include "base/half.h"
-#include "base/sizes.h"
 #include "kernels/host_memory.h"
-#include "kernels/op_check.h"
 #include "kernels/ref/ref.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
@@ -13,66 +11,32 @@ enum { ALIGNMENT = 64 };
 
 static size_t aligned(size_t n_bytes) { return (n_bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
 
-/* The scales as in host_memory.h. */
-static void *first_scales(const qr_weight *weight) {
-    return (unsigned char *)weight->data + aligned(qr_weight_code_bytes(&weight->desc));
-}
-
-static void *nested_scales(const qr_weight *weight) {
+static size_t layout(const qr_weight_desc *desc, size_t *first, size_t *nested) {
     size_t nested_bytes;
-    return (unsigned char *)first_scales(weight) + aligned(qr_host_scale_bytes(&weight->desc, &nested_bytes));
+    *first = aligned(qr_weight_code_bytes(desc));
+    *nested = *first + aligned(qr_host_scale_bytes(desc, &nested_bytes));
+    return *nested + aligned(nested_bytes);
 }
 
-static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
-    (void)backend;
-    size_t nested_bytes;
-    const size_t first_bytes = qr_host_scale_bytes(desc, &nested_bytes);
-    return aligned(qr_weight_code_bytes(desc)) + aligned(first_bytes) + aligned(nested_bytes);
+static const void *first_scales(const qr_weight *weight) {
+    size_t first, nested;
+    (void)layout(&weight->desc, &first, &nested);
+    return (const unsigned char *)weight->data + first;
 }
 
-static size_t rows_bytes(const qr_weight_desc *desc, int64_t row, int64_t n_rows) {
-    return qr_weight_row_offset(desc, row + n_rows) - qr_weight_row_offset(desc, row);
+static const void *nested_scales(const qr_weight *weight) {
+    size_t first, nested;
+    (void)layout(&weight->desc, &first, &nested);
+    return (const unsigned char *)weight->data + nested;
 }
 
-static qrun_status weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
-                                   const void *codes, qr_error *err) {
-    (void)backend;
-    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    memcpy((unsigned char *)weight->data + qr_weight_row_offset(&weight->desc, row), codes,
-           rows_bytes(&weight->desc, row, n_rows));
-    return QRUN_OK;
+static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, void *codes, bool is_put) {
+    const size_t begin = qr_weight_row_offset(&weight->desc, row);
+    unsigned char *stored = (unsigned char *)weight->data + begin;
+    memcpy(is_put ? stored : codes, is_put ? codes : stored, qr_weight_row_offset(&weight->desc, row + n_rows) - begin);
 }
 
-static qrun_status weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
-                                   void *codes, qr_error *err) {
-    (void)backend;
-    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    memcpy(codes, (const unsigned char *)weight->data + qr_weight_row_offset(&weight->desc, row),
-           rows_bytes(&weight->desc, row, n_rows));
-    return QRUN_OK;
-}
-
-static qrun_status weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
-                                     qr_error *err) {
-    (void)backend;
-    return qr_host_put_scales(weight, scales, first_scales(weight), nested_scales(weight), err);
-}
-
-static qrun_status weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
-                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err) {
-    (void)backend, (void)err;
-    qr_host_get_scales(&weight->desc, first_scales(weight), nested_scales(weight), row_absmax, absmax, absmax_codes,
-                       nested_absmax);
-    return QRUN_OK;
-}
-
-void qr_ref_set_weight_functions(qr_backend *backend) {
-    backend->weight_bytes = weight_bytes;
-    backend->weight_put_rows = weight_put_rows;
-    backend->weight_put_scales = weight_put_scales;
-    backend->weight_get_rows = weight_get_rows;
-    backend->weight_get_scales = weight_get_scales;
-}
+const qr_host_weights qr_ref_weights = {.move_rows = move_rows, .layout = layout};
 
 qr_dtype qr_ref_plain_dtype(qr_weight_format format) {
     switch (format) {

@@ -263,19 +263,15 @@ qrun_status qr_adapter_open(const char *folder, qr_adapter **out, qr_error *err)
     qr_adapter *adapter = qr_alloc_zeroed(sizeof *adapter);
     char *path = qr_path_join(folder, "adapter_config.json");
     qrun_status status;
-    if (adapter == NULL || path == NULL) {
-        status = qr_fail_memory(err, folder, sizeof *adapter);
-    } else {
-        status = qr_adapter_config_read(path, &adapter->config, err);
-    }
+    if (adapter == NULL || path == NULL) { QR_TRY(qr_fail_memory(err, folder, sizeof *adapter)); }
+    QR_TRY(qr_adapter_config_read(path, &adapter->config, err));
+    QR_TRY(open_tensors(folder, adapter, err));
+    QR_TRY(read_tensors(adapter, err));
+    *out = adapter;
+    adapter = NULL;
+out:
+    qr_adapter_close(adapter);
     qr_free(path);
-    if (status == QRUN_OK) { status = open_tensors(folder, adapter, err); }
-    if (status == QRUN_OK) { status = read_tensors(adapter, err); }
-    if (status == QRUN_OK) {
-        *out = adapter;
-    } else {
-        qr_adapter_close(adapter);
-    }
     return status;
 }
 

@@ -290,13 +290,3 @@ out:
     qr_free(path);
     return status;
 }
-
-qrun_status qr_adapter_write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err) {
-    qr_folder_writer folder;
-    qrun_status status = qr_folder_writer_open(&folder, path, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_adapter_write(folder.partial_path, spec, err);
-    if (status == QRUN_OK) { return qr_folder_writer_commit(&folder, err); }
-    qr_folder_writer_abort(&folder);
-    return status;
-}

@@ -54,7 +54,4 @@ typedef struct qr_adapter_spec {
  * then opened as an adapter (adapter.h), so that settings and tensors that contradict each other fail here. */
 qrun_status qr_adapter_write(const char *folder, const qr_adapter_spec *spec, qr_error *err);
 
-/* The same as a new folder, which appears whole or not at all. `path` must not exist and its parent must. */
-qrun_status qr_adapter_write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err);
-
 #endif

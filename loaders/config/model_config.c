@@ -315,9 +315,7 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
     QR_RETURN_IF_ERROR(qr_rope_config_read(full, context, &config->rope, s->err));
     context->default_theta = 1e4;
     QR_RETURN_IF_ERROR(get_double(s, "rope_local_base_freq", 1, 1e15, &context->default_theta));
-    QR_RETURN_IF_ERROR(
-        qr_rope_config_read(qr_json_get(parameters, "sliding_attention"), context, &config->rope_local, s->err));
-    return QRUN_OK;
+    return qr_rope_config_read(qr_json_get(parameters, "sliding_attention"), context, &config->rope_local, s->err);
 }
 
 static qrun_status read_rope(const source *s, qr_model_config *config) {
@@ -345,8 +343,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                        s->what, qr_model_family_name(config->family));
     }
     QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope, s->err));
-    QR_RETURN_IF_ERROR(qr_rope_config_read(parameters, &context, &config->rope_local, s->err));
-    return QRUN_OK;
+    return qr_rope_config_read(parameters, &context, &config->rope_local, s->err);
 }
 
 /* ---- types, ids, quantisation ------------------------------------------------------------------------------------ */
@@ -496,8 +493,7 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(read_attention(s, config));
     QR_RETURN_IF_ERROR(read_windows(s, config));
     QR_RETURN_IF_ERROR(read_rope(s, config));
-    QR_RETURN_IF_ERROR(read_identity(s, config));
-    return QRUN_OK;
+    return read_identity(s, config);
 }
 
 qrun_status qr_model_config_parse(const qr_json *root, const char *what, qr_model_config *config, qr_error *err) {

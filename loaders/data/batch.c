@@ -180,18 +180,6 @@ int64_t qr_batch_plan_micro_batches(const qr_batch_plan *plan) { return plan->n_
 
 int64_t qr_batch_plan_windows(const qr_batch_plan *plan) { return qr_ceil_div(plan->n_batches, plan->n_accumulate); }
 
-int64_t qr_batch_plan_most_tokens(const qr_batch_plan *plan) {
-    int64_t most = 0;
-    for (int64_t k = 0; k < plan->n_batches; k++) { most = qr_max(most, plan->batches[k].n_tokens); }
-    return most;
-}
-
-int64_t qr_batch_plan_most_examples(const qr_batch_plan *plan) {
-    int64_t most = 0;
-    for (int64_t k = 0; k < plan->n_batches; k++) { most = qr_max(most, plan->batches[k].n_examples); }
-    return most;
-}
-
 qr_micro_batch qr_batch_plan_micro_batch(const qr_batch_plan *plan, int64_t k) {
     const planned_batch *batch = &plan->batches[k];
     return (qr_micro_batch){plan->examples + batch->first, batch->n_examples, batch->n_rows, batch->n_tokens,

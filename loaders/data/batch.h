@@ -42,9 +42,6 @@ void qr_batch_plan_destroy(qr_batch_plan *plan); /* NULL is fine */
 
 int64_t qr_batch_plan_micro_batches(const qr_batch_plan *plan);
 int64_t qr_batch_plan_windows(const qr_batch_plan *plan);
-/* The longest micro-batch, in tokens and in examples: what memory has to be planned for. */
-int64_t qr_batch_plan_most_tokens(const qr_batch_plan *plan);
-int64_t qr_batch_plan_most_examples(const qr_batch_plan *plan);
 
 typedef struct qr_micro_batch {
     const int64_t *examples; /* [n_examples]: indices into the dataset, row after row */

@@ -472,9 +472,8 @@ qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_
     *root = NULL;
     char *text;
     size_t n_bytes;
-    qrun_status status = qr_file_read(path, max_bytes, &text, &n_bytes, err);
-    if (status != QRUN_OK) { return status; }
-    status = qr_json_parse(text, n_bytes, path, root, err);
+    QR_RETURN_IF_ERROR(qr_file_read(path, max_bytes, &text, &n_bytes, err));
+    const qrun_status status = qr_json_parse(text, n_bytes, path, root, err);
     qr_free(text);
     return status;
 }

@@ -1,7 +1,5 @@
 #include "loaders/template/jinja.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "loaders/template/jinja_json.h"

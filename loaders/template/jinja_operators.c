@@ -1,6 +1,5 @@
 /* Arithmetic, attributes, items and slices. */
 #include <math.h>
-#include <string.h>
 
 #include "base/sizes.h"
 #include "loaders/template/jinja_run.h"

@@ -27,8 +27,7 @@ static qrun_status read_flags(const qr_json *item, qr_added_token *token, const 
     QR_RETURN_IF_ERROR(qr_json_get_bool(item, "single_word", &token->single_word, what, err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(item, "lstrip", &token->lstrip, what, err));
     QR_RETURN_IF_ERROR(qr_json_get_bool(item, "rstrip", &token->rstrip, what, err));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(item, "normalized", &token->normalized, what, err));
-    return QRUN_OK;
+    return qr_json_get_bool(item, "normalized", &token->normalized, what, err);
 }
 
 /* The id is the vocabulary's where the vocabulary has the text, the file's otherwise. Of several added tokens with one

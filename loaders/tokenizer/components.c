@@ -147,16 +147,20 @@ static qrun_status read_behavior(component_reader *reader, const qr_json *json, 
     return refuse(reader, "split behavior", name);
 }
 
+/* A member that is one character, `text` where it is absent. */
+static qrun_status read_character(component_reader *reader, const qr_json *json, const char *key, const char *text,
+                                  const char *name, qr_pattern *pattern) {
+    QR_RETURN_IF_ERROR(get_string(reader, json, key, &text));
+    const size_t n = strlen(text);
+    if (n == 0 || qr_utf8_sequence_length(text, n) != n) {
+        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the %s is not one character", reader->what, name);
+    }
+    return qr_pattern_literal(pattern, text, reader->what, reader->err);
+}
+
 /* The character that Metaspace writes for a space; older files lack it. */
 static qrun_status read_replacement(component_reader *reader, const qr_json *json, qr_pattern *pattern) {
-    const char *mark = "\xE2\x96\x81";
-    QR_RETURN_IF_ERROR(get_string(reader, json, "replacement", &mark));
-    const size_t n = strlen(mark);
-    if (n == 0 || qr_utf8_sequence_length(mark, n) != n) {
-        return qr_fail(reader->err, QRUN_ERROR_INPUT, "%s: the Metaspace replacement is not one character",
-                       reader->what);
-    }
-    return qr_pattern_literal(pattern, mark, reader->what, reader->err);
+    return read_character(reader, json, "replacement", "\xE2\x96\x81", "Metaspace replacement", pattern);
 }
 
 static qrun_status read_scheme(component_reader *reader, const qr_json *json, qr_prepend_scheme *scheme) {
@@ -195,15 +199,13 @@ static qrun_status read_metaspace(component_reader *reader, const qr_json *json,
     step->behavior = QR_SPLIT_MERGED_WITH_NEXT;
     QR_RETURN_IF_ERROR(read_replacement(reader, json, &step->pattern));
     QR_RETURN_IF_ERROR(read_scheme(reader, json, &step->scheme));
-    QR_RETURN_IF_ERROR(get_bool(reader, json, "split", &step->split));
-    return QRUN_OK;
+    return get_bool(reader, json, "split", &step->split);
 }
 
 static qrun_status read_split(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
     QR_RETURN_IF_ERROR(read_pattern(reader, json, &step->pattern));
     QR_RETURN_IF_ERROR(read_behavior(reader, json, &step->behavior));
-    QR_RETURN_IF_ERROR(get_bool(reader, json, "invert", &step->invert));
-    return QRUN_OK;
+    return get_bool(reader, json, "invert", &step->invert);
 }
 
 static qrun_status read_digits(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
@@ -344,28 +346,20 @@ qrun_status qr_tokenizer_load_post_processor(qr_tokenizer *tokenizer, const qr_j
 /* --- decoders ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status read_decoder_strip(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
-    const char *content = " ";
     int64_t start = 0, stop = 0;
-    QR_RETURN_IF_ERROR(get_string(reader, json, "content", &content));
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "start", 0, 1 << 20, &start, reader->what, reader->err));
     QR_RETURN_IF_ERROR(qr_json_get_int(json, "stop", 0, 1 << 20, &stop, reader->what, reader->err));
-    const size_t n = strlen(content);
-    if (n == 0 || qr_utf8_sequence_length(content, n) != n) {
-        QR_RETURN_IF_ERROR(qr_fail(reader->err, QRUN_ERROR_INPUT,
-                                   "%s: the Strip decoder's content is not one character", reader->what));
-    }
     decoder->n_start = (size_t)start;
     decoder->n_stop = (size_t)stop;
-    QR_RETURN_IF_ERROR(qr_pattern_literal(&decoder->pattern, content, reader->what, reader->err));
-    return QRUN_OK;
+    return read_character(reader, json, "content", " ", "Strip decoder's content", &decoder->pattern);
 }
 
 static qrun_status read_decoder_metaspace(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
     qr_prepend_scheme scheme = QR_PREPEND_ALWAYS;
-    qrun_status status = read_replacement(reader, json, &decoder->pattern);
-    if (status == QRUN_OK) { status = read_scheme(reader, json, &scheme); }
+    QR_RETURN_IF_ERROR(read_replacement(reader, json, &decoder->pattern));
+    QR_RETURN_IF_ERROR(read_scheme(reader, json, &scheme));
     decoder->drop_first = scheme != QR_PREPEND_NEVER;
-    return status;
+    return QRUN_OK;
 }
 
 static qrun_status add_decoder(component_reader *reader, qr_decoder_kind kind, qr_decoder **decoder) {

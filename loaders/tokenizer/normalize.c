@@ -1,5 +1,4 @@
 /* Normalisers: each reads one buffer and writes the other. */
-#include <string.h>
 #include <utf8proc.h>
 
 #include "base/utf8.h"

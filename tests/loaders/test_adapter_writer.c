@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "base/buffer.h"
+#include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/adapter/adapter.h"
 #include "loaders/adapter/adapter_writer.h"
@@ -49,6 +50,17 @@ static qr_adapter_spec small_spec(void) {
                              .user = rank_2};
 }
 
+/* Writes an adapter as a new folder, which appears whole or not at all. */
+static qrun_status write_folder(const char *path, const qr_adapter_spec *spec, qr_error *err) {
+    qr_folder_writer folder;
+    qrun_status status = qr_folder_writer_open(&folder, path, err);
+    if (status != QRUN_OK) { return status; }
+    status = qr_adapter_write(folder.partial_path, spec, err);
+    if (status == QRUN_OK) { return qr_folder_writer_commit(&folder, err); }
+    qr_folder_writer_abort(&folder);
+    return status;
+}
+
 static void check_values(const qr_safetensors_tensor *tensor, const float *expected, int64_t n) {
     CHECK(tensor != NULL && tensor->dtype == QR_DTYPE_F32 && tensor->n_bytes == (size_t)n * sizeof *expected);
     if (tensor != NULL) { CHECK(memcmp(tensor->data, expected, (size_t)n * sizeof *expected) == 0); }
@@ -68,7 +80,7 @@ static void test_config(void) {
     const char *path = temporary_path(&folder, "adapter");
     const qr_adapter_spec spec = small_spec();
     qr_error err = {0};
-    CHECK_MSG(qr_adapter_write_folder(path, &spec, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(write_folder(path, &spec, &err) == QRUN_OK, "%s", err.message);
     char *text = read_text(path, "adapter_config.json");
     CHECK_STR(text, "{\n  \"base_model_name_or_path\": \"some/\\\"model\\\"\",\n  \"bias\": \"none\",\n"
                     "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
@@ -77,7 +89,7 @@ static void test_config(void) {
                     "    \"up_proj\"\n  ],\n"
                     "  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": false\n}");
     qr_free(text);
-    CHECK(qr_adapter_write_folder(path, &spec, &err) == QRUN_ERROR_ARGUMENT); /* it is there already */
+    CHECK(write_folder(path, &spec, &err) == QRUN_ERROR_ARGUMENT); /* it is there already */
     temporary_remove(&folder);
 }
 
@@ -99,7 +111,7 @@ static void test_read_back(void) {
     spec.n_modules_to_save = 1;
     spec.rslora = spec.fan_in_fan_out = true;
     qr_error err = {0};
-    CHECK_MSG(qr_adapter_write_folder(path, &spec, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(write_folder(path, &spec, &err) == QRUN_OK, "%s", err.message);
     qr_adapter *adapter = NULL;
     CHECK_MSG(qr_adapter_open(path, &adapter, &err) == QRUN_OK, "%s", err.message);
     REQUIRE(adapter != NULL);
@@ -126,20 +138,20 @@ static void test_refused(void) {
     qr_adapter_spec spec = small_spec();
     spec.n_targets = 1;
     qr_error err = {0};
-    CHECK(qr_adapter_write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_INPUT);
+    CHECK(write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_INPUT);
     CHECK(strstr(err.message, "adapter_config.json does not target it") != NULL);
     spec = small_spec();
     factor_values none[2] = {{0}};
     spec.user = none;
     qr_error_clear(&err);
-    CHECK(qr_adapter_write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_IO);
+    CHECK(write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_IO);
     spec.rank = 0;
     qr_error_clear(&err);
-    CHECK(qr_adapter_write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_ARGUMENT);
+    CHECK(write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_ERROR_ARGUMENT);
     CHECK_INT(remove(folder.path), 0); /* it is empty */
     spec = small_spec();
     qr_error_clear(&err);
-    CHECK(qr_adapter_write_folder("/nowhere/adapter", &spec, &err) == QRUN_ERROR_NOT_FOUND);
+    CHECK(write_folder("/nowhere/adapter", &spec, &err) == QRUN_ERROR_NOT_FOUND);
 }
 
 static char *read_fixture(const char *name, const char *file) {
@@ -185,7 +197,7 @@ static void check_same_file(const char *name) {
                                   .read = read_factor,
                                   .read_magnitude = config->use_dora ? read_magnitude : NULL,
                                   .user = own_values};
-    CHECK_MSG(qr_adapter_write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(write_folder(temporary_path(&folder, "adapter"), &spec, &err) == QRUN_OK, "%s", err.message);
     qr_buffer_append_format(&command, "cmp %s/adapter_model.safetensors %s/adapter/adapter_model.safetensors",
                             path.data, folder.path);
     CHECK_MSG(system(command.data) == 0, "%s", name);
@@ -215,7 +227,7 @@ static qrun_status attempt(void *context, qr_error *err) {
     snprintf(path, sizeof path, "%s/adapter", folder->path);
     qr_adapter_spec spec = small_spec();
     spec.alpha = 1.5; /* with patterns */
-    const qrun_status status = qr_adapter_write_folder(path, &spec, err);
+    const qrun_status status = write_folder(path, &spec, err);
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
     for (size_t i = 0; i < QR_COUNT_OF(files) && status == QRUN_OK; i++) {
         char file[256];

@@ -50,7 +50,4 @@ static void kv_write_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_kv_write)(const qr_backend *backend, const qr_kv_write_args *args) {
-    const int64_t cost = 2 * (int64_t)args->layout.n_kv_heads * args->layout.head_dim;
-    qr_cpu_run_ranges(backend, args->n_tokens, cost, kv_write_rows, args);
-}
+QR_CPU_RANGE_OP(kv_write, args->n_tokens, 2 * (int64_t)args->layout.n_kv_heads * args->layout.head_dim, kv_write_rows)

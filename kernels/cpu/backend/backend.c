@@ -75,8 +75,7 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
         .memory_destroy = memory_destroy,
         .measure_limits = qr_cpu_measure_limits,
     };
-    qr_host_memory_set_functions(&cpu->host.base);
-    qr_cpu_set_weight_functions(&cpu->host.base);
+    qr_host_memory_set_functions(&cpu->host, &qr_cpu_weights);
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }
     *backend = &cpu->host.base;
     return QRUN_OK;

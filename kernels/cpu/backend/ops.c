@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/train/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
-#include "kernels/op_check.h"
 
 static const qr_cpu_vector_ops *vector_ops(const qr_backend *backend) {
 #if defined(__x86_64__) && !defined(QRUN_SCALAR)
@@ -16,46 +15,20 @@ static const qr_cpu_vector_ops *vector_ops(const qr_backend *backend) {
     return &qr_cpu_vector_ops_c;
 }
 
-static size_t workspace_none(const qr_backend *backend, const void *args) {
-    (void)backend, (void)args;
-    return 0;
-}
-
-static size_t workspace_attention(const qr_backend *backend, const void *args) {
-    return qr_cpu_attention_workspace(backend, args);
-}
-
-static size_t workspace_attention_packed(const qr_backend *backend, const void *args) {
-    return qr_cpu_attention_packed_workspace(backend, args);
-}
-
-static size_t workspace_attention_packed_backward(const qr_backend *backend, const void *args) {
-    return qr_cpu_attention_packed_backward_workspace(backend, args);
-}
-
-static size_t workspace_rms_norm_backward(const qr_backend *backend, const void *args) {
-    (void)backend;
-    const qr_rms_norm_backward_args *a = args;
-    return qr_norm_moments_bytes(a->n_rows, a->n_groups);
-}
-
-static size_t workspace_layer_norm_backward(const qr_backend *backend, const void *args) {
-    (void)backend;
-    const qr_layer_norm_backward_args *a = args;
-    return qr_norm_moments_bytes(a->n_rows, 1);
-}
-
-static size_t workspace_sum_squares(const qr_backend *backend, const void *args) {
-    (void)backend;
-    const qr_sum_squares_args *a = args;
-    return qr_squares_bytes(a->n);
-}
-
-static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
-    (void)backend;
-    const qr_adafactor_args *a = args;
-    return qr_adafactor_bytes(a->rows, a->cols);
-}
+#define QR_WORKSPACE(name, n_bytes)                                               \
+    static size_t workspace_##name(const qr_backend *backend, const void *args) { \
+        (void)backend;                                                            \
+        const qr_##name##_args *a = args;                                         \
+        return n_bytes;                                                           \
+    }
+QR_WORKSPACE(attention, qr_cpu_attention_workspace(backend, a))
+QR_WORKSPACE(attention_packed, qr_cpu_attention_packed_workspace(backend, a))
+QR_WORKSPACE(attention_packed_backward, qr_cpu_attention_packed_backward_workspace(backend, a))
+QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
+QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
+QR_WORKSPACE(sum_squares, qr_squares_bytes(a->n))
+QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))
+#undef QR_WORKSPACE
 
 #define QR_OP(name, workspace_function, ...)                                                               \
     static qrun_status run_##name(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
@@ -65,7 +38,7 @@ static size_t workspace_adafactor(const qr_backend *backend, const void *args) {
     }                                                                                                      \
     const qr_op_impl qr_cpu_op_##name = {                                                                  \
         .supports = qr_op_supports_##name, .workspace_bytes = workspace_function, .run = run_##name};
-#define QR_PLAIN(name) QR_OP(name, workspace_none, backend, args)
+#define QR_PLAIN(name) QR_OP(name, qr_host_no_workspace, backend, args)
 #define QR_SCRATCH(name) QR_OP(name, workspace_##name, backend, args, workspace)
 QR_CPU_VECTOR_OPS(QR_PLAIN, QR_SCRATCH)
 #undef QR_PLAIN

@@ -3,7 +3,6 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/op_check.h"
 
 static size_t element_bytes(qr_weight_format format) {
     switch (format) {
@@ -38,10 +37,11 @@ void qr_cpu_layout_of(const qr_weight_desc *desc, qr_cpu_layout *layout) {
     layout->total_bytes = layout->nested_offset + align64(nested_bytes);
 }
 
-static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
-    (void)backend;
+static size_t layout_bytes(const qr_weight_desc *desc, size_t *first, size_t *nested) {
     qr_cpu_layout layout;
     qr_cpu_layout_of(desc, &layout);
+    *first = layout.scales_offset;
+    *nested = layout.nested_offset;
     return layout.total_bytes;
 }
 
@@ -97,8 +97,9 @@ static void move_group_row(const qr_weight *weight, const qr_cpu_layout *layout,
 
 /* Rows [row, row + n_rows) into or out of the weight. Flat canonical codes of a row begin at a byte boundary because a
  * group of 64 is even. */
-static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, uint8_t *codes, bool is_put) {
+static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, void *canonical, bool is_put) {
     const qr_weight_desc *desc = &weight->desc;
+    uint8_t *codes = canonical;
     qr_cpu_layout layout;
     qr_cpu_layout_of(desc, &layout);
     uint8_t *data = weight->data;
@@ -123,46 +124,4 @@ static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, uint
     }
 }
 
-static qrun_status weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
-                                   const void *codes, qr_error *err) {
-    (void)backend;
-    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    move_rows(weight, row, n_rows, (uint8_t *)(uintptr_t)codes, true);
-    return QRUN_OK;
-}
-
-static qrun_status weight_get_rows(qr_backend *backend, const qr_weight *weight, int64_t row, int64_t n_rows,
-                                   void *codes, qr_error *err) {
-    (void)backend;
-    QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    move_rows(weight, row, n_rows, codes, false);
-    return QRUN_OK;
-}
-
-static qrun_status weight_put_scales(qr_backend *backend, qr_weight *weight, const qr_weight_scales *scales,
-                                     qr_error *err) {
-    (void)backend;
-    qr_cpu_layout layout;
-    qr_cpu_layout_of(&weight->desc, &layout);
-    uint8_t *data = weight->data;
-    return qr_host_put_scales(weight, scales, data + layout.scales_offset, data + layout.nested_offset, err);
-}
-
-static qrun_status weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
-                                     uint8_t *absmax_codes, float *nested_absmax, qr_error *err) {
-    (void)backend, (void)err;
-    qr_cpu_layout layout;
-    qr_cpu_layout_of(&weight->desc, &layout);
-    const uint8_t *data = weight->data;
-    qr_host_get_scales(&weight->desc, data + layout.scales_offset, data + layout.nested_offset, row_absmax, absmax,
-                       absmax_codes, nested_absmax);
-    return QRUN_OK;
-}
-
-void qr_cpu_set_weight_functions(qr_backend *backend) {
-    backend->weight_bytes = weight_bytes;
-    backend->weight_put_rows = weight_put_rows;
-    backend->weight_put_scales = weight_put_scales;
-    backend->weight_get_rows = weight_get_rows;
-    backend->weight_get_scales = weight_get_scales;
-}
+const qr_host_weights qr_cpu_weights = {.move_rows = move_rows, .layout = layout_bytes};

@@ -6,7 +6,6 @@
 
 #include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/op_check.h"
 
 /* Columns of a sum: a panel, and what a tile may write past it. */
 enum { SUM_COLS = QR_CPU_PANEL_ROWS };
@@ -273,9 +272,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     }
 }
 
-static qrun_status linear_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_linear_args *args = untyped;
-    if (!qr_check_linear(args, err)) { return QRUN_ERROR_ARGUMENT; }
+static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     linear_run run = {
         .args = args,
@@ -288,11 +285,6 @@ static qrun_status linear_run_op(qr_backend *backend, const void *untyped, void 
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     run.scratch = prepare_x(backend, &run, workspace);
     qr_threads_run(backend->threads, run.n_panels * qr_ceil_div(args->n_rows, QR_CPU_CHUNK_ROWS), run_task, &run);
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_linear = {
-    .supports = qr_op_supports_linear,
-    .workspace_bytes = linear_workspace,
-    .run = linear_run_op,
-};
+QR_CPU_CHECKED_OP(linear, linear_workspace, run_linear)

@@ -7,7 +7,6 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
-#include "kernels/op_check.h"
 
 enum {
     OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a task of the second product */
@@ -159,21 +158,14 @@ static void run_up(void *untyped, int64_t index, int worker) {
     }
 }
 
-static qrun_status lora_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_lora_args *args = untyped;
-    if (!qr_check_lora(args, err)) { return QRUN_ERROR_ARGUMENT; }
+static void run_lora(qr_backend *backend, const qr_lora_args *args, void *workspace) {
     lora_run run;
     lay_out(backend, args, workspace, &run);
     sort_rows(&run);
-    if (run.n_sorted == 0) { return QRUN_OK; }
+    if (run.n_sorted == 0) { return; }
     qr_threads_run(backend->threads, run.n_sorted, gather_x_row, &run);
     qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
     qr_threads_run(backend->threads, run.n_segments * qr_ceil_div(args->out, OUT_PANEL), run_up, &run);
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_lora = {
-    .supports = qr_op_supports_lora,
-    .workspace_bytes = lora_workspace,
-    .run = lora_run_op,
-};
+QR_CPU_CHECKED_OP(lora, lora_workspace, run_lora)

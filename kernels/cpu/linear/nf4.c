@@ -4,7 +4,6 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
-#include "quant/dynamic8.h"
 #include "quant/nf4.h"
 
 /* absmax of blocks [first, first + n). */

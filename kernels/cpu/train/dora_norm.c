@@ -4,7 +4,6 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/op_check.h"
 
 enum { CHUNK_COLS = QR_CPU_PANEL_ROWS, N_SUMS = 16 }; /* chunk: what qr_cpu_matmul.combine gives at once */
 
@@ -88,18 +87,11 @@ static void run_panel(void *untyped, int64_t index, int worker) {
     }
 }
 
-static qrun_status dora_norm_run_op(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_dora_norm_args *args = untyped;
-    if (!qr_check_dora_norm(args, err)) { return QRUN_ERROR_ARGUMENT; }
+static void run_dora_norm(qr_backend *backend, const qr_dora_norm_args *args, void *workspace) {
     dora_norm_run run = {.args = args, .matmul = qr_cpu(backend)->isa->matmul_f32, .workspace = workspace};
     run.worker_bytes = worker_bytes(run.matmul, args);
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     qr_threads_run(backend->threads, qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS), run_panel, &run);
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_dora_norm = {
-    .supports = qr_op_supports_dora_norm,
-    .workspace_bytes = dora_norm_workspace,
-    .run = dora_norm_run_op,
-};
+QR_CPU_CHECKED_OP(dora_norm, dora_norm_workspace, run_dora_norm)

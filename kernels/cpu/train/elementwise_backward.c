@@ -103,21 +103,10 @@ static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_activation_backward)(const qr_backend *backend, const qr_activation_backward_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, activation_backward_rows, args);
-}
-
-void QR_ISA(qr_cpu_gate_backward)(const qr_backend *backend, const qr_gate_backward_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim * FUNCTION_COST, gate_backward_rows, args);
-}
-
-void QR_ISA(qr_cpu_dropout)(const qr_backend *backend, const qr_dropout_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim * PHILOX_COST, dropout_rows, args);
-}
-
-void QR_ISA(qr_cpu_round_act)(const qr_backend *backend, const qr_round_act_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->dim, round_act_rows, args);
-}
+QR_CPU_RANGE_OP(activation_backward, args->n_rows, FUNCTION_COST * args->dim, activation_backward_rows)
+QR_CPU_RANGE_OP(gate_backward, args->n_rows, FUNCTION_COST * args->dim, gate_backward_rows)
+QR_CPU_RANGE_OP(dropout, args->n_rows, PHILOX_COST * args->dim, dropout_rows)
+QR_CPU_RANGE_OP(round_act, args->n_rows, args->dim, round_act_rows)
 
 void QR_ISA(qr_cpu_store_weight)(const qr_backend *backend, const qr_store_weight_args *args) {
     struct store_weight s = {.args = args};

@@ -1,18 +1,15 @@
 /* linear_backward and weight_backward: one product of gemm_backward.h each, and the sums of dbias. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
-#include "kernels/op_check.h"
 
-/* --- dx = dy · W ------------------------------------------------------------------------------------------------- */
-
-static size_t linear_backward_workspace(const qr_backend *backend, const void *args) {
+static size_t product_workspace(const qr_backend *backend, const void *args) {
     (void)args;
     return qr_cpu_gemm_backward_workspace(backend);
 }
 
-static qrun_status linear_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_linear_backward_args *args = untyped;
-    if (!qr_check_linear_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
+/* --- dx = dy · W ------------------------------------------------------------------------------------------------- */
+
+static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
     const qr_cpu_gemm_args product = {
         .matmul = qr_cpu_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
@@ -26,14 +23,9 @@ static qrun_status linear_backward_run(qr_backend *backend, const void *untyped,
         .factor = 1.0F,
     };
     qr_cpu_gemm_backward(backend, &product, workspace);
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_linear_backward = {
-    .supports = qr_op_supports_linear_backward,
-    .workspace_bytes = linear_backward_workspace,
-    .run = linear_backward_run,
-};
+QR_CPU_CHECKED_OP(linear_backward, product_workspace, run_linear_backward)
 
 /* --- dw += dyᵀ · x ----------------------------------------------------------------------------------------------- */
 
@@ -51,15 +43,8 @@ static void add_bias(void *untyped, int64_t index, int worker) {
     }
 }
 
-static size_t weight_backward_workspace(const qr_backend *backend, const void *args) {
-    (void)args;
-    return qr_cpu_gemm_backward_workspace(backend);
-}
-
 /* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. */
-static qrun_status weight_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_weight_backward_args *args = untyped;
-    if (!qr_check_weight_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
+static void run_weight_backward(qr_backend *backend, const qr_weight_backward_args *args, void *workspace) {
     const qr_cpu_gemm_args product = {
         .matmul = qr_cpu(backend)->isa->matmul_f32,
         .m = args->out,
@@ -75,11 +60,6 @@ static qrun_status weight_backward_run(qr_backend *backend, const void *untyped,
     if (args->dbias != NULL) {
         qr_threads_run(backend->threads, qr_ceil_div(args->out, BIAS_COLS), add_bias, (void *)(uintptr_t)args);
     }
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_weight_backward = {
-    .supports = qr_op_supports_weight_backward,
-    .workspace_bytes = weight_backward_workspace,
-    .run = weight_backward_run,
-};
+QR_CPU_CHECKED_OP(weight_backward, product_workspace, run_weight_backward)

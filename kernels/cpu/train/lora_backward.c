@@ -2,7 +2,6 @@
  * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
-#include "kernels/op_check.h"
 
 /* The workspace is h, dh, then the scratch of the products. */
 static size_t sums_bytes(const qr_lora_backward_args *args) {
@@ -72,9 +71,7 @@ static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, 
     qr_cpu_gemm_backward(backend, &da, scratch);
 }
 
-static qrun_status lora_backward_run(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
-    const qr_lora_backward_args *args = untyped;
-    if (!qr_check_lora_backward(args, err)) { return QRUN_ERROR_ARGUMENT; }
+static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *args, void *workspace) {
     unsigned char *bytes = workspace;
     float *h = workspace, *dh = (float *)(void *)(bytes + sums_bytes(args));
     void *scratch = bytes + 2 * sums_bytes(args);
@@ -94,11 +91,6 @@ static qrun_status lora_backward_run(qr_backend *backend, const void *untyped, v
         };
         qr_cpu_gemm_backward(backend, &dx, scratch);
     }
-    return QRUN_OK;
 }
 
-const qr_op_impl qr_cpu_op_lora_backward = {
-    .supports = qr_op_supports_lora_backward,
-    .workspace_bytes = lora_backward_workspace,
-    .run = lora_backward_run,
-};
+QR_CPU_CHECKED_OP(lora_backward, lora_backward_workspace, run_lora_backward)

@@ -38,9 +38,7 @@ static void nll_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_nll)(const qr_backend *backend, const qr_nll_args *args) {
-    qr_cpu_run_ranges(backend, args->n_rows, args->vocab * EXP_COST, nll_rows, args);
-}
+QR_CPU_RANGE_OP(nll, args->n_rows, EXP_COST * args->vocab, nll_rows)
 
 /* --- cross_entropy --- */
 
@@ -108,7 +106,6 @@ static void cross_entropy_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_cross_entropy)(const qr_backend *backend, const qr_cross_entropy_args *args) {
-    const int64_t passes = args->softcap > 0.0F ? 6 : 2;
-    qr_cpu_run_ranges(backend, args->n_rows, args->vocab * EXP_COST * passes, cross_entropy_rows, args);
-}
+/* Two passes, or six with a softcap. */
+QR_CPU_RANGE_OP(cross_entropy, args->n_rows, EXP_COST * args->vocab * (args->softcap > 0.0F ? 6 : 2),
+                cross_entropy_rows)

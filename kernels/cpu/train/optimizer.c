@@ -154,6 +154,4 @@ static void sgd_range(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_sgd)(const qr_backend *backend, const qr_sgd_args *args) {
-    qr_cpu_run_ranges(backend, args->n, 2, sgd_range, args);
-}
+QR_CPU_RANGE_OP(sgd, args->n, 2, sgd_range)

@@ -4,7 +4,6 @@
 #define QR_KERNELS_CPU_TRAIN_TRAIN_SCRATCH_H
 
 #include "base/sizes.h"
-#include "kernels/ops.h"
 
 /* What the gradient of a norm needs of one group of a row, kept between its sums over rows and over columns:
  * n = (x − mean) · scale is the normalised group, g = dy · weight. The means are 0 in an rms_norm. */
