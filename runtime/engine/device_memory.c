@@ -1,11 +1,45 @@
 #include "runtime/engine/device_memory.h"
 
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/sizes.h"
-#include "runtime/engine/machine.h"
+
+/* The integer after `key` in a small text file such as /sys/fs/cgroup/memory.max; −1 where there is none. */
+static int64_t read_number(const char *path, const char *key) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) { return -1; }
+    char line[256];
+    int64_t value = -1;
+    while (value < 0 && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, key, strlen(key)) != 0) { continue; }
+        long long number;
+        if (sscanf(line + strlen(key), "%lld", &number) == 1) { value = number; }
+    }
+    fclose(file);
+    return value;
+}
+
+static int64_t smaller_limit(int64_t machine, int64_t container) {
+    return container >= 0 && container < machine ? container : machine;
+}
+
+/* Bytes of the machine, or of the container where that is less, and how many are free now. */
+static void machine_memory(int64_t *total, int64_t *available) {
+    *total = read_number("/proc/meminfo", "MemTotal:") * 1024;
+    *available = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+    if (*total <= 0) { *total = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
+    if (*available <= 0) { *available = *total; }
+    const int64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    const int64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    *total = smaller_limit(*total, limit);
+    if (limit >= 0 && used >= 0) { *available = smaller_limit(*available, limit > used ? limit - used : 0); }
+}
 
 qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *memory, qr_error *err) {
     int64_t total, available;
-    qr_machine_memory(&total, &available);
+    machine_memory(&total, &available);
     *memory = (qr_device_memory){.total_bytes = total, .free_bytes = available};
     if (backend->memory_info == NULL) { return QRUN_OK; }
     qr_backend_memory own;

@@ -1,5 +1,9 @@
 #include "runtime/engine/plan.h"
 
+#include <string.h>
+
+#include "base/alloc.h"
+
 void qr_plan_init(qr_plan *plan) {
     static const char *const names[QR_PLAN_COUNT] = {
         [QR_PLAN_WEIGHTS] = "weights",     [QR_PLAN_ADAPTERS] = "adapters",
@@ -30,3 +34,35 @@ static int64_t sum(const qr_plan *plan, bool apart) {
 int64_t qr_plan_total(const qr_plan *plan) { return sum(plan, false); }
 
 int64_t qr_plan_host_total(const qr_plan *plan) { return sum(plan, true); }
+
+static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
+
+qrun_status qr_plan_memory_create(qr_backend *backend, const size_t n_bytes[QR_PLAN_COUNT], qr_plan_memory *memory,
+                                  qr_error *err) {
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        if (n_bytes[i] == 0) { continue; }
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, kind_of(i), n_bytes[i], &memory->at[i], err));
+        memory->bytes[i] = n_bytes[i];
+    }
+    return QRUN_OK;
+}
+
+void qr_plan_memory_destroy(qr_backend *backend, const qr_plan_memory *memory) {
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        backend->memory_destroy(backend, kind_of(i), memory->at[i], memory->bytes[i]);
+    }
+}
+
+void qr_plan_add(qr_plan *plan, const qr_plan_memory *memory, size_t workspace_bytes) {
+    for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        plan->entries[i].bytes += (int64_t)(i == QR_PLAN_WORKSPACE ? workspace_bytes : memory->bytes[i]);
+    }
+}
+
+qrun_status qr_plan_copy(const qr_plan *plan, int32_t n_entries, qrun_plan_entry **entries, qr_error *err) {
+    const size_t n_bytes = (size_t)n_entries * sizeof **entries;
+    *entries = qr_alloc(n_bytes);
+    if (*entries == NULL) { return qr_fail_memory(err, "the plan", n_bytes); }
+    memcpy(*entries, plan->entries, n_bytes);
+    return QRUN_OK;
+}

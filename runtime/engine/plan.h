@@ -35,4 +35,20 @@ void qr_plan_set_device(qr_plan *plan, const qr_device_memory *memory);
 int64_t qr_plan_total(const qr_plan *plan);      /* of the device's memory */
 int64_t qr_plan_host_total(const qr_plan *plan); /* of host memory apart from it */
 
+/* What a part of the engine holds: one allocation for each category. */
+typedef struct qr_plan_memory {
+    void *at[QR_PLAN_COUNT];
+    size_t bytes[QR_PLAN_COUNT];
+} qr_plan_memory;
+
+/* *memory is zero before; after an error it holds what was made, to be destroyed. */
+qrun_status qr_plan_memory_create(qr_backend *backend, const size_t n_bytes[QR_PLAN_COUNT], qr_plan_memory *memory,
+                                  qr_error *err);
+void qr_plan_memory_destroy(qr_backend *backend, const qr_plan_memory *memory);
+/* Adds it to the plan, with this many bytes of workspace in place of its own. */
+void qr_plan_add(qr_plan *plan, const qr_plan_memory *memory, size_t workspace_bytes);
+
+/* The first n_entries as qrun.h returns them: *entries is released by qr_free. */
+qrun_status qr_plan_copy(const qr_plan *plan, int32_t n_entries, qrun_plan_entry **entries, qr_error *err);
+
 #endif

@@ -1,4 +1,4 @@
-#include "runtime/folders/adapter_export.h"
+#include "runtime/folders/export.h"
 
 #include "base/alloc.h"
 #include "loaders/adapter/adapter_writer.h"

@@ -295,59 +295,33 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-typedef struct folder_file {
-    char *name;
-    int64_t n_bytes;
-} folder_file;
-
-typedef struct file_list {
-    folder_file *files;
-    size_t n, capacity;
-} file_list;
-
-static int compare_files(const void *a, const void *b) {
-    const folder_file *x = a, *y = b;
-    return strcmp(x->name, y->name);
-}
-
-static void file_list_free(file_list *list) {
-    for (size_t i = 0; i < list->n; i++) { qr_free(list->files[i].name); }
-    qr_free(list->files);
+static int compare_names(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 /* Regular files, and links to them as a cache has. */
-static qrun_status list_files(const char *path, file_list *list, qr_error *err) {
-    DIR *folder = opendir(path);
-    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", path); }
-    qrun_status status = QRUN_OK;
-    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
-        struct stat info;
-        if (fstatat(dirfd(folder), entry->d_name, &info, 0) != 0 || !S_ISREG(info.st_mode)) { continue; }
-        char *name = qr_strdup(entry->d_name);
-        if (name == NULL || !qr_array_reserve(&list->files, &list->capacity, list->n + 1, sizeof *list->files)) {
-            qr_free(name);
-            status = qr_fail_memory(err, "the list of files", sizeof *list->files);
-        } else {
-            list->files[list->n++] = (folder_file){.name = name, .n_bytes = (int64_t)info.st_size};
-        }
-    }
-    closedir(folder);
-    if (list->n > 0) { qsort(list->files, list->n, sizeof *list->files, compare_files); }
-    return status;
-}
-
 static qrun_status put_files(const qrun_model *model, qr_buffer *out, qr_error *err) {
-    file_list list = {0};
-    const qrun_status status = list_files(model->folder, &list, err);
+    struct dirent **entries;
+    const int n = scandir(model->folder, &entries, NULL, compare_names);
+    if (n < 0) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", model->folder); }
+    qrun_status status = QRUN_OK;
     begin(out, "files", '[');
-    for (size_t i = 0; i < list.n; i++) {
-        begin(out, NULL, '{');
-        put_text(out, "name", list.files[i].name);
-        put_int(out, "size_bytes", list.files[i].n_bytes);
-        end(out, '}');
+    for (int i = 0; i < n; i++) {
+        struct stat info;
+        char *path = qr_path_join(model->folder, entries[i]->d_name);
+        if (path == NULL) {
+            status = qr_fail_memory(err, "the list of files", strlen(model->folder));
+        } else if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+            begin(out, NULL, '{');
+            put_text(out, "name", entries[i]->d_name);
+            put_int(out, "size_bytes", (int64_t)info.st_size);
+            end(out, '}');
+        }
+        qr_free(path);
+        free(entries[i]);
     }
+    free(entries);
     end(out, ']');
-    file_list_free(&list);
     return status;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/folders/merge_matrix.h"
+#include "runtime/folders/merge_plan.h"
 
 #include <float.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include "base/sizes.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
+#include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
 
 enum { TASK_ROWS = 16 };
@@ -99,11 +100,7 @@ static void read_row(const weight_rows *rows, int64_t row, float *dst) {
             return;
         default: break;
     }
-    if (!rows->transposed) {
-        qr_elements_to_f32(rows->dtype, rows->codes, row * cols, cols, dst);
-        return;
-    }
-    for (int64_t c = 0; c < cols; c++) { qr_elements_to_f32(rows->dtype, rows->codes, c * n_rows + row, 1, dst + c); }
+    qr_matrix_rows_to_f32(rows->dtype, rows->codes, n_rows, cols, rows->transposed, row, 1, dst);
 }
 
 /* ---- The adapter's part ------------------------------------------------------------------------------------------ */
@@ -118,19 +115,6 @@ typedef struct update {
     float *memory;
 } update;
 
-static void read_factor(const qr_safetensors_tensor *tensor, bool transposed, float *dst) {
-    const int64_t rows = tensor->dims[0], cols = tensor->dims[1];
-    if (!transposed) {
-        qr_elements_to_f32(tensor->dtype, tensor->data, 0, rows * cols, dst);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < cols; c++) {
-            qr_elements_to_f32(tensor->dtype, tensor->data, r * cols + c, 1, dst + c * rows + r);
-        }
-    }
-}
-
 static qrun_status update_read(const qr_merge_matrix *matrix, update *u, qr_error *err) {
     const qr_adapter_module *module = matrix->module;
     *u = (update){0};
@@ -143,8 +127,10 @@ static qrun_status update_read(const qr_merge_matrix *matrix, update *u, qr_erro
     u->scale = (float)module->scale;
     u->left = u->memory;
     u->right = u->left + module->rank * rows;
-    read_factor(module->is_embedding ? module->a : module->b, module->is_embedding, u->left);
-    read_factor(module->is_embedding ? module->b : module->a, module->is_embedding, u->right);
+    const qr_safetensors_tensor *left = module->is_embedding ? module->a : module->b;
+    const qr_safetensors_tensor *right = module->is_embedding ? module->b : module->a;
+    qr_matrix_rows_to_f32(left->dtype, left->data, rows, u->rank, module->is_embedding, 0, rows, u->left);
+    qr_matrix_rows_to_f32(right->dtype, right->data, u->rank, cols, module->is_embedding, 0, u->rank, u->right);
     if (module->magnitude != NULL) {
         u->magnitude = u->right + module->rank * cols;
         qr_elements_to_f32(module->magnitude->dtype, module->magnitude->data, 0, rows, u->magnitude);

@@ -1,4 +1,4 @@
-#include "runtime/folders/model_export.h"
+#include "runtime/folders/export.h"
 
 #include <stdio.h>
 #include <string.h>

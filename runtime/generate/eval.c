@@ -36,12 +36,6 @@ static qrun_status score_pass(void *arg, qrun_session *session, int64_t first, i
     return qr_scored_text_progress(params->progress, params->progress_user, state->n_scored, state->total, err);
 }
 
-/* Scores ids[1 …] of one piece of n tokens. */
-static qrun_status eval_piece(eval_state *state, const int32_t *ids, int64_t n, qr_error *err) {
-    state->ids = ids;
-    return qr_scored_text_run(state->session, state->params->adapter, ids, n - 1, n, score_pass, state, err);
-}
-
 static qrun_status check(qrun_session *session, const qrun_eval_params *params, const qrun_eval_result *result,
                          qr_error *err) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_eval_params, params, err));
@@ -71,7 +65,9 @@ static qrun_status eval_pieces(eval_state *state, const id_list *list, qr_error 
         const int64_t left = state->params->max_tokens > 0 ? state->params->max_tokens - state->n_scored : INT64_MAX;
         if (left <= 0) { break; }
         n = qr_min(n, left < INT64_MAX ? left + 1 : INT64_MAX);
-        if (n > 1) { QR_RETURN_IF_ERROR(eval_piece(state, list->scratch, n, err)); }
+        if (n < 2) { continue; }
+        QR_RETURN_IF_ERROR(qr_scored_text_run(state->session, state->params->adapter, list->scratch, n - 1, n,
+                                              score_pass, state, err));
     }
     if (state->n_scored > 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is nothing to score: a text needs at least two tokens");
@@ -94,6 +90,7 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
     list->scratch = qr_alloc_array((size_t)list->piece_tokens, sizeof *list->scratch);
     state.nll = qr_alloc_array((size_t)session->sizes.forward.max_logit_rows, sizeof *state.nll);
     if (list->scratch == NULL || state.nll == NULL) { QR_TRY(qr_fail_memory(err, "the scores", 0)); }
+    state.ids = list->scratch;
     QR_TRY(eval_pieces(&state, list, err));
     result->n_tokens = state.n_scored;
     result->mean_nll = state.sum / (double)state.n_scored;

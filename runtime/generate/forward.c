@@ -10,6 +10,15 @@
 #include "runtime/model/layer.h"
 #include "runtime/model/rope.h"
 
+/* The tables of a step, in device memory and in the host memory that they are copied from. */
+typedef struct step_tables {
+    void *batch;           /* qr_batch at its largest */
+    int32_t *targets;      /* [R] */
+    qr_sampled *sampled;   /* [S] */
+    float *inv_freq[2];    /* [n_rope_slots, half] per rope kind */
+    float *rope_factor[2]; /* [n_rope_slots] */
+} step_tables;
+
 /* The buffers of a forward pass: device memory in three allocations (activations, tables, logits), the ops'
  * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct forward_buffers {
@@ -25,20 +34,10 @@ typedef struct forward_buffers {
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *picked;                      /* [R, D]: rows that want logits */
     void *picked_normed;                /* [R, D] act */
-    /* tables */
-    void *batch;           /* qr_batch at its largest */
-    int32_t *targets;      /* [R] */
-    qr_sampled *sampled;   /* [S] */
-    float *inv_freq[2];    /* [n_rope_slots, half] per rope kind */
-    float *rope_factor[2]; /* [n_rope_slots] */
+    step_tables tables, host;
     /* logits */
     float *logits; /* [R, V] */
     float *nll;    /* [R] */
-    /* host */
-    void *host_batch;                              /* as batch */
-    int32_t *host_targets;                         /* as targets */
-    qr_sampled *host_sampled;                      /* as sampled */
-    float *host_inv_freq[2], *host_rope_factor[2]; /* as inv_freq and rope_factor */
 } forward_buffers;
 
 struct qr_forward {
@@ -48,16 +47,13 @@ struct qr_forward {
     forward_buffers b;
     unsigned char *pages;
     size_t page_bytes;
-    void *memory[QR_PLAN_COUNT]; /* of the categories made here */
-    size_t memory_bytes[QR_PLAN_COUNT];
+    qr_plan_memory memory; /* of the categories made here */
     qr_layer_pass pass;    /* what the ops run with; n_tokens and adapters are the step's */
     qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;              /* the device may not have read host memory yet */
 };
-
-static size_t act_bytes(const qrun_model *model) { return qr_dtype_bytes(model->act_dtype); }
 
 static qr_kv_layout kv_layout(const qrun_model *model, qr_kv_format format) {
     return (qr_kv_layout){format, (int32_t)model->shape.n_kv_heads, (int32_t)model->shape.head_dim};
@@ -74,7 +70,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
                               forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
-    const size_t act = act_bytes(model);
+    const size_t act = qr_dtype_bytes(model->act_dtype);
     qr_layout layout = {base, 0};
     b->x = qr_layout_take(&layout, t * s->hidden, sizeof(float));
     b->normed = qr_layout_take(&layout, t * s->hidden, act);
@@ -93,37 +89,18 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     return layout.offset;
 }
 
-/* Rotary frequencies of every slot: inv_freq [n_rope_slots, half] and factor [n_rope_slots] per kind. */
-static void lay_rope(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout, float *inv_freq[2],
-                     float *factor[2]) {
-    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        inv_freq[k] = qr_layout_take(layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
-        factor[k] = qr_layout_take(layout, limits->n_rope_slots, sizeof(float));
-    }
-}
-
-static void *take_batch(const qrun_model *model, const qr_forward_limits *limits, qr_layout *layout) {
-    const qr_batch_sizes most = {limits->max_tokens, limits->max_sequences, limits->max_sequences,
-                                 limits->max_sequences, limits->max_blocks};
+static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, step_tables *tables) {
+    const int64_t s = limits->max_sequences;
+    const qr_batch_sizes most = {limits->max_tokens, s, s, s, limits->max_blocks};
     qr_batch batch;
-    return qr_layout_take(layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
-}
-
-static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
     qr_layout layout = {base, 0};
-    b->batch = take_batch(model, limits, &layout);
-    b->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
-    b->sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
-    lay_rope(model, limits, &layout, b->inv_freq, b->rope_factor);
-    return layout.offset;
-}
-
-static size_t lay_host(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
-    qr_layout layout = {base, 0};
-    b->host_batch = take_batch(model, limits, &layout);
-    b->host_targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
-    b->host_sampled = qr_layout_take(&layout, limits->max_sequences, sizeof(qr_sampled));
-    lay_rope(model, limits, &layout, b->host_inv_freq, b->host_rope_factor);
+    tables->batch = qr_layout_take(&layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
+    tables->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
+    tables->sampled = qr_layout_take(&layout, s, sizeof(qr_sampled));
+    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
+        tables->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
+        tables->rope_factor[k] = qr_layout_take(&layout, limits->n_rope_slots, sizeof(float));
+    }
     return layout.offset;
 }
 
@@ -159,8 +136,8 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
     QR_RETURN_IF_ERROR(wait(f, err));
     for (int kind = 0; kind < f->model->shape.n_rope_kinds; kind++) {
         qr_rope_frequencies(&f->model->config, kind, total_tokens,
-                            f->b.host_inv_freq[kind] + slot * f->model->shape.rope_half,
-                            f->b.host_rope_factor[kind] + slot);
+                            f->b.host.inv_freq[kind] + slot * f->model->shape.rope_half,
+                            f->b.host.rope_factor[kind] + slot);
     }
     const bool none = f->rope_begin == f->rope_end;
     f->rope_begin = none ? slot : qr_min(f->rope_begin, slot);
@@ -172,10 +149,10 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
 static qrun_status copy_rope(qr_forward *f, qr_error *err) {
     const int64_t half = f->model->shape.rope_half, first = f->rope_begin, n = f->rope_end - f->rope_begin;
     for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
-        QR_RETURN_IF_ERROR(copy_in(f, f->b.inv_freq[k] + first * half, f->b.host_inv_freq[k] + first * half,
+        QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.inv_freq[k] + first * half, f->b.host.inv_freq[k] + first * half,
                                    (size_t)(n * half) * sizeof(float), err));
-        QR_RETURN_IF_ERROR(
-            copy_in(f, f->b.rope_factor[k] + first, f->b.host_rope_factor[k] + first, (size_t)n * sizeof(float), err));
+        QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.rope_factor[k] + first, f->b.host.rope_factor[k] + first,
+                                   (size_t)n * sizeof(float), err));
     }
     f->rope_begin = f->rope_end = 0;
     return QRUN_OK;
@@ -184,8 +161,8 @@ static qrun_status copy_rope(qr_forward *f, qr_error *err) {
 qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err) {
     *batch = NULL;
     QR_RETURN_IF_ERROR(wait(f, err));
-    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
-    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host.batch, &f->host);
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.tables.batch, &f->device);
     *batch = &f->host;
     return QRUN_OK;
 }
@@ -262,24 +239,18 @@ static void choose_adapters(qr_forward *f) {
 static qrun_status copy_batch(qr_forward *f, qr_error *err) {
     qr_batch batch;
     const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
-    return copy_in(f, f->b.batch, f->b.host_batch, n_bytes, err);
+    return copy_in(f, f->b.tables.batch, f->b.host.batch, n_bytes, err);
 }
 
 static qrun_status run_layers(qr_forward *f, qr_error *err) {
     qr_layer_pass *pass = &f->pass;
     pass->n_tokens = f->host.sizes.n_tokens;
     QR_RETURN_IF_ERROR(qr_layer_embed(pass, f->device.ids, f->device.position, err));
-    for (int k = 0; k < f->model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {.inv_freq = f->b.inv_freq[k],
-                                         .factor = f->b.rope_factor[k],
-                                         .token_slot = f->device.rope_slot,
-                                         .position = f->device.position,
-                                         .cos_table = f->b.cos_table[k],
-                                         .sin_table = f->b.sin_table[k],
-                                         .n_tokens = pass->n_tokens,
-                                         .half = f->model->shape.rope_half};
-        QR_RETURN_IF_ERROR(qr_rope_table(f->backend, &args, pass->workspace, err));
-    }
+    const qr_rope_positions rope = {.inv_freq = f->b.tables.inv_freq,
+                                    .factor = f->b.tables.rope_factor,
+                                    .slot = f->device.rope_slot,
+                                    .position = f->device.position};
+    QR_RETURN_IF_ERROR(qr_layer_rope_tables(pass, &rope, err));
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
         QR_RETURN_IF_ERROR(qr_layer_attention(pass, &f->model->layers[l], err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(pass, &f->model->layers[l], err));
@@ -315,15 +286,15 @@ qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *e
 qrun_status qr_forward_draw(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
     const qr_sample_args args = {.logits = f->b.logits,
                                  .draws = f->device.draws + first,
-                                 .dst = f->b.sampled + first,
+                                 .dst = f->b.tables.sampled + first,
                                  .n_draws = n,
                                  .vocab = f->model->shape.vocab};
     return qr_sample(f->backend, &args, f->pass.workspace, err);
 }
 
 qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
-    *sampled = f->b.host_sampled;
-    return copy_out(f, f->b.host_sampled, f->b.sampled, (size_t)n * sizeof **sampled, err);
+    *sampled = f->b.host.sampled;
+    return copy_out(f, f->b.host.sampled, f->b.tables.sampled, (size_t)n * sizeof **sampled, err);
 }
 
 qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
@@ -336,10 +307,13 @@ qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *lo
     return status == QRUN_OK ? qr_forward_copy_logits(f, 0, n, logits, err) : status;
 }
 
-/* Of n tokens of the last run, against f->b.targets. */
+/* Of n tokens of the last run, against f->b.tables.targets. */
 static qrun_status run_nll(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
-    const qr_nll_args args = {
-        .logits = f->b.logits, .target = f->b.targets, .dst = f->b.nll, .n_rows = n, .vocab = f->model->shape.vocab};
+    const qr_nll_args args = {.logits = f->b.logits,
+                              .target = f->b.tables.targets,
+                              .dst = f->b.nll,
+                              .n_rows = n,
+                              .vocab = f->model->shape.vocab};
     QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
     return qr_nll(f->backend, &args, f->pass.workspace, err);
 }
@@ -347,8 +321,8 @@ static qrun_status run_nll(qr_forward *f, int64_t first, int64_t n, qr_error *er
 qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll, qr_error *err) {
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
     QR_RETURN_IF_ERROR(wait(f, err));
-    memcpy(f->b.host_targets, targets, n_bytes);
-    QR_RETURN_IF_ERROR(copy_in(f, f->b.targets, f->b.host_targets, n_bytes, err));
+    memcpy(f->b.host.targets, targets, n_bytes);
+    QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.targets, f->b.host.targets, n_bytes, err));
     QR_RETURN_IF_ERROR(run_nll(f, first, n, err));
     return copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err);
 }
@@ -405,23 +379,19 @@ const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->repl
 
 /* ---- The plan, and creation -------------------------------------------------------------------------------------- */
 
-static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
+/* Lays all buffers out in the memory of their categories (NULL: only counts), and gives their bytes. */
+static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_bytes[QR_PLAN_COUNT]) {
+    n_bytes[QR_PLAN_ACTIVATIONS] = lay_activations(f->model, &f->limits, memory[QR_PLAN_ACTIVATIONS], &f->b);
+    n_bytes[QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, memory[QR_PLAN_TABLES], &f->b.tables);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, memory[QR_PLAN_LOGITS], &f->b);
+    n_bytes[QR_PLAN_HOST] = lay_tables(f->model, &f->limits, memory[QR_PLAN_HOST], &f->b.host);
+}
 
 static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *err) {
-    const size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_ACTIVATIONS] = lay_activations(f->model, &f->limits, NULL, &f->b),
-                                           [QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, NULL, &f->b),
-                                           [QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, NULL, &f->b),
-                                           [QR_PLAN_HOST] = lay_host(f->model, &f->limits, NULL, &f->b),
-                                           [QR_PLAN_WORKSPACE] = workspace_bytes};
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        if (n_bytes[i] == 0) { continue; }
-        QR_RETURN_IF_ERROR(f->backend->memory_create(f->backend, kind_of(i), n_bytes[i], &f->memory[i], err));
-        f->memory_bytes[i] = n_bytes[i];
-    }
-    (void)lay_activations(f->model, &f->limits, f->memory[QR_PLAN_ACTIVATIONS], &f->b);
-    (void)lay_tables(f->model, &f->limits, f->memory[QR_PLAN_TABLES], &f->b);
-    (void)lay_logits(f->model, &f->limits, f->memory[QR_PLAN_LOGITS], &f->b);
-    (void)lay_host(f->model, &f->limits, f->memory[QR_PLAN_HOST], &f->b);
+    size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_WORKSPACE] = workspace_bytes};
+    lay_out(f, f->memory.at, n_bytes);
+    QR_RETURN_IF_ERROR(qr_plan_memory_create(f->backend, n_bytes, &f->memory, err));
+    lay_out(f, f->memory.at, n_bytes);
     return QRUN_OK;
 }
 
@@ -429,7 +399,7 @@ static void set_pass(qr_forward *f) {
     const forward_buffers *b = &f->b;
     f->pass = (qr_layer_pass){.model = f->model,
                               .backend = f->backend,
-                              .workspace = {f->memory[QR_PLAN_WORKSPACE], f->memory_bytes[QR_PLAN_WORKSPACE]},
+                              .workspace = {f->memory.at[QR_PLAN_WORKSPACE], f->memory.bytes[QR_PLAN_WORKSPACE]},
                               .x = b->x,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},
@@ -472,16 +442,14 @@ static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_fo
 void qr_forward_destroy(qr_forward *f) {
     if (f == NULL) { return; }
     qr_replay_clear(&f->replay);
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        f->backend->memory_destroy(f->backend, kind_of(i), f->memory[i], f->memory_bytes[i]);
-    }
+    qr_plan_memory_destroy(f->backend, &f->memory);
     qr_free(f);
 }
 
 /* The layers of a step of these sizes, with rows of no adapter, of LoRA, of DoRA, and of both. */
 static qrun_status plan_layers(qr_forward *f, const qr_batch_sizes *sizes, const qr_lora_factor *table, qr_error *err) {
-    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batch, &f->host);
-    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.batch, &f->device);
+    qr_batch *batch;
+    QR_RETURN_IF_ERROR(qr_forward_begin(f, sizes, &batch, err));
     f->pass.adapters = adapters_of(f, NULL);
     QR_RETURN_IF_ERROR(run_layers(f, err));
     f->pass.adapters = adapters_of(f, table);
@@ -521,11 +489,7 @@ qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, 
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &table, err));
     QR_TRY(create_on(planner, model, limits, pages, QR_PLAN_ANY_BYTES, &f, err));
     QR_TRY(plan_steps(f, table, err));
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        const bool is_workspace = i == QR_PLAN_WORKSPACE;
-        plan->entries[i].bytes +=
-            (int64_t)(is_workspace ? qr_backend_planned(planner)->workspace_bytes : f->memory_bytes[i]);
-    }
+    qr_plan_add(plan, &f->memory, qr_backend_planned(planner)->workspace_bytes);
 out:
     qr_model_plan_end(model);
     qr_forward_destroy(f);

@@ -57,13 +57,6 @@ static qrun_status encode_messages(const qrun_model *model, const qrun_request_p
     return status;
 }
 
-static qrun_status copy_ids(const qrun_request_params *params, qr_tokens *tokens, qr_error *err) {
-    for (int64_t i = 0; i < params->n_token_ids; i++) {
-        QR_RETURN_IF_ERROR(qr_tokens_push(tokens, params->token_ids[i], err));
-    }
-    return QRUN_OK;
-}
-
 static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, qr_error *err) {
     if (tokens->n == 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
@@ -78,7 +71,9 @@ static qrun_status check_ids(const qrun_model *model, const qr_tokens *tokens, q
 static qrun_status make_prompt(const qrun_model *model, const qrun_request_params *params, qr_tokens *tokens,
                                qr_error *err) {
     if (params->token_ids != NULL) {
-        QR_RETURN_IF_ERROR(copy_ids(params, tokens, err));
+        for (int64_t i = 0; i < params->n_token_ids; i++) {
+            QR_RETURN_IF_ERROR(qr_tokens_push(tokens, params->token_ids[i], err));
+        }
     } else if (model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);

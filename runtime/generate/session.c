@@ -215,22 +215,18 @@ qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *mo
     qr_session_sizes sizes;
     qr_plan plan;
     qr_device_memory memory;
-    qrun_status status = qr_model_prepare(context, model_params, &model, &source, error);
-    if (status == QRUN_OK) { status = qr_device_memory_now(context->backend, &memory, error); }
-    if (status == QRUN_OK) {
-        memory.free_bytes = qr_max(memory.free_bytes - (int64_t)model.weight_bytes, 0);
-        status = qr_session_size(&model, session_params, &memory, &sizes, &plan, error);
-    }
+    qrun_status status;
+    QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
+    QR_TRY(qr_device_memory_now(context->backend, &memory, error));
+    memory.free_bytes = qr_max(memory.free_bytes - (int64_t)model.weight_bytes, 0);
+    QR_TRY(qr_session_size(&model, session_params, &memory, &sizes, &plan, error));
+    QR_TRY(qr_plan_copy(&plan, QR_PLAN_SESSION_COUNT, entries, error));
+    *n_entries = QR_PLAN_SESSION_COUNT;
+out:
     qr_safetensors_close(source);
     model.weight_bytes = 0; /* nothing was made */
     qr_model_release(&model);
-    if (status != QRUN_OK) { return status; }
-    const size_t n_bytes = QR_PLAN_SESSION_COUNT * sizeof plan.entries[0];
-    *entries = qr_alloc(n_bytes);
-    if (*entries == NULL) { return qr_fail_memory(error, "the plan", n_bytes); }
-    memcpy(*entries, plan.entries, n_bytes);
-    *n_entries = QR_PLAN_SESSION_COUNT;
-    return QRUN_OK;
+    return status;
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -305,9 +301,7 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
     made->inbox_end = &made->inbox;
     made->event_descriptor = -1;
     pthread_mutex_init(&made->lock, NULL);
-    pthread_mutex_lock(&model->lock);
-    model->n_sessions++;
-    pthread_mutex_unlock(&model->lock);
+    (void)qr_model_count_sessions(model, 1);
     qr_device_memory memory;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_memory_now(model->context->backend, &memory, error));
@@ -321,12 +315,10 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
         QR_TRY(qr_fail(error, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno)));
     }
     fill_fixed_stats(made);
+    *session = made;
+    return QRUN_OK;
 out:
-    if (status == QRUN_OK) {
-        *session = made;
-    } else {
-        qrun_session_destroy(made);
-    }
+    qrun_session_destroy(made);
     return status;
 }
 
@@ -353,9 +345,7 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session->running);
     qr_free(session->free_slots);
     if (session->event_descriptor >= 0) { close(session->event_descriptor); }
-    pthread_mutex_lock(&session->model->lock);
-    session->model->n_sessions--;
-    pthread_mutex_unlock(&session->model->lock);
+    (void)qr_model_count_sessions(session->model, -1);
     pthread_mutex_destroy(&session->lock);
     qr_free(session);
 }

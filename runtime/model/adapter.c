@@ -193,10 +193,9 @@ static char *name_of_path(const char *path) {
 
 static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error *err) {
     for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
-        if (model->adapters[i] == NULL) {
-            adapter->index = i;
-            return QRUN_OK;
-        }
+        if (model->adapters[i] != NULL) { continue; }
+        adapter->index = i;
+        return QRUN_OK;
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "a model can have %d adapters open at once; close one first",
                    QR_MAX_ADAPTERS);
@@ -242,10 +241,7 @@ out:
 
 qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
     if (adapter == NULL) { return QRUN_OK; }
-    pthread_mutex_lock(&adapter->model->lock);
-    const bool busy = adapter->model->n_sessions > 0;
-    pthread_mutex_unlock(&adapter->model->lock);
-    if (busy) {
+    if (qr_model_count_sessions(adapter->model, 0) > 0) {
         return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a session of its model still exists", adapter->name);
     }
     release(adapter);

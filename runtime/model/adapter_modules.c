@@ -158,10 +158,7 @@ static qrun_status choose_vocab(load_state *state, const char *path, qr_error *e
 
 static qrun_status refuse_others(const qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {
     qrun_model *model = made->model;
-    pthread_mutex_lock(&model->lock);
-    const bool busy = model->n_sessions > 0 && adapter->n_parameters > 0;
-    pthread_mutex_unlock(&model->lock);
-    if (busy) {
+    if (adapter->n_parameters > 0 && qr_model_count_sessions(model, 0) > 0) {
         return qr_fail(err, QRUN_ERROR_BUSY, "%s: replaces %s, so it has to be opened before the model's sessions",
                        path, adapter->parameters[0].name);
     }

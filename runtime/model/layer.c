@@ -16,33 +16,36 @@ bool qr_model_has_post_norms(const qrun_model *model) { return model->family->mo
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/* A norm over rows of D. */
-static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
-                             qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    if (norm->bias != NULL) {
-        const qr_layer_norm_args args = {.src = src,
-                                         .weight = norm->weight,
-                                         .bias = norm->bias,
-                                         .dst = dst,
-                                         .dst_dtype = dst_dtype,
-                                         .n_rows = n_rows,
-                                         .dim = norm->dim,
-                                         .eps = s->norm_eps};
-        return qr_layer_norm(pass->backend, &args, pass->workspace, err);
-    }
+/* RMS norm of n_groups rows of norm->dim in each of n_rows rows, which are `stride` apart. */
+static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                            qr_dtype dst_dtype, int64_t n_rows, int64_t n_groups, int64_t stride, qr_error *err) {
     const qr_rms_norm_args args = {.src = src,
                                    .weight = norm->weight,
                                    .dst = dst,
                                    .dst_dtype = dst_dtype,
                                    .n_rows = n_rows,
-                                   .n_groups = 1,
+                                   .n_groups = n_groups,
                                    .dim = norm->dim,
-                                   .src_stride = norm->dim,
-                                   .dst_stride = norm->dim,
-                                   .eps = s->norm_eps,
-                                   .weight_offset = s->norm_offset};
+                                   .src_stride = stride,
+                                   .dst_stride = stride,
+                                   .eps = pass->model->shape.norm_eps,
+                                   .weight_offset = pass->model->shape.norm_offset};
     return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+}
+
+/* A norm over rows of D. */
+static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                             qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
+    if (norm->bias == NULL) { return rms_norm(pass, norm, src, dst, dst_dtype, n_rows, 1, norm->dim, err); }
+    const qr_layer_norm_args args = {.src = src,
+                                     .weight = norm->weight,
+                                     .bias = norm->bias,
+                                     .dst = dst,
+                                     .dst_dtype = dst_dtype,
+                                     .n_rows = n_rows,
+                                     .dim = norm->dim,
+                                     .eps = pass->model->shape.norm_eps};
+    return qr_layer_norm(pass->backend, &args, pass->workspace, err);
 }
 
 /* x += linear(src), through the norm that some families put after a block. Its backward op reads `branch`, so only
@@ -79,6 +82,21 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
     return qr_embedding(pass->backend, &positions, pass->workspace, err);
 }
 
+qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positions *rope, qr_error *err) {
+    for (int k = 0; k < pass->model->shape.n_rope_kinds; k++) {
+        const qr_rope_table_args args = {.inv_freq = rope->inv_freq[k],
+                                         .factor = rope->factor[k],
+                                         .token_slot = rope->slot,
+                                         .position = rope->position,
+                                         .cos_table = pass->cos_table[k],
+                                         .sin_table = pass->sin_table[k],
+                                         .n_tokens = pass->n_tokens,
+                                         .half = pass->model->shape.rope_half};
+        QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
                           qr_error *err) {
     const qrun_model *model = pass->model;
@@ -100,18 +118,7 @@ static qrun_status norm_heads(const qr_layer_pass *pass, const qr_norm *norm, fl
                               qr_error *err) {
     if (norm->weight == NULL) { return QRUN_OK; }
     const int64_t stride = qr_qkv_columns(&pass->model->shape);
-    const qr_rms_norm_args args = {.src = heads,
-                                   .weight = norm->weight,
-                                   .dst = heads,
-                                   .dst_dtype = QR_DTYPE_F32,
-                                   .n_rows = pass->n_tokens,
-                                   .n_groups = n_heads,
-                                   .dim = norm->dim,
-                                   .src_stride = stride,
-                                   .dst_stride = stride,
-                                   .eps = pass->model->shape.norm_eps,
-                                   .weight_offset = pass->model->shape.norm_offset};
-    return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+    return rms_norm(pass, norm, heads, heads, QR_DTYPE_F32, pass->n_tokens, n_heads, stride, err);
 }
 
 static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -55,7 +55,7 @@ struct qr_layer_pass {
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
     bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
     float *x;          /* [T, D] residual stream */
-    const float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
+    float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     qr_layer_buffers buffers;
     qr_layer_adapters adapters;
     qr_layer_dropout dropout;
@@ -67,6 +67,16 @@ int64_t qr_qkv_columns(const qr_model_shape *shape);
 int64_t qr_mlp_columns(const qrun_model *model);
 bool qr_model_is_gated(const qrun_model *model);
 bool qr_model_has_post_norms(const qrun_model *model);
+
+/* Where the rows of a pass are: frequencies [n_slots, half] and a factor [n_slots] per rope kind, and of every row its
+ * slot and its position. */
+typedef struct qr_rope_positions {
+    float *const *inv_freq, *const *factor;
+    const int32_t *slot, *position;
+} qr_rope_positions;
+
+/* cos_table and sin_table of the pass's rows. */
+qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positions *rope, qr_error *err);
 
 /* x = embeddings of the tokens, and of their positions where the family learns them. ids, position: device, [T]. */
 qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err);

@@ -88,10 +88,6 @@ static qr_linear_layer standing_alone(const qr_linear_layer *linear) {
 
 /* ---- DoRA -------------------------------------------------------------------------------------------------------- */
 
-static qrun_status run_dora(const qr_layer_pass *pass, const qr_dora_args *args, qr_error *err) {
-    return qr_dora(pass->backend, args, pass->workspace, err);
-}
-
 qrun_status qr_layer_dora_sum(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, bool update,
                               qr_error *err) {
     const int64_t out = linear->weight.desc.rows;
@@ -108,7 +104,7 @@ static qrun_status scale_in_place(const qr_layer_pass *pass, const qr_linear_lay
     args.bias = linear->bias;
     args.less = 1.0F;
     args.accumulate = true;
-    return run_dora(pass, &args, err);
+    return qr_dora(pass->backend, &args, pass->workspace, err);
 }
 
 /* x [T, D] += the layer's output. Rows of DoRA are put together in a buffer of their own; the others add up as they do
@@ -139,12 +135,12 @@ static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_
     qr_dora_args args = qr_layer_dora_args(pass, linear, own, out, y + linear->out_offset, y_stride);
     args.accumulate = true;
     args.less = 1.0F;
-    QR_RETURN_IF_ERROR(run_dora(pass, &args, err));
+    QR_RETURN_IF_ERROR(qr_dora(pass->backend, &args, pass->workspace, err));
     const size_t own_bytes = (size_t)(pass->n_tokens * out) * sizeof *own;
     QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, own, own_bytes, err));
     QR_RETURN_IF_ERROR(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
     args.less = 0.0F;
-    return run_dora(pass, &args, err);
+    return qr_dora(pass->backend, &args, pass->workspace, err);
 }
 
 static qrun_status linear_with_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,

@@ -293,3 +293,11 @@ void qr_model_plan_end(qrun_model *model) {
 }
 
 qr_weight_format qr_model_compute_format(const qrun_model *model) { return qr_weight_plain_format(model->act_dtype); }
+
+int32_t qr_model_count_sessions(qrun_model *model, int32_t change) {
+    pthread_mutex_lock(&model->lock);
+    const int32_t before = model->n_sessions;
+    model->n_sessions += change;
+    pthread_mutex_unlock(&model->lock);
+    return before;
+}

@@ -152,4 +152,7 @@ typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int
                                          qr_error *err);
 qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, void *arg, qr_error *err);
 
+/* Adds `change` to n_sessions, under the lock; returns what it was before. */
+int32_t qr_model_count_sessions(qrun_model *model, int32_t change);
+
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "base/sizes.h"
 
 /* "<prefix><module>.<suffix>"; empty where that is too long for any tensor. */
@@ -102,4 +103,17 @@ qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_sa
         }
     }
     return QRUN_OK;
+}
+
+void qr_matrix_rows_to_f32(qr_dtype dtype, const void *data, int64_t rows, int64_t cols, bool transposed, int64_t first,
+                           int64_t n_rows, float *dst) {
+    if (!transposed) {
+        qr_elements_to_f32(dtype, data, first * cols, n_rows * cols, dst);
+        return;
+    }
+    for (int64_t r = 0; r < n_rows; r++) {
+        for (int64_t c = 0; c < cols; c++) {
+            qr_elements_to_f32(dtype, data, c * rows + first + r, 1, dst + r * cols + c);
+        }
+    }
 }

@@ -27,4 +27,9 @@ static inline bool qr_model_is_transposed(const qrun_model *model, qr_tensor_rol
     return model->family->transposed && role >= QR_ROLE_Q;
 }
 
+/* dst [n_rows, cols] = rows [first, first + n_rows) of a matrix that is stored as [rows, cols] or, transposed, as
+ * [cols, rows]. */
+void qr_matrix_rows_to_f32(qr_dtype dtype, const void *data, int64_t rows, int64_t cols, bool transposed, int64_t first,
+                           int64_t n_rows, float *dst);
+
 #endif

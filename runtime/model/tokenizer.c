@@ -9,7 +9,7 @@
 #include "loaders/files/model_folder.h"
 #include "loaders/template/chat_template.h"
 
-qrun_status qr_folder_tokenizer_open(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
+static qrun_status open_folder(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
     *tokenizer = NULL;
     qrun_tokenizer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the tokenizer", sizeof *made); }
@@ -29,7 +29,7 @@ qrun_status qr_folder_tokenizer_open_optional(const char *folder, qrun_tokenizer
     if (file == NULL) { return qr_fail_memory(err, folder, strlen(folder)); }
     const bool exists = qr_file_is_folder(folder) && qr_file_exists(file);
     qr_free(file);
-    return exists ? qr_folder_tokenizer_open(folder, tokenizer, err) : QRUN_OK;
+    return exists ? open_folder(folder, tokenizer, err) : QRUN_OK;
 }
 
 /* A folder with a tokenizer and nothing else of a model is enough here. */
@@ -40,7 +40,7 @@ qrun_status qrun_tokenizer_open(qrun_context *context, const char *path, qrun_to
     qrun_status status = qr_folder_tokenizer_open_optional(path, tokenizer, error);
     if (status != QRUN_OK || *tokenizer != NULL) { return status; }
     status = qr_model_folder_resolve(path, &folder, error);
-    if (status == QRUN_OK) { status = qr_folder_tokenizer_open(folder, tokenizer, error); }
+    if (status == QRUN_OK) { status = open_folder(folder, tokenizer, error); }
     qr_free(folder);
     return status;
 }

@@ -11,10 +11,8 @@ struct qrun_tokenizer {
     qr_chat_template *chat_template; /* NULL: none */
 };
 
-/* Reads tokenizer.json and the chat template of a folder; the caller ends with qrun_tokenizer_destroy. */
-qrun_status qr_folder_tokenizer_open(const char *folder, qrun_tokenizer **tokenizer, qr_error *err);
-
-/* The same where the folder has a tokenizer.json; else *tokenizer is NULL, also where the path is no folder. */
+/* Reads tokenizer.json and the chat template of a folder, where it has a tokenizer.json; else *tokenizer is NULL, also
+ * where the path is no folder. The caller ends with qrun_tokenizer_destroy. */
 qrun_status qr_folder_tokenizer_open_optional(const char *folder, qrun_tokenizer **tokenizer, qr_error *err);
 
 #endif

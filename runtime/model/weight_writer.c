@@ -258,8 +258,7 @@ void qr_host_weight_free(qr_host_weight *host) {
     *host = (qr_host_weight){0};
 }
 
-/* ---- Stored in the weight's own format, or as floats --------------------------------------------------------------
- */
+/* ---- Stored in the weight's own format, or as floats ------------------------------------------------------------- */
 
 typedef struct put_job {
     qr_backend *backend;

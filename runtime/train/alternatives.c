@@ -37,9 +37,7 @@ static void keep_least(variant *v) {
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }
 
 /* False: it cannot be planned. */
-static bool plan_of(const variant *v, qr_plan *plan) {
-    return qr_trainer_plan_with(&v->trainer, &v->trainer.policy, plan, NULL) == QRUN_OK;
-}
+static bool plan_of(const variant *v, qr_plan *plan) { return qr_trainer_plan_run(&v->trainer, plan, NULL) == QRUN_OK; }
 
 static int64_t bytes_of(const variant *v) {
     qr_plan plan;

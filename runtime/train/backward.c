@@ -1,40 +1,47 @@
 /* The backward part of a training pass: from the gradient of the last layer's output to those of the parameters. */
 #include "runtime/train/pass_state.h"
 
-#include "runtime/train/adapter_backward.h"
+#include "runtime/model/layer_adapters.h"
+#include "runtime/train/lora_parameters.h"
 #include "runtime/train/whole_parameters.h"
 
-qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
-                                  int64_t n_rows, bool accumulate, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    if (norm->bias != NULL) {
-        const qr_layer_norm_backward_args args = {.x = x,
-                                                  .weight = norm->weight,
-                                                  .dy = dy,
-                                                  .dx = dx,
-                                                  .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
-                                                  .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
-                                                  .n_rows = n_rows,
-                                                  .dim = norm->dim,
-                                                  .eps = s->norm_eps,
-                                                  .accumulate = accumulate};
-        return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
-    }
+/* RMS norm of n_groups rows of norm->dim in each row, which are x_stride apart in x, and dy_stride in dy and dx. */
+static qrun_status rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,
+                                     int64_t x_stride, const float *dy, int64_t dy_stride, float *dx, int64_t n_rows,
+                                     bool accumulate, qr_error *err) {
     const qr_rms_norm_backward_args args = {.x = x,
                                             .weight = norm->weight,
                                             .dy = dy,
                                             .dx = dx,
                                             .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
                                             .n_rows = n_rows,
-                                            .n_groups = 1,
+                                            .n_groups = n_groups,
                                             .dim = norm->dim,
-                                            .x_stride = norm->dim,
-                                            .dy_stride = norm->dim,
-                                            .dx_stride = norm->dim,
-                                            .eps = s->norm_eps,
-                                            .weight_offset = s->norm_offset,
+                                            .x_stride = x_stride,
+                                            .dy_stride = dy_stride,
+                                            .dx_stride = dy_stride,
+                                            .eps = pass->model->shape.norm_eps,
+                                            .weight_offset = pass->model->shape.norm_offset,
                                             .accumulate = accumulate};
     return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
+                                  int64_t n_rows, bool accumulate, qr_error *err) {
+    if (norm->bias == NULL) {
+        return rms_norm_backward(pass, norm, 1, x, norm->dim, dy, norm->dim, dx, n_rows, accumulate, err);
+    }
+    const qr_layer_norm_backward_args args = {.x = x,
+                                              .weight = norm->weight,
+                                              .dy = dy,
+                                              .dx = dx,
+                                              .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                              .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
+                                              .n_rows = n_rows,
+                                              .dim = norm->dim,
+                                              .eps = pass->model->shape.norm_eps,
+                                              .accumulate = accumulate};
+    return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
 }
 
 qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
@@ -54,17 +61,142 @@ qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight,
     return qr_weight_backward(pass->backend, &args, pass->workspace, err);
 }
 
+/* ---- Linear layers: through the matrix, and through the adapter on it (LoRA, dropout, DoRA) ---------------------- */
+
+static bool rounds_dy(const qr_train_pass *pass) { return pass->model->act_dtype != QR_DTYPE_F32; }
+
+/* b.dy [T, out] = dy, contiguous, in the type of activations, unless that is F32. */
+static qrun_status round_dy(qr_train_pass *pass, const float *dy, int64_t dy_stride, int64_t out, qr_error *err) {
+    if (!rounds_dy(pass)) { return QRUN_OK; }
+    const qr_round_act_args args = {.src = dy,
+                                    .dst = pass->b.dy,
+                                    .dst_dtype = pass->model->act_dtype,
+                                    .n_rows = pass->n_tokens,
+                                    .dim = out,
+                                    .src_stride = dy_stride};
+    return qr_round_act(pass->backend, &args, pass->workspace, err);
+}
+
+/* dx [T, in] = dy W, or dx += it; dy's rows [out], F32, dy_stride apart. */
+static qrun_status matrix_dx(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
+                             float *dx, bool accumulate, qr_error *err) {
+    const qr_weight_desc *desc = &linear->weight.desc;
+    const qr_linear_backward_args args = {.weight = &linear->weight,
+                                          .dy = rounds_dy(pass) ? pass->b.dy : dy,
+                                          .dy_dtype = pass->model->act_dtype,
+                                          .dx = dx,
+                                          .n_rows = pass->n_tokens,
+                                          .dy_stride = rounds_dy(pass) ? desc->rows : dy_stride,
+                                          .dx_stride = desc->cols,
+                                          .accumulate = accumulate,
+                                          .any_order = true};
+    QR_RETURN_IF_ERROR(round_dy(pass, dy, dy_stride, desc->rows, err));
+    return qr_linear_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* b.dy is dy rounded, as matrix_dx left it. */
+static qrun_status lora_dx(qr_train_pass *pass, const qr_lora_pair *pair, const void *x, const float *dy,
+                           int64_t dy_stride, float *dx, qr_error *err) {
+    const qr_parameters *p = pass->parameters;
+    const qr_lora_backward_args args = {.a = p->values + pair->a_offset,
+                                        .b = p->values + pair->b_offset,
+                                        .da = p->gradients + pair->a_offset,
+                                        .db = p->gradients + pair->b_offset,
+                                        .x = x,
+                                        .x_dtype = pass->model->act_dtype,
+                                        .dy = dy,
+                                        .dy_rounded = rounds_dy(pass) ? pass->b.dy : NULL,
+                                        .dx = dx,
+                                        .n_rows = pass->n_tokens,
+                                        .in = pair->in,
+                                        .out = pair->out,
+                                        .x_stride = pair->in,
+                                        .dy_stride = dy_stride,
+                                        .dx_stride = pair->in,
+                                        .rank = p->lora.rank,
+                                        .scale = p->lora.scale,
+                                        .in_pairs = true};
+    return qr_lora_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* b.dora [T, out] = (ratio − less) · dy. */
+static qrun_status scale_dy(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
+                            float less, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    qr_dora_args args = qr_layer_dora_args(&blocks, linear, dy, dy_stride, pass->b.dora, linear->weight.desc.rows);
+    args.less = less;
+    return qr_dora(pass->backend, &args, pass->workspace, err);
+}
+
+/* Gradient of the magnitudes, for which what they scale is computed again from the adapter's input x; then
+ * b.dora = ratio · dy, the gradient of that. */
+static qrun_status dora_dy(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair, const void *x,
+                           const float *dy, int64_t dy_stride, qr_error *err) {
+    const qr_parameters *p = pass->parameters;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_dora_sum(&blocks, linear, x, true, err));
+    const qr_dora_backward_args args = {.dy = dy,
+                                        .z = pass->b.dora,
+                                        .norm = p->lora.norms + pair->output_offset,
+                                        .dmagnitude = p->gradients + pair->magnitude_offset,
+                                        .n_rows = pass->n_tokens,
+                                        .dim = pair->out,
+                                        .dy_stride = dy_stride,
+                                        .z_stride = pair->out};
+    QR_RETURN_IF_ERROR(qr_dora_backward(pass->backend, &args, pass->workspace, err));
+    return scale_dy(pass, linear, dy, dy_stride, 0.0F, err);
+}
+
+/* dx += the gradient of the adapter's input, through dropout. With DoRA that input goes through the matrix too.
+ * `scaled` is dy, or ratio · dy. */
+static qrun_status dropped_dx(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                              const void *x, const float *dy, int64_t dy_stride, const float *scaled,
+                              int64_t scaled_stride, float *dx, qr_error *err) {
+    qr_backend *backend = pass->backend;
+    const int64_t n_elements = pass->n_tokens * pair->in;
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, pass->b.ddropped, (size_t)n_elements * sizeof(float), err));
+    if (pass->parameters->lora.dora) { QR_RETURN_IF_ERROR(round_dy(pass, scaled, scaled_stride, pair->out, err)); }
+    QR_RETURN_IF_ERROR(lora_dx(pass, pair, x, scaled, scaled_stride, pass->b.ddropped, err));
+    if (pass->parameters->lora.dora) {
+        QR_RETURN_IF_ERROR(scale_dy(pass, linear, dy, dy_stride, 1.0F, err));
+        QR_RETURN_IF_ERROR(matrix_dx(pass, linear, pass->b.dora, pair->out, pass->b.ddropped, true, err));
+    }
+    const qr_dropout_args back =
+        qr_layer_dropout_args(&pass->dropout, QR_DTYPE_F32, linear, pass->b.ddropped, pass->b.ddropped, pass->n_tokens);
+    QR_RETURN_IF_ERROR(qr_dropout(backend, &back, pass->workspace, err));
+    const qr_add_args add = {.x = dx, .y = pass->b.ddropped, .n = n_elements};
+    return qr_add(backend, &add, pass->workspace, err);
+}
+
+/* The same of a layer with an adapter, whose gradients grow. x is what the layer was fed. */
+static qrun_status adapter_dx(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                              const void *x, const float *dy, int64_t dy_stride, float *dx, bool accumulate,
+                              qr_error *err) {
+    const bool dora = pass->parameters->lora.dora, dropped = pass->dropout.p > 0;
+    const float *scaled = dora ? pass->b.dora : dy;
+    const int64_t scaled_stride = dora ? pair->out : dy_stride;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_adapter_input(&blocks, linear, &x, err));
+    if (dora) { QR_RETURN_IF_ERROR(dora_dy(pass, linear, pair, x, dy, dy_stride, err)); }
+    if (dropped) {
+        QR_RETURN_IF_ERROR(matrix_dx(pass, linear, dy, dy_stride, dx, accumulate, err));
+        return dropped_dx(pass, linear, pair, x, dy, dy_stride, scaled, scaled_stride, dx, err);
+    }
+    QR_RETURN_IF_ERROR(matrix_dx(pass, linear, scaled, scaled_stride, dx, accumulate, err));
+    return lora_dx(pass, pair, x, scaled, scaled_stride, dx, err);
+}
+
 /* dx (+)= dy through a matrix and its adapter; their gradients grow. x is what the forward pass fed it. */
 static qrun_status linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
-    const qr_adapter_backward backward = {
-        .pass = qr_pass_layer(pass), .parameters = pass->parameters, .dy = pass->b.dy, .ddropped = pass->b.ddropped};
     const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
     QR_RETURN_IF_ERROR(
         qr_pass_whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err));
-    return pair != NULL ? qr_adapter_dx(&backward, linear, pair, x, dy, dy_stride, dx, accumulate, err)
-                        : qr_linear_dx(&backward, linear, dy, dy_stride, dx, accumulate, err);
+    return pair != NULL ? adapter_dx(pass, linear, pair, x, dy, dy_stride, dx, accumulate, err)
+                        : matrix_dx(pass, linear, dy, dy_stride, dx, accumulate, err);
 }
+
+/* ---- Blocks and layers ------------------------------------------------------------------------------------------- */
 
 /* The gradient into a block's last matrix: dx itself, or that through the block's post-norm. */
 static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
@@ -139,23 +271,9 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, co
                                             .dx_stride = stride};
         QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
     }
-    if (norm->weight != NULL) {
-        const qr_rms_norm_backward_args args = {.x = pass->current->buffers.qk_raw + first_column,
-                                                .weight = norm->weight,
-                                                .dy = dheads,
-                                                .dx = dheads,
-                                                .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
-                                                .n_rows = pass->n_tokens,
-                                                .n_groups = n_heads,
-                                                .dim = norm->dim,
-                                                .x_stride = raw_stride,
-                                                .dy_stride = stride,
-                                                .dx_stride = stride,
-                                                .eps = s->norm_eps,
-                                                .weight_offset = s->norm_offset};
-        QR_RETURN_IF_ERROR(qr_rms_norm_backward(pass->backend, &args, pass->workspace, err));
-    }
-    return QRUN_OK;
+    if (norm->weight == NULL) { return QRUN_OK; }
+    const float *raw = pass->current->buffers.qk_raw + first_column;
+    return rms_norm_backward(pass, norm, n_heads, raw, raw_stride, dheads, stride, dheads, pass->n_tokens, false, err);
 }
 
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {

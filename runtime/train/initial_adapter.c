@@ -5,9 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
-#include "base/half.h"
 #include "base/random.h"
 #include "base/sizes.h"
+#include "runtime/model/weight_writer.h"
 
 /* ---- Its shape --------------------------------------------------------------------------------------------------- */
 
@@ -88,17 +88,6 @@ out:
 
 /* ---- Its values -------------------------------------------------------------------------------------------------- */
 
-static qrun_status put(qr_parameters *p, int64_t offset, const qr_safetensors_tensor *tensor, int64_t n,
-                       qr_error *err) {
-    float *values = qr_alloc_array((size_t)n, sizeof *values);
-    if (values == NULL) { return qr_fail_memory(err, "an adapter", (unsigned long long)n * sizeof *values); }
-    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
-    qr_backend *backend = p->backend;
-    const qrun_status status = backend->copy_in(backend, p->values + offset, values, (size_t)n * sizeof *values, err);
-    qr_free(values);
-    return status;
-}
-
 static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
     char name[256];
     qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
@@ -115,10 +104,10 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
             "the adapter to begin from is made for %s of shape [%lld, %lld], and the model's is [%lld, %lld]", name,
             (long long)module->out_features, (long long)module->in_features, (long long)pair->out, (long long)pair->in);
     }
-    QR_RETURN_IF_ERROR(put(p, pair->a_offset, module->a, module->rank * pair->in, err));
-    QR_RETURN_IF_ERROR(put(p, pair->b_offset, module->b, module->rank * pair->out, err));
-    if (p->lora.dora) { QR_RETURN_IF_ERROR(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
-    return QRUN_OK;
+    QR_RETURN_IF_ERROR(qr_weight_write_floats(p->backend, p->values + pair->a_offset, module->a, err));
+    QR_RETURN_IF_ERROR(qr_weight_write_floats(p->backend, p->values + pair->b_offset, module->b, err));
+    if (!p->lora.dora) { return QRUN_OK; }
+    return qr_weight_write_floats(p->backend, p->values + pair->magnitude_offset, module->magnitude, err);
 }
 
 qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p, qr_error *err) {

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
-#include "runtime/train/optimizer_states.h"
+#include "runtime/engine/layout.h"
 
 enum { N_STAGES = 2 };
 
@@ -14,11 +14,93 @@ static const int64_t DEFAULT_STAGE_ELEMENTS = INT64_C(1) << 20;
 static const float BETA1 = 0.9F, BETA2 = 0.999F, ADAM_EPS = 1e-8F, SGD_MOMENTUM = 0.9F;
 static const float ADAFACTOR_EPS = 1e-30F, ADAFACTOR_CLIP = 1.0F, ADAFACTOR_DECAY = -0.8F;
 
+/* ---- States: the arrays of each tensor, their layout in memory, and pieces of them ------------------------------- */
+
+typedef enum state_array {
+    STATE_M,       /* F32 [n]: AdamW, SGD's momentum; Adafactor: the row moment [rows], or [cols] of a vector */
+    STATE_V,       /* F32 [n]; Adafactor: the column moment [cols] */
+    STATE_M_CODES, /* [n] in blocks of STATE_BLOCK: 8-bit AdamW */
+    STATE_V_CODES,
+    STATE_M_ABSMAX, /* F32, one a block */
+    STATE_V_ABSMAX,
+    STATE_ARRAYS
+} state_array;
+
+enum { STATE_BLOCK = 256 };
+
+/* The states of a tensor, or of a piece of it. */
+typedef struct tensor_states {
+    const qr_parameter *parameter;
+    int64_t first;              /* element of the tensor */
+    int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor */
+    bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors have M and V */
+    void *arrays[STATE_ARRAYS]; /* NULL: it has none */
+} tensor_states;
+
+static int64_t n_elements(const tensor_states *states) { return states->rows * states->cols; }
+
+enum { SMALLEST_8BIT = 4096 };
+
+/* The states of a whole tensor, without memory. */
+static tensor_states whole_states(qrun_optimizer kind, const qr_parameter *parameter) {
+    const int64_t n = parameter->rows * parameter->cols;
+    return (tensor_states){.parameter = parameter,
+                           .rows = parameter->rows,
+                           .cols = parameter->cols,
+                           .in_8bit = kind == QRUN_OPTIMIZER_ADAMW8BIT && n >= SMALLEST_8BIT};
+}
+
+/* Elements of an array of the states; 0: they have none. */
+static int64_t array_elements(qrun_optimizer kind, const tensor_states *s, state_array array) {
+    const int64_t n = s->rows * s->cols;
+    if (s->in_8bit) {
+        return array == STATE_M || array == STATE_V               ? 0
+               : array == STATE_M_CODES || array == STATE_V_CODES ? n
+                                                                  : qr_ceil_div(n, STATE_BLOCK);
+    }
+    if (array != STATE_M && array != STATE_V) { return 0; }
+    if (kind == QRUN_OPTIMIZER_ADAFACTOR) { return array == STATE_M && s->rows > 1 ? s->rows : s->cols; }
+    return kind == QRUN_OPTIMIZER_SGD && array == STATE_V ? 0 : n;
+}
+
+static size_t element_bytes(state_array array) {
+    return array == STATE_M_CODES || array == STATE_V_CODES ? 1 : sizeof(float);
+}
+
+static size_t array_bytes(qrun_optimizer kind, const tensor_states *states, state_array array) {
+    return (size_t)array_elements(kind, states, array) * element_bytes(array);
+}
+
+/* Takes the memory of every array from the layout (NULL while that counts). */
+static void place_arrays(qrun_optimizer kind, tensor_states *states, qr_layout *layout) {
+    for (int a = 0; a < STATE_ARRAYS; a++) {
+        const int64_t n = array_elements(kind, states, (state_array)a);
+        states->arrays[a] = n > 0 ? qr_layout_take(layout, n, element_bytes((state_array)a)) : NULL;
+    }
+}
+
+/* Elements [first, first + n) of a whole tensor, n at most `most`. `most` and `first` are multiples of STATE_BLOCK.
+ * Adafactor has states of whole rows and columns, so a tensor is one piece. */
+static tensor_states piece_of(qrun_optimizer kind, const tensor_states *whole, int64_t first, int64_t most) {
+    const int64_t n = qr_min(n_elements(whole) - first, most);
+    if (kind == QRUN_OPTIMIZER_ADAFACTOR || n == n_elements(whole)) { return *whole; }
+    tensor_states piece = *whole;
+    piece.first = first;
+    piece.rows = 1;
+    piece.cols = n;
+    for (int a = 0; a < STATE_ARRAYS; a++) {
+        const bool by_block = a == STATE_M_ABSMAX || a == STATE_V_ABSMAX;
+        const size_t offset = (size_t)(by_block ? first / STATE_BLOCK : first) * element_bytes((state_array)a);
+        if (piece.arrays[a] != NULL) { piece.arrays[a] = (unsigned char *)piece.arrays[a] + offset; }
+    }
+    return piece;
+}
+
 struct qr_optimizer {
     qr_parameters *parameters;
     qr_optimizer_options options;
-    qr_tensor_states *tensors; /* [parameters->n] */
-    void *states;              /* device memory, or host memory with offload */
+    tensor_states *tensors; /* [parameters->n] */
+    void *states;           /* device memory, or host memory with offload */
     size_t states_bytes;
     void *device; /* the rest: stages and scratch */
     size_t device_bytes;
@@ -29,11 +111,11 @@ struct qr_optimizer {
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* Lays out the states of all tensors in memory (NULL: only counts); tensors [p->n] may be NULL too. */
-static size_t place_states(const qr_parameters *p, qrun_optimizer kind, void *memory, qr_tensor_states *tensors) {
+static size_t place_states(const qr_parameters *p, qrun_optimizer kind, void *memory, tensor_states *tensors) {
     qr_layout layout = {memory, 0};
     for (int64_t i = 0; i < p->n; i++) {
-        qr_tensor_states states = qr_tensor_states_make(kind, &p->list[i]);
-        qr_tensor_states_place(kind, &states, &layout);
+        tensor_states states = whole_states(kind, &p->list[i]);
+        place_arrays(kind, &states, &layout);
         if (tensors != NULL) { tensors[i] = states; }
     }
     return layout.offset;
@@ -47,10 +129,10 @@ static int64_t stage_elements(const qr_optimizer_options *options) {
 static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *options) {
     size_t most = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        const qr_tensor_states whole = qr_tensor_states_make(options->kind, &p->list[i]);
-        qr_tensor_states piece = qr_tensor_states_piece(options->kind, &whole, 0, stage_elements(options));
+        const tensor_states whole = whole_states(options->kind, &p->list[i]);
+        tensor_states piece = piece_of(options->kind, &whole, 0, stage_elements(options));
         qr_layout layout = {NULL, 0};
-        qr_tensor_states_place(options->kind, &piece, &layout);
+        place_arrays(options->kind, &piece, &layout);
         most = layout.offset > most ? layout.offset : most;
     }
     return most;
@@ -132,24 +214,27 @@ void qr_optimizer_destroy(qr_optimizer *optimizer) {
 
 size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer) { return optimizer->states_bytes; }
 
+/* Between a copy in host memory and the states; those in host memory may still be in transfer. */
+static qrun_status copy_states(const qr_optimizer *optimizer, void *to, const void *from, size_t n_bytes, bool writes,
+                               qr_error *err) {
+    qr_backend *backend = optimizer->parameters->backend;
+    if (!optimizer->options.offload) {
+        return writes ? backend->copy_in(backend, to, from, n_bytes, err)
+                      : backend->copy_out(backend, to, from, n_bytes, err);
+    }
+    QR_RETURN_IF_ERROR(backend->sync(backend, err));
+    memcpy(to, from, n_bytes);
+    return QRUN_OK;
+}
+
 qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
                                      qr_error *err) {
-    qr_backend *backend = optimizer->parameters->backend;
-    const unsigned char *from = (const unsigned char *)optimizer->states + offset;
-    if (!optimizer->options.offload) { return backend->copy_out(backend, host, from, n_bytes, err); }
-    const qrun_status status = backend->sync(backend, err); /* the last pieces may still be in transfer */
-    if (status == QRUN_OK) { memcpy(host, from, n_bytes); }
-    return status;
+    return copy_states(optimizer, host, (const unsigned char *)optimizer->states + offset, n_bytes, false, err);
 }
 
 qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
                                       qr_error *err) {
-    qr_backend *backend = optimizer->parameters->backend;
-    unsigned char *to = (unsigned char *)optimizer->states + offset;
-    if (!optimizer->options.offload) { return backend->copy_in(backend, to, host, n_bytes, err); }
-    const qrun_status status = backend->sync(backend, err);
-    if (status == QRUN_OK) { memcpy(to, host, n_bytes); }
-    return status;
+    return copy_states(optimizer, (unsigned char *)optimizer->states + offset, host, n_bytes, true, err);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -173,92 +258,61 @@ typedef struct step_numbers {
 } step_numbers;
 
 /* Updates a piece of a tensor, whose states are where they are now. */
-static qrun_status step_piece(qr_optimizer *o, const qr_tensor_states *piece, const step_numbers *s,
+static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const step_numbers *s,
                               qr_workspace workspace, qr_error *err) {
     const qr_parameters *parameters = o->parameters;
     const qr_parameter *parameter = piece->parameter;
     const float lr = rate_of(&o->options, parameter, s->lr), weight_decay = decay_of(&o->options, parameter);
     const int64_t n = piece->rows * piece->cols;
+    float *m = piece->arrays[STATE_M], *v = piece->arrays[STATE_V];
     float *p = parameters->values + parameter->offset + piece->first;
     const float *g = parameters->gradients + parameter->offset + piece->first;
+#define COMMON .p = p, .g = g, .step = s->step, .grad_scale = s->grad_scale, .lr = lr, .weight_decay = weight_decay
+#define ADAMW COMMON, .n = n, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS
     if (piece->in_8bit) {
-        const qr_adamw8bit_args args = {.p = p,
-                                        .g = g,
-                                        .m = piece->arrays[QR_STATE_M_CODES],
-                                        .v = piece->arrays[QR_STATE_V_CODES],
-                                        .m_absmax = piece->arrays[QR_STATE_M_ABSMAX],
-                                        .v_absmax = piece->arrays[QR_STATE_V_ABSMAX],
-                                        .n = n,
-                                        .step = s->step,
-                                        .grad_scale = s->grad_scale,
-                                        .lr = lr,
-                                        .beta1 = BETA1,
-                                        .beta2 = BETA2,
-                                        .eps = ADAM_EPS,
-                                        .weight_decay = weight_decay};
+        const qr_adamw8bit_args args = {ADAMW, .m = piece->arrays[STATE_M_CODES], .v = piece->arrays[STATE_V_CODES],
+                                        .m_absmax = piece->arrays[STATE_M_ABSMAX],
+                                        .v_absmax = piece->arrays[STATE_V_ABSMAX]};
         return qr_adamw8bit(parameters->backend, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_ADAFACTOR) {
-        const qr_adafactor_args args = {.p = p,
-                                        .g = g,
-                                        .row_moment = piece->arrays[QR_STATE_M],
-                                        .col_moment = piece->arrays[QR_STATE_V],
+        const qr_adafactor_args args = {COMMON,
+                                        .row_moment = m,
+                                        .col_moment = v,
                                         .update = o->update,
                                         .rows = piece->rows,
                                         .cols = piece->cols,
-                                        .step = s->step,
-                                        .grad_scale = s->grad_scale,
-                                        .lr = lr,
                                         .eps1 = ADAFACTOR_EPS,
                                         .clip_threshold = ADAFACTOR_CLIP,
-                                        .decay_rate = ADAFACTOR_DECAY,
-                                        .weight_decay = weight_decay};
+                                        .decay_rate = ADAFACTOR_DECAY};
         return qr_adafactor(parameters->backend, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_SGD) {
-        const qr_sgd_args args = {.p = p,
-                                  .g = g,
-                                  .m = piece->arrays[QR_STATE_M],
-                                  .n = n,
-                                  .step = s->step,
-                                  .grad_scale = s->grad_scale,
-                                  .lr = lr,
-                                  .momentum = SGD_MOMENTUM,
-                                  .weight_decay = weight_decay};
+        const qr_sgd_args args = {COMMON, .m = m, .n = n, .momentum = SGD_MOMENTUM};
         return qr_sgd(parameters->backend, &args, workspace, err);
     }
-    const qr_adamw_args args = {.p = p,
-                                .g = g,
-                                .m = piece->arrays[QR_STATE_M],
-                                .v = piece->arrays[QR_STATE_V],
-                                .n = n,
-                                .step = s->step,
-                                .grad_scale = s->grad_scale,
-                                .lr = lr,
-                                .beta1 = BETA1,
-                                .beta2 = BETA2,
-                                .eps = ADAM_EPS,
-                                .weight_decay = weight_decay,
-                                .of_8bit = o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT};
+    const qr_adamw_args args = {ADAMW, .m = m, .v = v, .of_8bit = o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT};
     return qr_adamw(parameters->backend, &args, workspace, err);
+#undef ADAMW
+#undef COMMON
 }
 
 /* The piece after `last` (NULL: the first of all), in host memory; false where there is none. */
-static bool next_piece(const qr_optimizer *o, const qr_tensor_states *last, qr_tensor_states *next) {
+static bool next_piece(const qr_optimizer *o, const tensor_states *last, tensor_states *next) {
     int64_t i = last != NULL ? last->parameter - o->parameters->list : 0;
-    int64_t first = last != NULL ? last->first + qr_tensor_states_elements(last) : 0;
-    if (i < o->parameters->n && first == qr_tensor_states_elements(&o->tensors[i])) { i++, first = 0; }
+    int64_t first = last != NULL ? last->first + n_elements(last) : 0;
+    if (i < o->parameters->n && first == n_elements(&o->tensors[i])) { i++, first = 0; }
     if (i == o->parameters->n) { return false; }
-    *next = qr_tensor_states_piece(o->options.kind, &o->tensors[i], first, stage_elements(&o->options));
+    *next = piece_of(o->options.kind, &o->tensors[i], first, stage_elements(&o->options));
     return true;
 }
 
 /* Begins the transfer of a piece's states between host memory and its stage; *ticket is its end. */
-static qrun_status transfer_states(qr_optimizer *o, const qr_tensor_states *held, const qr_tensor_states *staged,
+static qrun_status transfer_states(qr_optimizer *o, const tensor_states *held, const tensor_states *staged,
                                    bool to_stage, uint64_t *ticket, qr_error *err) {
     qr_backend *backend = o->parameters->backend;
-    for (int a = 0; a < QR_STATE_ARRAYS; a++) {
-        const size_t n_bytes = qr_tensor_states_bytes(o->options.kind, held, (qr_state_array)a);
+    for (int a = 0; a < STATE_ARRAYS; a++) {
+        const size_t n_bytes = array_bytes(o->options.kind, held, (state_array)a);
         if (n_bytes == 0) { continue; }
         QR_RETURN_IF_ERROR(
             to_stage ? backend->transfer_in(backend, staged->arrays[a], held->arrays[a], n_bytes, ticket, err)
@@ -267,11 +321,11 @@ static qrun_status transfer_states(qr_optimizer *o, const qr_tensor_states *held
     return QRUN_OK;
 }
 
-static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void *stage, qr_tensor_states *staged,
+static qrun_status stage_in(qr_optimizer *o, const tensor_states *held, void *stage, tensor_states *staged,
                             uint64_t *ticket, qr_error *err) {
     qr_layout layout = {stage, 0};
     *staged = *held;
-    qr_tensor_states_place(o->options.kind, staged, &layout);
+    place_arrays(o->options.kind, staged, &layout);
     return transfer_states(o, held, staged, true, ticket, err);
 }
 
@@ -279,7 +333,7 @@ static qrun_status stage_in(qr_optimizer *o, const qr_tensor_states *held, void 
  * first: transfers keep their order. */
 static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, qr_workspace workspace, qr_error *err) {
     qr_backend *backend = o->parameters->backend;
-    qr_tensor_states held[N_STAGES], staged[N_STAGES];
+    tensor_states held[N_STAGES], staged[N_STAGES];
     uint64_t arrival[N_STAGES] = {0};
     int at = 0;
     bool has_next = next_piece(o, NULL, &held[0]);

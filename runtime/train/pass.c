@@ -94,7 +94,6 @@ qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_
 }
 
 static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
-    const qrun_model *model = pass->model;
     pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0,
                                        .key = batch->dropout_key,
                                        .row_key = pass->b.row_key,
@@ -114,29 +113,55 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
         const size_t n_bytes = (size_t)batch->n_tokens * sizeof *batch->row_key;
         QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
     }
-    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        const qr_rope_table_args args = {.inv_freq = pass->b.inv_freq[k],
-                                         .factor = pass->b.rope_factor[k],
-                                         .token_slot = pass->b.slot,
-                                         .position = pass->b.position,
-                                         .cos_table = pass->b.cos_table[k],
-                                         .sin_table = pass->b.sin_table[k],
-                                         .n_tokens = batch->n_tokens,
-                                         .half = model->shape.rope_half};
-        QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
-    }
+    const qr_rope_positions rope = {.inv_freq = pass->b.inv_freq,
+                                    .factor = pass->b.rope_factor,
+                                    .slot = pass->b.slot,
+                                    .position = pass->b.position};
+    QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
     QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
     return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
 }
 
+/* ---- Inputs of segments in host memory --------------------------------------------------------------------------- */
+
+/* Inputs of segments that are held in host memory. The forward pass sends each there from one of two stages on the
+ * device, which take turns. It is fetched back to its stage while the next segment runs backward. A stage is used again
+ * only when its last use is over: transfers begin after the ops issued before them, and ops wait for the stage's
+ * transfer. */
+
+static size_t input_bytes(const qr_train_pass *pass) {
+    return (size_t)(pass->n_tokens * pass->model->shape.hidden) * sizeof(float);
+}
+
+static qrun_status await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->stage < 0) { return QRUN_OK; }
+    return pass->backend->transfer_wait(pass->backend, pass->stage_tickets[segment->stage], err);
+}
+
+static qrun_status send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->x_host == NULL) { return QRUN_OK; }
+    const float *stage = pass->activations.layers[segment->first].x_in;
+    return pass->backend->transfer_out(pass->backend, segment->x_host, stage, input_bytes(pass),
+                                       &pass->stage_tickets[segment->stage], err);
+}
+
+static qrun_status fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->x_host == NULL) { return QRUN_OK; }
+    float *stage = pass->activations.layers[segment->first].x_in;
+    return pass->backend->transfer_in(pass->backend, stage, segment->x_host, input_bytes(pass),
+                                      &pass->stage_tickets[segment->stage], err);
+}
+
+/* ---- The pass ---------------------------------------------------------------------------------------------------- */
+
 static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
     for (int64_t s = 0; s < pass->activations.n_segments; s++) {
         const qr_segment *segment = &pass->activations.segments[s];
-        QR_RETURN_IF_ERROR(qr_pass_await_input(pass, segment, err));
+        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
         for (int64_t i = 0; i < segment->n; i++) {
             QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, false, err));
         }
-        if (backward) { QR_RETURN_IF_ERROR(qr_pass_send_input(pass, segment, err)); }
+        if (backward) { QR_RETURN_IF_ERROR(send_input(pass, segment, err)); }
     }
     return QRUN_OK;
 }
@@ -145,8 +170,8 @@ static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
-        if (s > 0) { QR_RETURN_IF_ERROR(qr_pass_fetch_input(pass, segment - 1, err)); }
-        QR_RETURN_IF_ERROR(qr_pass_await_input(pass, segment, err));
+        if (s > 0) { QR_RETURN_IF_ERROR(fetch_input(pass, segment - 1, err)); }
+        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
         QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
     }
     return qr_pass_embed_backward(pass, err);

@@ -62,12 +62,8 @@ static size_t lay_tables(const qrun_model *model, const qr_parameters *parameter
                          void *base, qr_pass_buffers *b) {
     const int64_t t = limits->max_tokens;
     qr_layout layout = {base, 0};
-    b->ids = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->position = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->slot = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->row_adapter = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->target = qr_layout_take(&layout, t, sizeof(int32_t));
-    b->rows = qr_layout_take(&layout, t, sizeof(int32_t));
+    int32_t **const of_tokens[] = {&b->ids, &b->position, &b->slot, &b->row_adapter, &b->target, &b->rows};
+    for (size_t i = 0; i < QR_COUNT_OF(of_tokens); i++) { *of_tokens[i] = qr_layout_take(&layout, t, sizeof(int32_t)); }
     b->seq_start = qr_layout_take(&layout, limits->max_sequences + 1, sizeof(int32_t));
     if (parameters->lora.dropout > 0) { b->row_key = qr_layout_take(&layout, t, sizeof(int64_t)); }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
@@ -90,34 +86,28 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
-
 /* Lays all buffers out in the pass's memory (NULL: only counts), and gives the bytes of every category. */
 static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_train_limits *limits = &pass->limits;
-    unsigned char *memory = pass->memory[QR_PLAN_ACTIVATIONS];
+    unsigned char *memory = pass->memory.at[QR_PLAN_ACTIVATIONS];
     const size_t offset = lay_gradients(model, pass->parameters, limits, memory, &pass->b);
     qr_activations_free(&pass->activations);
     QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens,
-                                              memory != NULL ? memory + offset : NULL, pass->memory[QR_PLAN_HOST],
+                                              memory != NULL ? memory + offset : NULL, pass->memory.at[QR_PLAN_HOST],
                                               &pass->activations, err));
     n_bytes[QR_PLAN_ACTIVATIONS] = offset + pass->activations.bytes;
     n_bytes[QR_PLAN_HOST] = pass->activations.host_bytes;
-    n_bytes[QR_PLAN_TABLES] = lay_tables(model, pass->parameters, limits, pass->memory[QR_PLAN_TABLES], &pass->b);
-    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, pass->memory[QR_PLAN_LOGITS], &pass->b);
+    n_bytes[QR_PLAN_TABLES] = lay_tables(model, pass->parameters, limits, pass->memory.at[QR_PLAN_TABLES], &pass->b);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, pass->memory.at[QR_PLAN_LOGITS], &pass->b);
     return QRUN_OK;
 }
 
 static qrun_status make_memory(qr_train_pass *pass, size_t workspace_bytes, qr_error *err) {
     size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_WORKSPACE] = workspace_bytes};
     QR_RETURN_IF_ERROR(lay_out(pass, n_bytes, err));
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        if (n_bytes[i] == 0) { continue; }
-        QR_RETURN_IF_ERROR(pass->backend->memory_create(pass->backend, kind_of(i), n_bytes[i], &pass->memory[i], err));
-        pass->memory_bytes[i] = n_bytes[i];
-    }
-    pass->workspace = (qr_workspace){pass->memory[QR_PLAN_WORKSPACE], workspace_bytes};
+    QR_RETURN_IF_ERROR(qr_plan_memory_create(pass->backend, n_bytes, &pass->memory, err));
+    pass->workspace = (qr_workspace){pass->memory.at[QR_PLAN_WORKSPACE], workspace_bytes};
     return lay_out(pass, n_bytes, err);
 }
 
@@ -159,12 +149,10 @@ static qrun_status create(qr_parameters *parameters, const qr_train_limits *limi
     QR_TRY(make_memory(made, workspace_bytes, err));
     QR_TRY(make_host(made, err));
     QR_TRY(set_rope(made, err)); /* slots and adapter indices stay zero, as the memory was made */
+    *pass = made;
+    return QRUN_OK;
 out:
-    if (status == QRUN_OK) {
-        *pass = made;
-    } else {
-        qr_train_pass_destroy(made);
-    }
+    qr_train_pass_destroy(made);
     return status;
 }
 
@@ -197,11 +185,7 @@ qrun_status qr_train_pass_plan(const qr_parameters *parameters, const qr_train_l
     QR_TRY(qr_planned_parameters_begin(parameters, &planned, err));
     QR_TRY(create(&planned, limits, QR_PLAN_ANY_BYTES, &pass, err));
     QR_TRY(run_largest(pass, flops, err));
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        const bool is_workspace = i == QR_PLAN_WORKSPACE;
-        plan->entries[i].bytes +=
-            (int64_t)(is_workspace ? qr_backend_planned(planned.backend)->workspace_bytes : pass->memory_bytes[i]);
-    }
+    qr_plan_add(plan, &pass->memory, qr_backend_planned(planned.backend)->workspace_bytes);
 out:
     qr_train_pass_destroy(pass);
     qr_planned_parameters_end(&planned);
@@ -220,9 +204,7 @@ qrun_status qr_train_pass_create(qr_parameters *parameters, const qr_train_limit
 
 void qr_train_pass_destroy(qr_train_pass *pass) {
     if (pass == NULL) { return; }
-    for (int i = 0; i < QR_PLAN_COUNT; i++) {
-        pass->backend->memory_destroy(pass->backend, kind_of(i), pass->memory[i], pass->memory_bytes[i]);
-    }
+    qr_plan_memory_destroy(pass->backend, &pass->memory);
     qr_activations_free(&pass->activations);
     qr_free(pass->host_loss);
     qr_free(pass->host_rows);

@@ -1,6 +1,6 @@
 /* Inside a training pass: its buffers, and the functions that its files share. pass_memory.c plans and makes it, pass.c
- * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward, offload.c moves what is held
- * in host memory. Only these files include this. */
+ * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward. Only these files include
+ * this. */
 #ifndef QR_RUNTIME_TRAIN_PASS_STATE_H
 #define QR_RUNTIME_TRAIN_PASS_STATE_H
 
@@ -41,9 +41,7 @@ struct qr_train_pass {
     qr_pass_buffers b;
     qr_activations activations;
     uint64_t stage_tickets[2]; /* of the last transfer from or to each of activations' stages */
-    size_t activation_offset;  /* of the kept activations in their category */
-    void *memory[QR_PLAN_COUNT];
-    size_t memory_bytes[QR_PLAN_COUNT];
+    qr_plan_memory memory;
     qr_workspace workspace;
     float *host_loss;                  /* [R] */
     int32_t *host_rows, *host_targets; /* [T] */
@@ -83,12 +81,6 @@ qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, cons
 /* The gradient of a matrix from what it was fed, where it is trained. dy: [n_rows, out], F32. */
 qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
                                    const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err);
-/* Inputs of segments in host memory; nothing is done for a segment whose input stays. await makes the ops after
- * it wait until the stage is free, or what was fetched is there; send follows the ops that make the input. */
-qrun_status qr_pass_await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
-qrun_status qr_pass_send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
-qrun_status qr_pass_fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
-
 /* dx from a segment's output to its input, computing again what was not kept. */
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
 /* From the gradient of the first layer's input into the tables that it was looked up in. */

@@ -5,15 +5,14 @@
 #include "base/units.h"
 #include "runtime/train/trainer.h"
 
-qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
     /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
-    return (qr_train_limits){max_tokens, max_tokens / 2 + 1, *policy};
+    return (qr_train_limits){max_tokens, max_tokens / 2 + 1, trainer->policy};
 }
 
-qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_recompute_policy *policy, qr_plan *plan,
-                                 qr_error *err) {
-    const qr_train_limits limits = qr_trainer_limits(trainer, policy);
+qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_error *err) {
+    const qr_train_limits limits = qr_trainer_limits(trainer);
     const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
     qr_parameters parameters = trainer->parameters;
     const qr_parameters *p = &parameters;
@@ -89,7 +88,7 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     const qr_train_budget budget = budget_of(trainer, params->memory.memory_bytes);
     trainer->policy.n = trainer->policy.kind == QR_RECOMPUTE_AUTO ? n_layers : trainer->policy.n;
     for (;;) {
-        QR_RETURN_IF_ERROR(qr_trainer_plan_with(trainer, &trainer->policy, &trainer->plan, err));
+        QR_RETURN_IF_ERROR(qr_trainer_plan_run(trainer, &trainer->plan, err));
         if (qr_train_plan_fits(&trainer->plan, &budget)) { break; }
         if (trainer->policy.kind != QR_RECOMPUTE_AUTO || trainer->policy.n == 0) {
             return qr_trainer_refuse_memory(trainer, &budget, err);

@@ -134,9 +134,7 @@ qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics
     pthread_mutex_lock(&trainer->model->context->compute_lock);
     qrun_status status = run_step(trainer, metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
-    if (status == QRUN_ERROR_CANCELLED) {
-        atomic_store(&trainer->cancelled, false);
-    } /* reported, so no longer pending */
+    if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* now it is reported */
     if (status != QRUN_OK) { return status; }
     if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, metrics); }
     *done = trainer->state.step >= trainer->total_steps;

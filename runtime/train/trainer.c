@@ -6,8 +6,7 @@
 #include "base/file.h"
 #include "base/params.h"
 #include "base/sizes.h"
-#include "runtime/folders/adapter_export.h"
-#include "runtime/folders/model_export.h"
+#include "runtime/folders/export.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/vocabulary.h"
 
@@ -52,7 +51,7 @@ static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_p
 
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
-    const qr_train_limits limits = qr_trainer_limits(trainer, &trainer->policy);
+    const qr_train_limits limits = qr_trainer_limits(trainer);
     QR_RETURN_IF_ERROR(qr_parameters_create(&trainer->parameters, err));
     QR_RETURN_IF_ERROR(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
     if (!trainer->settings.whole.full) {
@@ -100,13 +99,11 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     if (resumes) { QR_TRY(qr_trainer_resume(made, error)); }
     QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
     made->first_step = made->state.step + 1;
+    *trainer = made;
+    return QRUN_OK;
 out:
-    if (status == QRUN_OK) {
-        *trainer = made;
-    } else {
-        qr_trainer_leave_folder(made);
-        qrun_trainer_destroy(made);
-    }
+    qr_trainer_leave_folder(made);
+    qrun_trainer_destroy(made);
     return status;
 }
 
@@ -121,11 +118,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_batch_plan_destroy(trainer->epoch_plan);
     qr_dataset_close(trainer->dataset);
     qr_dataset_close(trainer->eval_dataset);
-    if (trainer->counted_session) {
-        pthread_mutex_lock(&trainer->model->lock);
-        trainer->model->n_sessions--;
-        pthread_mutex_unlock(&trainer->model->lock);
-    }
+    if (trainer->counted_session) { (void)qr_model_count_sessions(trainer->model, -1); }
     qr_folder_unlock(&trainer->out_lock);
     qr_train_settings_free(&trainer->settings);
     qr_free(trainer->fingerprint);
@@ -133,26 +126,6 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
 }
 
 /* ---- A plan alone ------------------------------------------------------------------------------------------------ */
-
-static qrun_status copy_plan(const qrun_trainer *trainer, qrun_plan_entry **entries, int32_t *n_entries,
-                             char **checkpointing, qr_error *err) {
-    *entries = qr_alloc(sizeof trainer->plan.entries);
-    char *name = qr_strdup(trainer->policy_name);
-    if (*entries == NULL || name == NULL) {
-        qr_free(*entries);
-        qr_free(name);
-        *entries = NULL;
-        return qr_fail_memory(err, "the plan", sizeof trainer->plan.entries);
-    }
-    memcpy(*entries, trainer->plan.entries, sizeof trainer->plan.entries);
-    *n_entries = QR_PLAN_COUNT;
-    if (checkpointing != NULL) {
-        *checkpointing = name;
-    } else {
-        qr_free(name);
-    }
-    return QRUN_OK;
-}
 
 qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
@@ -168,14 +141,20 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     if (trainer == NULL) { return qr_fail_memory(error, "the plan", sizeof *trainer); }
     trainer->model = &model;
     trainer->out_lock = -1;
-    trainer->weights_to_come = true;
+    char *name = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
     QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
     QR_TRY(describe_parameters(trainer, &wanted, error));
     QR_TRY(qr_trainer_plan_memory(trainer, &wanted, error));
-    QR_TRY(copy_plan(trainer, entries, n_entries, checkpointing, error));
+    if (checkpointing != NULL) { name = qr_strdup(trainer->policy_name); }
+    if (checkpointing != NULL && name == NULL) { QR_TRY(qr_fail_memory(error, "the plan", 32)); }
+    QR_TRY(qr_plan_copy(&trainer->plan, QR_PLAN_COUNT, entries, error));
+    *n_entries = QR_PLAN_COUNT;
+    if (checkpointing != NULL) { *checkpointing = name; }
+    name = NULL;
 out:
+    qr_free(name);
     qrun_trainer_destroy(trainer);
     qr_safetensors_close(source);
     model.weight_bytes = 0; /* nothing was made */

@@ -46,7 +46,6 @@ struct qrun_trainer {
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
     qr_device_memory memory;  /* before the run allocated any */
-    bool weights_to_come;     /* the model is described and not loaded: only a plan is wanted */
     qr_plan plan;
     qr_workspace scratch; /* for qr_update_run */
     int64_t total_steps, warmup_steps, first_step;
@@ -83,9 +82,8 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
 /* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are. Needs data and the
  * description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
-/* The plan under a policy; AUTO: with policy->n layers kept. */
-qrun_status qr_trainer_plan_with(const qrun_trainer *trainer, const qr_recompute_policy *policy, qr_plan *plan,
-                                 qr_error *err);
+/* The plan under the trainer's policy; AUTO: with policy.n layers kept. */
+qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_error *err);
 /* What a run may take. */
 typedef struct qr_train_budget {
     int64_t bytes;      /* of the device's memory, with weights and context */
@@ -93,7 +91,7 @@ typedef struct qr_train_budget {
     int64_t host_bytes; /* of host memory that is apart */
 } qr_train_budget;
 bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
-qr_train_limits qr_trainer_limits(const qrun_trainer *trainer, const qr_recompute_policy *policy);
+qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 
 /* Settles flops_per_token. Needs the policy. */
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);

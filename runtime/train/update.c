@@ -56,15 +56,12 @@ qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, qr_workspa
                                      qr_error *err) {
     qr_backend *backend = parameters->backend;
     *index = -1;
-    for (int64_t i = 0; i < parameters->n; i++) {
+    for (int64_t i = 0; i < parameters->n && *index < 0; i++) {
         const qr_parameter *parameter = &parameters->list[i];
         measured_squares measured;
         QR_RETURN_IF_ERROR(measure(backend, parameters->gradients + parameter->offset,
                                    parameter->rows * parameter->cols, scratch, &measured, err));
-        if (measured.n_nonfinite > 0) {
-            *index = i;
-            break;
-        }
+        if (measured.n_nonfinite > 0) { *index = i; }
     }
     return QRUN_OK;
 }

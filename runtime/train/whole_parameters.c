@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/half.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
@@ -143,21 +142,6 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
 
 /* ---- Values from the model's files ------------------------------------------------------------------------------- */
 
-/* Rows [first, first + n) of a stored tensor, as the arena has them. */
-static void convert_rows(const qr_safetensors_tensor *tensor, const qr_parameter *parameter, bool transposed,
-                         int64_t first, int64_t n, float *dst) {
-    if (!transposed) {
-        qr_elements_to_f32(tensor->dtype, tensor->data, first * parameter->cols, n * parameter->cols, dst);
-        return;
-    }
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t c = 0; c < parameter->cols; c++) {
-            qr_elements_to_f32(tensor->dtype, tensor->data, c * parameter->rows + first + r, 1,
-                               dst + r * parameter->cols + c);
-        }
-    }
-}
-
 static qrun_status find_stored(const qrun_model *model, const qr_safetensors *source, const qr_parameter *parameter,
                                bool is_vector, const qr_safetensors_tensor **tensor, qr_error *err) {
     if (is_vector) {
@@ -196,17 +180,17 @@ static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *sou
     const bool transposed = qr_parameter_is_transposed(p->model, parameter);
     const qr_safetensors_tensor *tensor = NULL;
     void *grown = NULL;
-    qr_safetensors_tensor all_rows;
+    const void *data;
     qrun_status status;
     QR_TRY(find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err));
-    all_rows = *tensor;
+    data = tensor->data;
     if (whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0]) {
         QR_TRY(qr_new_token_rows(tensor, parameter->rows, &grown, err));
-        all_rows.data = grown;
+        data = grown;
     }
     for (int64_t first = 0; first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
-        convert_rows(&all_rows, parameter, transposed, first, n, staging);
+        qr_matrix_rows_to_f32(tensor->dtype, data, parameter->rows, parameter->cols, transposed, first, n, staging);
         QR_TRY(put_rows(p, parameter, first, n, staging, err));
     }
     qr_safetensors_drop(source, tensor);
@@ -360,16 +344,15 @@ out:
 /* ---- Afterwards -------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    for (int64_t i = 0; i < p->whole.n && status == QRUN_OK; i++) {
+    for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         if (tensor->matrix == NULL) { continue; }
         const qr_store_weight_args args = {.src = p->values + p->list[tensor->parameter].offset,
                                            .weight = tensor->matrix};
-        status = qr_store_weight(p->backend, &args, workspace, err);
+        QR_RETURN_IF_ERROR(qr_store_weight(p->backend, &args, workspace, err));
     }
-    p->whole.refreshed |= status == QRUN_OK;
-    return status;
+    p->whole.refreshed = true;
+    return QRUN_OK;
 }
 
 static const qr_whole_tensor *find_tensor(const qr_parameters *p, const qr_weight *matrix) {
