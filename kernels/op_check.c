@@ -207,7 +207,7 @@ static bool check_nll(const check *c, const qr_nll_args *a) {
 }
 
 static bool check_sample(const check *c, const qr_sample_args *a) {
-    return check_vocab(c, a->vocab) && check_view(c, "logits", a->n_draws, a->vocab, a->vocab);
+    return check_vocab(c, a->vocab) && check_view(c, "logits", a->n_samples, a->vocab, a->vocab);
 }
 
 /* --- Training ---------------------------------------------------------------------------------------------------- */

@@ -193,9 +193,9 @@ typedef struct qr_dora_norm_args {
     float *ratio;           /* [out]; may be magnitude */
 } qr_dora_norm_args;
 
-/* dora: dst[i, o] = (ratio_a[o] − less) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter a
- * = row_adapter[i] is not −1 and has ratios for this module. The other rows of dst are unchanged. dst may be src. With
- * less 1 and accumulate, on the output of linear and lora: y = bias + ratio · (W x + scale · B A x). */
+/* dora: dst[i, o] = (ratio_a[o] − minus) · (src[i, o] − bias[o]), added to dst when accumulate, for rows whose adapter
+ * a = row_adapter[i] is not −1 and has ratios for this module. The other rows of dst are unchanged. dst may be src.
+ * With minus 1 and accumulate, on the output of linear and lora: y = bias + ratio · (W x + scale · B A x). */
 typedef struct qr_dora_args {
     const qr_lora_factor *factors; /* [n_adapters] */
     const int32_t *row_adapter;    /* [n_rows] */
@@ -204,7 +204,7 @@ typedef struct qr_dora_args {
     float *dst;                    /* [n_rows, dim], rows dst_stride apart */
     int64_t n_rows, dim, src_stride, dst_stride;
     int32_t n_adapters;
-    float less;
+    float minus;
     bool accumulate;
 } qr_dora_args;
 
@@ -338,10 +338,10 @@ typedef struct qr_nll_args {
  *     is 0 never.
  *   - The sample is the first kept id at which the sum of w, taken in that order, exceeds uniform · (the sum of all
  *     kept w). Where nothing is dropped (top_k 0, top_p 1, min_p 0), the order is that of the ids.
- * Sums are F64, sequential over kept ids, in an order fixed by vocab and the qr_sample_draw alone. Two backends sample
- * the same token unless the order of additions, or the last bit of exp, decides.
- * A row with a value that is not finite gives is_finite 0, token 0 and logprob 0. */
-typedef struct qr_sample_draw {
+ * Sums are F64, sequential over kept ids, in an order fixed by vocab and the qr_sample_params alone. Two backends
+ * sample the same token unless the order of additions, or the last bit of exp, decides. A row with a value that is not
+ * finite gives is_finite 0, token 0 and logprob 0. */
+typedef struct qr_sample_params {
     double uniform;    /* in [0, 1) */
     int32_t row;       /* of logits; several samples may share one */
     float temperature; /* 0: the most likely token */
@@ -349,7 +349,7 @@ typedef struct qr_sample_draw {
     float top_p;       /* 1: all */
     float min_p;       /* 0: all */
     int32_t wants_logprob;
-} qr_sample_draw;
+} qr_sample_params;
 
 typedef struct qr_sampled {
     int32_t token;
@@ -358,10 +358,10 @@ typedef struct qr_sampled {
 } qr_sampled;
 
 typedef struct qr_sample_args {
-    const float *logits;         /* [n_rows, vocab] contiguous */
-    const qr_sample_draw *draws; /* [n_draws] */
-    qr_sampled *dst;             /* [n_draws] */
-    int64_t n_draws, vocab;
+    const float *logits;             /* [n_rows, vocab] contiguous */
+    const qr_sample_params *samples; /* [n_samples] */
+    qr_sampled *dst;                 /* [n_samples] */
+    int64_t n_samples, vocab;
 } qr_sample_args;
 
 #include "kernels/ops_train.h"

@@ -24,8 +24,8 @@ static const option eval_table[] = {
     {.name = "text", .kind = OPTION_TEXT, .value_name = "FILE", AT(file), .completion = COMPLETE_FILE,
      .help = "The text, UTF-8 (\"-\": stdin)."},
     {.name = "window", .kind = OPTION_INT, .value_name = "N", AT(eval.window_tokens), .low = 2, .high = INT_MAX,
-     .help = "The text is cut into windows of N tokens, each read from its start. Default: 2048, or the model's context where "
-             "that is smaller."},
+     .help = "The text is cut into windows of N tokens, each read from its start. Default: 2048, or the model's "
+             "context where that is smaller."},
     {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(eval.max_tokens), .low = 1, .high = 1e15,
      .help = "Stop after N scored tokens. Default: the whole text."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},

@@ -32,14 +32,16 @@ static const option_choice dtypes[] = {
     {"auto", QRUN_QUANT_AUTO}, {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
 
 static const option merge_table[] = {
-    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.path), .completion = COMPLETE_FOLDER,
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.path),
+     .completion = COMPLETE_FOLDER,
      .help = "The model that the adapter was made for: a Hugging Face folder, or the id of one in the Hugging Face "
              "cache."},
     {.name = "adapter", .letter = 'a', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.adapter),
      .completion = COMPLETE_FOLDER,
      .help = "The adapter: a folder that 'qrun finetune' or PEFT wrote. LoRA (rsLoRA, ranks and alphas by module), "
              "DoRA, and modules that it brings whole."},
-    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.out), .completion = COMPLETE_FOLDER,
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(merge.out),
+     .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "onto", .kind = OPTION_CHOICE, AT(merge.onto), .choices = ontos,
      .help = "What is added to: the original weights, or the quantized ones as they were trained on, that is, linear "
@@ -63,7 +65,8 @@ static const option compare_table[] = {
     {.name = "no-compare", .kind = OPTION_FLAG, AT(no_compare), .help = "Only write the folder."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print one JSON object."},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet), .help = "No progress, no result."},
-    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1, .high = 1024,
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1,
+     .high = 1024,
      .help = "Threads. Default: one for each CPU this process may use."},
 };
 /* clang-format on */

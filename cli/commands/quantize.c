@@ -19,15 +19,18 @@ static const option_choice quants[] = {
     {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8}, {NULL, 0}};
 
 static const option quantize_table[] = {
-    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.path), .completion = COMPLETE_FOLDER,
+    {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.path),
+     .completion = COMPLETE_FOLDER,
      .help = "The model to quantise: a Hugging Face folder, or the id of one in the Hugging Face cache."},
-    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.out), .completion = COMPLETE_FOLDER,
+    {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.out),
+     .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
      .help = "Number format of the linear layers. Default: nf4-dq (4.13 bits per weight)."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
-    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1, .high = 1024,
+    {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1,
+     .high = 1024,
      .help = "Threads. Default: one for each CPU this process may use."},
 };
 /* clang-format on */

@@ -27,8 +27,8 @@ const option model_option_table[N_MODEL_OPTIONS] = {
      .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or the id of a model that "
              "is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B. Nothing is downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
-     .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as it "
-             "is and otherwise uses nf4-dq (4.13 bits per weight)."},
+     .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as "
+             "it is and otherwise uses nf4-dq (4.13 bits per weight)."},
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},

@@ -11,7 +11,8 @@ const option_choice train_offloads[] = {
     {"optimizer,activations", TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_ACTIVATIONS}, {NULL, 0}};
 static const option_choice inits[] = {{"model", false}, {"random", true}, {NULL, 0}};
 static const option_choice schedules[] = {
-    {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT}, {NULL, 0}};
+    {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT},
+    {NULL, 0}};
 static const option_choice batchings[] = {
     {"pack", QRUN_BATCHING_PACK}, {"group", QRUN_BATCHING_GROUP}, {NULL, 0}};
 
@@ -50,8 +51,8 @@ static const option adapter_table[] = {
     {.name = "train-head", .kind = OPTION_FLAG, INTO(finetune_options, train_head),
      .help = "Train the whole output head too: --modules-to-save lm_head."},
     {.name = "modules-to-save", .kind = OPTION_TEXT, .value_name = "NAMES", TRAIN(lora.modules_to_save),
-     .help = "Modules that are trained whole and stored in the adapter, as in PEFT: such as lm_head,embed_tokens. These "
-             "two get rows for tokens that were added to the tokenizer, if the examples have such tokens; so does "
+     .help = "Modules that are trained whole and stored in the adapter, as in PEFT: such as lm_head,embed_tokens. "
+             "These two get rows for tokens that were added to the tokenizer, if the examples have such tokens; so does "
              "--full."},
     {.name = "rslora", .kind = OPTION_FLAG, TRAIN(lora.rslora), .help = "Scale by alpha / √rank instead."},
     {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(lora.adapter), .completion = COMPLETE_FOLDER,
@@ -113,7 +114,8 @@ static const option optimizer_table[] = {
     {.name = "weight-decay", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1,
      TRAIN(optimization.weight_decay),
      .help = "Decoupled from the gradient; norms and biases do not decay, as in the Hugging Face Trainer. Default: 0."},
-    {.name = "decay-all", .kind = OPTION_FLAG, TRAIN(optimization.decay_all), .help = "Let norms and biases decay too."},
+    {.name = "decay-all", .kind = OPTION_FLAG, TRAIN(optimization.decay_all),
+     .help = "Let norms and biases decay too."},
     {.name = "loraplus-lr-ratio", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6,
      TRAIN(optimization.loraplus_lr_ratio),
      .help = "LoRA+: the learning rate of B divided by that of A, such as 16. Default: 1."},

@@ -3,10 +3,10 @@
 #include "kernels/cpu/vector_ops.h"
 
 static void dora_row(const qr_dora_args *a, const float *ratio, const float *src, float *dst) {
-    const qr_vec less = qr_vec_set1(a->less);
+    const qr_vec minus = qr_vec_set1(a->minus);
     for (int64_t j = 0; j < a->dim; j += QR_VEC) {
         const int64_t n = a->dim - j;
-        const qr_vec factor = qr_vec_sub(qr_vec_load_n(ratio + j, n), less);
+        const qr_vec factor = qr_vec_sub(qr_vec_load_n(ratio + j, n), minus);
         qr_vec x = qr_vec_load_n(src + j, n);
         if (a->bias != NULL) { x = qr_vec_sub(x, qr_vec_load_n(a->bias + j, n)); }
         const qr_vec before = a->accumulate ? qr_vec_load_n(dst + j, n) : qr_vec_zero();

@@ -1,5 +1,5 @@
-/* sample: kernels/sample.h, one task for each row. */
-#include "kernels/sample.h"
+/* sample: kernels/top_k_top_p.h, one task for each row. */
+#include "kernels/top_k_top_p.h"
 
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
@@ -18,17 +18,17 @@ static size_t workspace_bytes(const qr_backend *backend, const void *args) {
 static void sample_row(void *arg, int64_t index, int worker) {
     const sample_run *run = arg;
     const qr_sample_args *a = run->args;
-    const qr_sample_draw *draw = &a->draws[index];
+    const qr_sample_params *params = &a->samples[index];
     const qr_sample_scratch scratch =
         qr_sample_scratch_at(run->scratch + (size_t)worker * run->scratch_bytes, a->vocab);
-    a->dst[index] = qr_sample_row(draw, a->logits + draw->row * a->vocab, a->vocab, &scratch);
+    a->dst[index] = qr_sample_row(params, a->logits + params->row * a->vocab, a->vocab, &scratch);
 }
 
 static qrun_status run_sample(qr_backend *backend, const void *args, void *workspace, qr_error *err) {
     (void)err;
     const qr_sample_args *a = args;
     sample_run run = {.args = a, .scratch = workspace, .scratch_bytes = qr_sample_scratch_bytes(a->vocab)};
-    qr_threads_run(backend->threads, a->n_draws, sample_row, &run);
+    qr_threads_run(backend->threads, a->n_samples, sample_row, &run);
     return QRUN_OK;
 }
 

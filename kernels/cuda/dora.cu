@@ -33,7 +33,7 @@ __global__ void dora_kernel(qr_dora_args a, bool aligned) {
         if (a.bias != NULL) { load_vec4(bias, a.bias, o, a.dim, aligned); }
         if (a.accumulate) { load_vec4(before, a.dst + row * a.dst_stride, o, a.dim, aligned); }
         for (int k = 0; k < VEC4; k++) {
-            const float value = (factor[k] - a.less) * (src[k] - bias[k]);
+            const float value = (factor[k] - a.minus) * (src[k] - bias[k]);
             src[k] = a.accumulate ? before[k] + value : value;
         }
         store_vec4(a.dst + row * a.dst_stride, o, a.dim, aligned, src);

@@ -27,7 +27,7 @@ struct chunk_part {
 static inline int64_t chunks_of(int64_t vocab) { return qr_ceil_div(vocab, static_cast<int64_t>(CHUNK)); }
 
 static size_t sample_workspace(const qr_sample_args &args) {
-    return static_cast<size_t>(args.n_draws * chunks_of(args.vocab)) * sizeof(chunk_part);
+    return static_cast<size_t>(args.n_samples * chunks_of(args.vocab)) * sizeof(chunk_part);
 }
 
 /* --- The largest logit --- */
@@ -83,8 +83,8 @@ static __device__ span span_of(const float *row, int64_t chunk, int64_t vocab, u
 
 __global__ void sample_scan_kernel(qr_sample_args a, int64_t n_chunks, chunk_part *parts) {
     scan_scratch *scratch = shared_memory<scan_scratch>();
-    const int64_t draw = blockIdx.x / n_chunks, chunk = blockIdx.x % n_chunks;
-    const span s = span_of(a.logits + a.draws[draw].row * a.vocab, chunk, a.vocab, threadIdx.x);
+    const int64_t sample = blockIdx.x / n_chunks, chunk = blockIdx.x % n_chunks;
+    const span s = span_of(a.logits + a.samples[sample].row * a.vocab, chunk, a.vocab, threadIdx.x);
     ranked mine = {-INFINITY, INT_MAX};
     unsigned n_bad = 0;
 #pragma unroll
@@ -138,25 +138,25 @@ struct weigh_scratch {
 __global__ void __launch_bounds__(THREADS) sample_weigh_kernel(qr_sample_args a, int64_t n_chunks, chunk_part *parts) {
     weigh_scratch *scratch = shared_memory<weigh_scratch>();
     const int64_t index = blockIdx.x / n_chunks, chunk = blockIdx.x % n_chunks;
-    const qr_sample_draw draw = a.draws[index];
-    const bool is_drawn = draw.temperature > 0.0F, is_filtered = sample_is_filtered(draw);
-    if (!is_drawn && draw.wants_logprob == 0) { return; }
+    const qr_sample_params params = a.samples[index];
+    const bool is_sampled = params.temperature > 0.0F, is_filtered = sample_is_filtered(params);
+    if (!is_sampled && params.wants_logprob == 0) { return; }
     const row_summary row = summarize(parts + index * n_chunks, n_chunks, &scratch->scan);
     if (row.n_bad > 0) { return; }
-    const span s = span_of(a.logits + draw.row * a.vocab, chunk, a.vocab, threadIdx.x);
+    const span s = span_of(a.logits + params.row * a.vocab, chunk, a.vocab, threadIdx.x);
     const double highest = static_cast<double>(row.best.value);
     chunk_part *part = &parts[blockIdx.x];
-    if (is_drawn) {
-        const double inverse_temperature = 1.0 / static_cast<double>(draw.temperature);
+    if (is_sampled) {
+        const double inverse_temperature = 1.0 / static_cast<double>(params.temperature);
         const double sum = block_sum(span_weights(s, highest, inverse_temperature), scratch->sums);
         if (threadIdx.x == 0) { part->weights = sum; }
     }
-    if (draw.wants_logprob != 0) {
+    if (params.wants_logprob != 0) {
         const double sum = block_sum(span_weights(s, highest, 1.0), scratch->sums);
         if (threadIdx.x == 0) { part->plain = sum; }
     }
     if (!is_filtered) { return; }
-    sample_ladder counts = count_rungs(s.values, s.n, row.best.value, draw.temperature);
+    sample_ladder counts = count_rungs(s.values, s.n, row.best.value, params.temperature);
 #pragma unroll
     for (int i = 0; i < LADDER_WORDS; i++) { counts.words[i] = block_sum(counts.words[i], scratch->counts); }
     if (threadIdx.x == 0) { part->counts = counts; }
@@ -195,10 +195,10 @@ static __device__ void find_chunk(const chunk_part *parts, int64_t n_chunks, cho
 
 /* The same among the threads' sums of the chunk, then among the eight weights of one. What rounding leaves over falls
  * to the last id that has a weight. */
-static __device__ int32_t find_in_chunk(const qr_sample_args &a, const qr_sample_draw &draw, double highest,
+static __device__ int32_t find_in_chunk(const qr_sample_args &a, const qr_sample_params &params, double highest,
                                         choose_scratch *scratch) {
-    const double inverse_temperature = 1.0 / static_cast<double>(draw.temperature);
-    const float *row = a.logits + draw.row * a.vocab;
+    const double inverse_temperature = 1.0 / static_cast<double>(params.temperature);
+    const float *row = a.logits + params.row * a.vocab;
     const span mine = span_of(row, scratch->chunk, a.vocab, threadIdx.x);
     scratch->sums[threadIdx.x] = span_weights(mine, highest, inverse_temperature);
     __syncthreads();
@@ -240,23 +240,23 @@ static __device__ void sum_rungs(const chunk_part *parts, int64_t n_chunks, choo
     }
 }
 
-static __device__ int32_t choose(const qr_sample_args &a, const qr_sample_draw &draw, const chunk_part *parts,
+static __device__ int32_t choose(const qr_sample_args &a, const qr_sample_params &params, const chunk_part *parts,
                                  int64_t n_chunks, ranked best, choose_scratch *scratch) {
-    if (draw.temperature <= 0.0F) { return best.id; }
+    if (params.temperature <= 0.0F) { return best.id; }
     const double total = sum_of_chunks(parts, n_chunks, &chunk_part::weights, scratch);
-    const float *row = a.logits + draw.row * a.vocab;
-    if (sample_is_filtered(draw)) {
+    const float *row = a.logits + params.row * a.vocab;
+    if (sample_is_filtered(params)) {
         sum_rungs(parts, n_chunks, scratch);
-        return draw_filtered({row, a.vocab, draw, best.value, total}, &scratch->batch);
+        return sample_filtered({row, a.vocab, params, best.value, total}, &scratch->batch);
     }
     if (threadIdx.x == 0) {
-        scratch->rest = draw.uniform * total;
+        scratch->rest = params.uniform * total;
         scratch->chunk = -1;
     }
     __syncthreads();
     find_chunk(parts, n_chunks, scratch);
     if (scratch->chunk < 0) { return best.id; } /* rounding left a remainder */
-    return find_in_chunk(a, draw, static_cast<double>(best.value), scratch);
+    return find_in_chunk(a, params, static_cast<double>(best.value), scratch);
 }
 
 /* One block of 120 registers a thread (110 on sm_80) and 68 KB a multiprocessor is enough: there are no more samples
@@ -264,15 +264,15 @@ static __device__ int32_t choose(const qr_sample_args &a, const qr_sample_draw &
 __global__ void __launch_bounds__(THREADS, 1)
     sample_choose_kernel(qr_sample_args a, int64_t n_chunks, const chunk_part *all_parts) {
     choose_scratch *scratch = shared_memory<choose_scratch>();
-    const qr_sample_draw draw = a.draws[blockIdx.x];
+    const qr_sample_params params = a.samples[blockIdx.x];
     const chunk_part *parts = all_parts + blockIdx.x * n_chunks;
     const row_summary row = summarize(parts, n_chunks, &scratch->weigh.scan);
     qr_sampled result = {0, 0, 0.0F};
     if (row.n_bad == 0) {
-        result = {choose(a, draw, parts, n_chunks, row.best, scratch), 1, 0.0F};
-        if (draw.wants_logprob != 0) {
+        result = {choose(a, params, parts, n_chunks, row.best, scratch), 1, 0.0F};
+        if (params.wants_logprob != 0) {
             const double sum = sum_of_chunks(parts, n_chunks, &chunk_part::plain, scratch);
-            const double logit = static_cast<double>(a.logits[draw.row * a.vocab + result.token]);
+            const double logit = static_cast<double>(a.logits[params.row * a.vocab + result.token]);
             result.logprob = static_cast<float>(logit - (static_cast<double>(row.best.value) + log(sum)));
         }
     }
@@ -282,12 +282,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 static qrun_status run_sample(qr_cuda_backend &cuda, const qr_sample_args &args, void *workspace, qr_error *err) {
     chunk_part *parts = static_cast<chunk_part *>(workspace);
     const int64_t n_chunks = chunks_of(args.vocab);
-    const dim3 chunks(static_cast<unsigned>(args.n_draws * n_chunks)), draws(static_cast<unsigned>(args.n_draws));
+    const dim3 chunks(static_cast<unsigned>(args.n_samples * n_chunks)), samples(static_cast<unsigned>(args.n_samples));
     QR_RETURN_IF_ERROR(
         QR_LAUNCH(cuda.device, err, sample_scan_kernel, chunks, THREADS, sizeof(scan_scratch), args, n_chunks, parts));
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sample_weigh_kernel, chunks, THREADS, sizeof(weigh_scratch), args,
                                  n_chunks, parts));
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sample_choose_kernel, draws, THREADS, sizeof(choose_scratch), args,
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sample_choose_kernel, samples, THREADS, sizeof(choose_scratch), args,
                                  n_chunks, parts));
     return QRUN_OK;
 }

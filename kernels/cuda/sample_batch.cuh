@@ -17,8 +17,8 @@ enum {
     LADDER_WORDS = LADDER_RUNGS / 4
 };
 
-static QR_DEVICE bool sample_is_filtered(const qr_sample_draw &draw) {
-    return draw.temperature > 0.0F && (draw.top_k > 0 || draw.top_p < 1.0F || draw.min_p > 0.0F);
+static QR_DEVICE bool sample_is_filtered(const qr_sample_params &params) {
+    return params.temperature > 0.0F && (params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F);
 }
 
 static QR_DEVICE double sample_weight(float logit, double highest, double inverse_temperature) {
@@ -80,15 +80,15 @@ static QR_DEVICE int32_t id_of_key(uint64_t key) {
 /* --- A batch --- */
 
 /* One sample, the same in every thread. */
-struct filtered_draw {
+struct filtered_sample {
     const float *row;
     int64_t vocab;
-    qr_sample_draw draw;
+    qr_sample_params params;
     float highest;
     double total; /* of all weights */
 };
 
-enum walk_phase { WALK_TOTAL, WALK_KEEP, WALK_DRAW, WALK_DONE };
+enum walk_phase { WALK_TOTAL, WALK_KEEP, WALK_SAMPLE, WALK_DONE };
 
 /* Shared memory. */
 struct sample_batch {
@@ -108,7 +108,7 @@ struct sample_batch {
 
 /* Calls visit(key) for every key of this thread's part of the row. A block alone has a whole row to read, so eight
  * loads of 16 bytes are under way in every thread. */
-template <typename F> static QR_DEVICE void each_key(const filtered_draw &f, F visit) {
+template <typename F> static QR_DEVICE void each_key(const filtered_sample &f, F visit) {
     enum { AHEAD = 8 };
     const int64_t n_vectors = vec4_aligned(f.row, 0) ? f.vocab / 4 : 0, n_threads = blockDim.x;
     for (int64_t first = threadIdx.x; first < n_vectors; first += AHEAD * n_threads) {
@@ -127,7 +127,7 @@ template <typename F> static QR_DEVICE void each_key(const filtered_draw &f, F v
     for (int64_t id = n_vectors * 4 + threadIdx.x; id < f.vocab; id += n_threads) { visit(key_of(f.row[id], id)); }
 }
 
-static __device__ unsigned count_keys(const filtered_draw &f, uint64_t begin, uint64_t end, sample_batch *batch) {
+static __device__ unsigned count_keys(const filtered_sample &f, uint64_t begin, uint64_t end, sample_batch *batch) {
     unsigned n = 0;
     each_key(f, [&](uint64_t key) { n += key >= end && key < begin ? 1U : 0U; });
     return block_sum(n, batch->counts);
@@ -135,15 +135,15 @@ static __device__ unsigned count_keys(const filtered_draw &f, uint64_t begin, ui
 
 /* The end of the batch from `begin` on, of n_left keys in all: at least `wanted` of them and at most BATCH. Keys are
  * distinct, so a bound that fits always lies between one with too many and one with too few. */
-static __device__ uint64_t find_end(const filtered_draw &f, uint64_t begin, int64_t n_left, sample_batch *batch) {
+static __device__ uint64_t find_end(const filtered_sample &f, uint64_t begin, int64_t n_left, sample_batch *batch) {
     if (n_left <= BATCH) { return 0; }
     unsigned wanted = WANTED;
     uint64_t too_many = 0, too_few = begin;
     if (begin == KEY_TOP) {
-        const int32_t top_k = f.draw.top_k;
+        const int32_t top_k = f.params.top_k;
         if (top_k < WANTED) { wanted = top_k > 0 ? static_cast<unsigned>(top_k) : static_cast<unsigned>(WANTED_FIRST); }
         for (int rung = 0; rung < LADDER_RUNGS; rung++) {
-            const uint64_t bound = key_of_value(rung_value(f.highest, f.draw.temperature, rung));
+            const uint64_t bound = key_of_value(rung_value(f.highest, f.params.temperature, rung));
             if (batch->rungs[rung] > BATCH) {
                 too_many = bound;
                 break;
@@ -186,7 +186,7 @@ static __device__ void sort_keys(sample_batch *batch) {
     }
 }
 
-static __device__ void load_batch(const filtered_draw &f, uint64_t begin, int64_t n_left, sample_batch *batch) {
+static __device__ void load_batch(const filtered_sample &f, uint64_t begin, int64_t n_left, sample_batch *batch) {
     const uint64_t end = find_end(f, begin, n_left, batch);
     __syncthreads(); /* all have seen what the last batch was */
     if (threadIdx.x == 0) {
@@ -200,7 +200,7 @@ static __device__ void load_batch(const filtered_draw &f, uint64_t begin, int64_
     });
     __syncthreads();
     sort_keys(batch);
-    const double highest = static_cast<double>(f.highest), inverse = 1.0 / static_cast<double>(f.draw.temperature);
+    const double highest = static_cast<double>(f.highest), inverse = 1.0 / static_cast<double>(f.params.temperature);
     for (unsigned i = threadIdx.x; i < batch->n; i += blockDim.x) {
         batch->weights[i] = sample_weight(value_of_key(batch->keys[i]), highest, inverse);
     }
@@ -210,9 +210,10 @@ static __device__ void load_batch(const filtered_draw &f, uint64_t begin, int64_
 /* --- The walk of one thread: the total of what top_k leaves, what of it is kept, then the sample. True when the phase
  * ends within this batch. --- */
 
-static __device__ bool walk_batch(const filtered_draw &f, sample_batch *batch) {
+static __device__ bool walk_batch(const filtered_sample &f, sample_batch *batch) {
     const walk_phase phase = batch->phase;
-    const double share = static_cast<double>(f.draw.top_p) * batch->total, least = static_cast<double>(f.draw.min_p);
+    const double share = static_cast<double>(f.params.top_p) * batch->total,
+                 least = static_cast<double>(f.params.min_p);
     const int64_t most = batch->most;
     int64_t n = batch->n_walked;
     double sum = batch->sum;
@@ -225,8 +226,8 @@ static __device__ bool walk_batch(const filtered_draw &f, sample_batch *batch) {
             break;
         }
         n++;
-        sum = phase == WALK_DRAW ? sum - weight : sum + weight;
-        if (n == most || (phase == WALK_DRAW && sum < 0.0)) {
+        sum = phase == WALK_SAMPLE ? sum - weight : sum + weight;
+        if (n == most || (phase == WALK_SAMPLE && sum < 0.0)) {
             batch->token = id_of_key(batch->keys[i]);
             ends = true;
             break;
@@ -245,7 +246,7 @@ static __device__ void begin_phase(walk_phase phase, int64_t most, double sum, s
     batch->sum = sum;
 }
 
-static __device__ void advance(const filtered_draw &f, sample_batch *batch) {
+static __device__ void advance(const filtered_sample &f, sample_batch *batch) {
     if (!walk_batch(f, batch)) {
         batch->next = batch->end;
         batch->n_before += batch->n;
@@ -253,19 +254,19 @@ static __device__ void advance(const filtered_draw &f, sample_batch *batch) {
         batch->total = batch->sum;
         begin_phase(WALK_KEEP, batch->n_walked, 0.0, batch);
     } else if (batch->phase == WALK_KEEP) {
-        begin_phase(WALK_DRAW, batch->n_walked, f.draw.uniform * batch->sum, batch);
+        begin_phase(WALK_SAMPLE, batch->n_walked, f.params.uniform * batch->sum, batch);
     } else {
         batch->phase = WALK_DONE;
     }
 }
 
 /* All threads call it and get the token. A batch that is already loaded is kept. */
-static __device__ int32_t draw_filtered(const filtered_draw &f, sample_batch *batch) {
+static __device__ int32_t sample_filtered(const filtered_sample &f, sample_batch *batch) {
     if (threadIdx.x == 0) {
-        const bool limited = f.draw.top_k > 0 && f.draw.top_k < f.vocab;
+        const bool limited = f.params.top_k > 0 && f.params.top_k < f.vocab;
         batch->begin = 0;
         batch->total = f.total;
-        begin_phase(limited ? WALK_TOTAL : WALK_KEEP, limited ? f.draw.top_k : f.vocab, 0.0, batch);
+        begin_phase(limited ? WALK_TOTAL : WALK_KEEP, limited ? f.params.top_k : f.vocab, 0.0, batch);
     }
     __syncthreads();
     while (batch->phase != WALK_DONE) {

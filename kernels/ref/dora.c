@@ -38,7 +38,7 @@ void qr_ref_dora(const qr_dora_args *args, void *workspace) {
             const double src = (double)args->src[i * args->src_stride + o];
             const double bias = args->bias != NULL ? (double)args->bias[o] : 0.0;
             const double before = args->accumulate ? (double)*dst : 0.0;
-            *dst = (float)(before + ((double)ratio[o] - (double)args->less) * (src - bias));
+            *dst = (float)(before + ((double)ratio[o] - (double)args->minus) * (src - bias));
         }
     }
 }

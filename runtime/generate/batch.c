@@ -19,7 +19,7 @@ size_t qr_batch_lay(const qr_batch_sizes *sizes, int32_t n_kv_groups, void *base
     batch->first_position = qr_layout_take(&layout, s, sizeof(int32_t));
     batch->token_page = qr_layout_take(&layout, n_kv_groups * t, sizeof(int32_t));
     batch->rows = qr_layout_take(&layout, sizes->n_rows, sizeof(int32_t));
-    batch->draws = qr_layout_take(&layout, sizes->n_draws, sizeof(qr_sample_draw));
+    batch->samples = qr_layout_take(&layout, sizes->n_samples, sizeof(qr_sample_params));
     batch->block_table = qr_layout_take(&layout, n_kv_groups * s * sizes->table_stride, sizeof(int32_t));
     return layout.offset;
 }
@@ -57,7 +57,7 @@ void qr_batch_pad(qr_batch *batch) {
         batch->ids[i] = batch->position[i] = batch->rope_slot[i] = batch->first_position[i] = 0;
         batch->row_adapter[i] = -1;
         batch->rows[i] = (int32_t)i;
-        batch->draws[i] = (qr_sample_draw){.row = (int32_t)i};
+        batch->samples[i] = (qr_sample_params){.row = (int32_t)i};
         batch->q_start[i + 1] = (int32_t)(i + 1);
         for (int32_t g = 0; g < batch->n_kv_groups; g++) {
             const int64_t at = g * sizes->n_sequences + i;
@@ -65,5 +65,5 @@ void qr_batch_pad(qr_batch *batch) {
             memset(batch->block_table + at * sizes->table_stride, 0, (size_t)sizes->table_stride * sizeof(int32_t));
         }
     }
-    batch->n_tokens = batch->n_sequences = batch->n_rows = batch->n_draws = sizes->n_tokens;
+    batch->n_tokens = batch->n_sequences = batch->n_rows = batch->n_samples = sizes->n_tokens;
 }

@@ -9,27 +9,27 @@
 #include "runtime/generate/kv_cache.h"
 
 typedef struct qr_batch_sizes {
-    int64_t n_tokens, n_sequences, n_rows, n_draws; /* T, S, R, N */
-    int64_t table_stride;                           /* entries of a sequence's block table */
+    int64_t n_tokens, n_sequences, n_rows, n_samples; /* T, S, R, N */
+    int64_t table_stride;                             /* entries of a sequence's block table */
 } qr_batch_sizes;
 
 typedef struct qr_batch {
     qr_batch_sizes sizes;
-    int64_t n_tokens, n_sequences, n_rows, n_draws; /* added so far */
+    int64_t n_tokens, n_sequences, n_rows, n_samples; /* added so far */
     int32_t n_kv_groups;
-    bool has_adapters;       /* any of row_adapter ≥ 0 */
-    int32_t *ids;            /* [T] */
-    int32_t *position;       /* [T] */
-    int32_t *rope_slot;      /* [T] */
-    int32_t *row_adapter;    /* [T], −1: none */
-    int32_t *row_dora;       /* [T] of row_adapter, what is DoRA, else −1; qr_forward_run fills it */
-    int32_t *row_plain;      /* [T] the others, likewise */
-    int32_t *q_start;        /* [S + 1] */
-    int32_t *first_position; /* [S] */
-    int32_t *token_page;     /* [n_kv_groups, T]: the page each token is written to, −1: none */
-    int32_t *rows;           /* [R] rows that want logits */
-    qr_sample_draw *draws;   /* [N]; their `row` counts from the first of the rows whose logits are there at once */
-    int32_t *block_table;    /* [n_kv_groups, S, table_stride] */
+    bool has_adapters;         /* any of row_adapter ≥ 0 */
+    int32_t *ids;              /* [T] */
+    int32_t *position;         /* [T] */
+    int32_t *rope_slot;        /* [T] */
+    int32_t *row_adapter;      /* [T], −1: none */
+    int32_t *row_dora;         /* [T] of row_adapter, what is DoRA, else −1; qr_forward_run fills it */
+    int32_t *row_plain;        /* [T] the others, likewise */
+    int32_t *q_start;          /* [S + 1] */
+    int32_t *first_position;   /* [S] */
+    int32_t *token_page;       /* [n_kv_groups, T]: the page each token is written to, −1: none */
+    int32_t *rows;             /* [R] rows that want logits */
+    qr_sample_params *samples; /* [N]; `row` counts from the first row whose logits are held */
+    int32_t *block_table;      /* [n_kv_groups, S, table_stride] */
 } qr_batch;
 
 /* Places the tables of these sizes at base (64-byte aligned; NULL: only counts). Returns the bytes of the block, which
@@ -42,7 +42,7 @@ void qr_batch_add(qr_batch *batch, const qr_kv_sequence *kv, const int32_t *toke
                   int32_t adapter, bool wants_logits);
 
 /* Fills what is left of a decode step's sizes (T = S = R = N) with rows that belong to no sequence: they write no page,
- * read page 0, and nothing looks at what they give. */
+ * read page 0, and their results are not read. */
 void qr_batch_pad(qr_batch *batch);
 
 #endif

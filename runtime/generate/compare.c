@@ -6,7 +6,7 @@
 #include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
-#include "runtime/generate/sampler.h"
+#include "runtime/generate/penalties.h"
 #include "runtime/generate/scored_text.h"
 
 enum { DEFAULT_TOKENS = 256, STEP_TOKENS = 128 };

@@ -283,11 +283,11 @@ qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *e
     return run_head(f, f->b.picked, n, err);
 }
 
-qrun_status qr_forward_draw(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+qrun_status qr_forward_sample(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
     const qr_sample_args args = {.logits = f->b.logits,
-                                 .draws = f->device.draws + first,
+                                 .samples = f->device.samples + first,
                                  .dst = f->b.tables.sampled + first,
-                                 .n_draws = n,
+                                 .n_samples = n,
                                  .vocab = f->model->shape.vocab};
     return qr_sample(f->backend, &args, f->pass.workspace, err);
 }
@@ -359,7 +359,7 @@ static qrun_status issue_decode(void *arg, qr_error *err) {
     QR_RETURN_IF_ERROR(copy_batch(f, err));
     QR_RETURN_IF_ERROR(run_layers(f, err));
     QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
-    return qr_forward_draw(f, 0, n, err);
+    return qr_forward_sample(f, 0, n, err);
 }
 
 qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
@@ -467,13 +467,13 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
     const qr_batch_sizes largest = {limits->max_tokens, s, s, s, limits->max_blocks};
     QR_RETURN_IF_ERROR(plan_layers(f, &largest, table, err));
     QR_RETURN_IF_ERROR(qr_forward_head(f, 0, r, err));
-    QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, s, err));
+    QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, s, err));
     QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
     for (int64_t n = 1; n <= most; n = n < most ? bucket_of_rows(n + 1, most) : most + 1) {
         const qr_batch_sizes decode = {n, n, n, n, limits->max_blocks};
         QR_RETURN_IF_ERROR(plan_layers(f, &decode, table, err));
         QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
-        QR_RETURN_IF_ERROR(qr_forward_draw(f, 0, n, err));
+        QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, n, err));
     }
     return QRUN_OK;
 }

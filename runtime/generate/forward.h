@@ -1,7 +1,8 @@
 /* The forward pass, written once against ops: a ragged batch of tokens in, K/V into pages, logits of chosen rows out.
  * Prompt chunks, decode steps and evaluation are the same thing here.
  *
- * A step: begin, fill the batch, run, then logits. Only what gives numbers to the host waits for the device. */
+ * A step: begin, fill the batch, run, then logits. Only calls that return values to the host wait
+ * for the device. */
 #ifndef QR_RUNTIME_GENERATE_FORWARD_H
 #define QR_RUNTIME_GENERATE_FORWARD_H
 
@@ -47,8 +48,8 @@ qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_er
 /* Of the rows of the last qr_forward_head, n from the first on into host memory [n, V]. */
 qrun_status qr_forward_copy_logits(qr_forward *forward, int64_t first, int64_t n, float *logits, qr_error *err);
 
-/* Samples n of the batch's `draws`, from the first on, from the rows of the last qr_forward_head. */
-qrun_status qr_forward_draw(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
+/* Takes n of the batch's `samples`, from index first, from the rows of the last qr_forward_head. */
+qrun_status qr_forward_sample(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
 
 /* The tokens sampled by the first n of them, in host memory; lent until the next begin. Waits. */
 qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled **sampled, qr_error *err);
@@ -57,8 +58,8 @@ qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled 
  * Where the backend can record them, sizes are raised to one of few, the step is padded to them (qr_batch_pad), and
  * steps of equal sizes are replayed. --- */
 
-/* The sizes to begin a decode step of these with; false where the backend does not record, or they are too large: it is
- * a step like any other then. */
+/* Raises the sizes of a decode step to those that are recorded. False if the backend does not record or they are too
+ * large: such a step is run as any other. */
 bool qr_forward_decode_sizes(const qr_forward *forward, qr_batch_sizes *sizes);
 
 /* run, head and sampling in one, of a batch with such sizes. */

@@ -7,7 +7,7 @@
 
 #include "runtime/generate/answer.h"
 #include "runtime/generate/kv_cache.h"
-#include "runtime/generate/sampler.h"
+#include "runtime/generate/penalties.h"
 #include "runtime/model/model.h"
 
 enum { QR_MAX_TOP_LOGPROBS = 20, QR_MAX_SAMPLES = 256, QR_MAX_STOPS = 64 };

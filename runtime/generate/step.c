@@ -182,7 +182,7 @@ static void release_held(qrun_session *session, qr_sequence *first) {
  * replays, and a next token for every row. */
 static qr_batch_sizes measure_step(qrun_session *session) {
     qr_step *step = &session->step;
-    qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_draws = step->n_on_device, .table_stride = 1};
+    qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_samples = step->n_on_device, .table_stride = 1};
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0) { continue; }
@@ -199,10 +199,10 @@ static qr_batch_sizes measure_step(qrun_session *session) {
 
 /* first_row: the first row whose logits exist when the device samples. For a token that the host samples the device
  * takes the greedy one, and nothing reads it. */
-static qr_sample_draw device_args(const qr_next_token *next, int64_t first_row) {
+static qr_sample_params device_args(const qr_next_token *next, int64_t first_row) {
     const qr_sequence *sequence = next->sequence;
     const qr_request *request = sequence->request;
-    qr_sample_draw args = {.temperature = 0.0F};
+    qr_sample_params args = {.temperature = 0.0F};
     if (!next->on_host) { args = qr_sampling_op_args(&request->sampling, sequence->sample, sequence->n_tokens); }
     args.row = (int32_t)(next->row - first_row);
     args.wants_logprob = request->logprobs == 0;
@@ -221,7 +221,7 @@ static void fill_batch(const qrun_session *session, qr_batch *batch) {
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
         if (next->on_host && !step->is_decode) { continue; }
-        batch->draws[batch->n_draws++] = device_args(next, next->row / most * most);
+        batch->samples[batch->n_samples++] = device_args(next, next->row / most * most);
     }
     if (step->is_decode) { qr_batch_pad(batch); }
 }
@@ -348,7 +348,7 @@ static qrun_status sample_rows(const sampling_piece *piece, int64_t first_on_dev
     const bool is_decode = piece->session->step.is_decode;
     if (!is_decode) { QR_RETURN_IF_ERROR(qr_forward_head(forward, piece->first_row, piece->n_rows, err)); }
     if (!is_decode && piece->n_on_device > 0) {
-        QR_RETURN_IF_ERROR(qr_forward_draw(forward, first_on_device, piece->n_on_device, err));
+        QR_RETURN_IF_ERROR(qr_forward_sample(forward, first_on_device, piece->n_on_device, err));
     }
     return copy_logits(piece, err);
 }

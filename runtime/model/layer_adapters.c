@@ -102,7 +102,7 @@ static qrun_status scale_in_place(const qr_layer_pass *pass, const qr_linear_lay
                                   qr_error *err) {
     qr_dora_args args = qr_layer_dora_args(pass, linear, y, stride, y, stride);
     args.bias = linear->bias;
-    args.less = 1.0F;
+    args.minus = 1.0F;
     args.accumulate = true;
     return qr_dora(pass->backend, &args, pass->workspace, err);
 }
@@ -134,12 +134,12 @@ static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_
     QR_RETURN_IF_ERROR(qr_layer_dora_sum(pass, linear, x, false, err));
     qr_dora_args args = qr_layer_dora_args(pass, linear, own, out, y + linear->out_offset, y_stride);
     args.accumulate = true;
-    args.less = 1.0F;
+    args.minus = 1.0F;
     QR_RETURN_IF_ERROR(qr_dora(pass->backend, &args, pass->workspace, err));
     const size_t own_bytes = (size_t)(pass->n_tokens * out) * sizeof *own;
     QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, own, own_bytes, err));
     QR_RETURN_IF_ERROR(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
-    args.less = 0.0F;
+    args.minus = 0.0F;
     return qr_dora(pass->backend, &args, pass->workspace, err);
 }
 

@@ -142,8 +142,8 @@ void qr_model_free_tables(qrun_model *model);
 /* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 
-/* For a plan of a model that is described and not loaded: meanwhile its weights seem to lie in memory of the backend,
- * which only counts it. Nothing is done for a loaded model. `end` is fine after a begin that failed. */
+/* For the plan of a model that is only described: until `end` its weights have addresses in the planning backend. Does
+ * nothing for a loaded model. `end` is fine after a begin that failed. */
 qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err);
 void qr_model_plan_end(qrun_model *model);
 

@@ -121,10 +121,10 @@ static qrun_status lora_dx(qr_train_pass *pass, const qr_lora_pair *pair, const 
 
 /* b.dora [T, out] = (ratio − less) · dy. */
 static qrun_status scale_dy(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
-                            float less, qr_error *err) {
+                            float minus, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
     qr_dora_args args = qr_layer_dora_args(&blocks, linear, dy, dy_stride, pass->b.dora, linear->weight.desc.rows);
-    args.less = less;
+    args.minus = minus;
     return qr_dora(pass->backend, &args, pass->workspace, err);
 }
 

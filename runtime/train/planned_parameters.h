@@ -4,9 +4,9 @@
 
 #include "runtime/model/parameters.h"
 
-/* Parameters as they are, or as they will be where they are only described: in memory that is counted and not made, and
- * in the place of the model's weights where they will be there. The same for a model that is described and not loaded.
- * Meanwhile nothing else uses the model; `end` leaves it as it was. */
+/* The parameters as they are or, if they are only described, as they will be, at addresses that are counted but not
+ * allocated. The model is treated alike, and has the trained weights in it. Until `end` nothing else may use the model.
+ */
 qrun_status qr_planned_parameters_begin(const qr_parameters *parameters, qr_parameters *planned, qr_error *err);
 void qr_planned_parameters_end(qr_parameters *planned); /* fine after a begin that failed */
 

@@ -113,7 +113,7 @@ typedef struct dora_case {
     int64_t dim;
     const float *src, *dst, *bias, *ratios; /* bias NULL: none; ratios [N_ADAPTERS, dim] */
     const int32_t *row_adapter;
-    float less;
+    float minus;
     bool accumulate, in_place;
 } dora_case;
 
@@ -139,7 +139,7 @@ static void exec_dora(op_run *run, const void *data, int64_t first, int64_t n_ro
         .src_stride = c->in_place ? dst_stride : src_stride,
         .dst_stride = dst_stride,
         .n_adapters = N_ADAPTERS,
-        .less = c->less,
+        .minus = c->minus,
         .accumulate = c->accumulate,
     };
     op_call(run, QR_OP_dora, &args);
@@ -159,7 +159,7 @@ static void check_dora(int64_t dim, unsigned kind) {
                             .bias = (kind & 1U) != 0 ? bias : NULL,
                             .ratios = ratios,
                             .row_adapter = row_adapter,
-                            .less = (kind & 2U) != 0 ? 1.0F : 0.0F,
+                            .minus = (kind & 2U) != 0 ? 1.0F : 0.0F,
                             .accumulate = (kind & 4U) != 0,
                             .in_place = (kind & 8U) != 0};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {

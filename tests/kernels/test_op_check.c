@@ -109,7 +109,7 @@ static void test_the_others(void) {
     REFUSED(add, "row is 0", {.n = 0});
     REFUSED(softcap, "cap is 0", {.n = 1});
     REFUSED(nll, "vocabulary", {.n_rows = 1, .vocab = (int64_t)1 << 40});
-    REFUSED(sample, "vocabulary", {.n_draws = 1, .vocab = (int64_t)1 << 40});
+    REFUSED(sample, "vocabulary", {.n_samples = 1, .vocab = (int64_t)1 << 40});
     REFUSED(sample, "rows is 0", {.vocab = 7});
 }
 

@@ -1,8 +1,8 @@
-/* The sampler: what each option keeps, how draws are distributed, and what they depend on. */
+/* The sampler: what each option keeps, how samples are distributed, and what they depend on. */
 #include "check.h"
 
 #include "base/random.h"
-#include "runtime/generate/sampler.h"
+#include "runtime/generate/penalties.h"
 
 enum { VOCAB = 50 };
 
@@ -19,8 +19,8 @@ static void random_logits(uint64_t seed, float *logits, int64_t n) {
     for (int64_t i = 0; i < n; i++) { logits[i] = 3.0F * (float)qr_random_normal(seed, 1, (uint64_t)i); }
 }
 
-static int32_t draw(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position,
-                    int32_t sample, const uint32_t *mask) {
+static int32_t sample(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position,
+                      int32_t sample, const uint32_t *mask) {
     static int32_t tokens[1 << 16];
     const qr_sampling_history history = {tokens, position, position};
     return qr_sampler_sample(sampler, sampling, &history, sample, mask, logits);
@@ -72,7 +72,7 @@ static void check_draws(const qr_sampling *sampling, const float *logits, int vo
     naive_distribution(sampling, logits, vocab, p);
     memset(counts, 0, sizeof counts);
     qr_sampler *sampler = make(vocab);
-    for (int i = 0; i < N; i++) { counts[draw(sampler, sampling, logits, i, 0, NULL)]++; }
+    for (int i = 0; i < N; i++) { counts[sample(sampler, sampling, logits, i, 0, NULL)]++; }
     double chi = 0, rare_expected = 0, rare_seen = 0;
     int degrees = -1;
     for (int i = 0; i < vocab; i++) {
@@ -100,11 +100,11 @@ static void test_greedy_takes_the_lowest_of_equals(void) {
     qr_sampling greedy = PLAIN;
     greedy.temperature = 0;
     greedy.top_k = 1;
-    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 0);
+    CHECK_INT(sample(sampler, &greedy, logits, 0, 0, NULL), 0);
     logits[7] = logits[31] = 5;
-    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 7);
+    CHECK_INT(sample(sampler, &greedy, logits, 0, 0, NULL), 7);
     for (int i = 0; i < VOCAB; i++) { logits[i] = -1000.0F - (float)(i % 3); }
-    CHECK_INT(draw(sampler, &greedy, logits, 0, 0, NULL), 0);
+    CHECK_INT(sample(sampler, &greedy, logits, 0, 0, NULL), 0);
     qr_sampler_destroy(sampler);
 }
 
@@ -119,11 +119,11 @@ static void test_top_k_1_is_greedy(void) {
     sure.min_p = 1;
     for (uint64_t seed = 1; seed < 50; seed++) {
         random_logits(seed, logits, VOCAB);
-        const int32_t best = draw(sampler, &greedy, logits, 3, 0, NULL);
-        CHECK_INT(draw(sampler, &top, logits, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &tiny, logits, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &nothing, logits, (int64_t)seed, 0, NULL), best);
-        CHECK_INT(draw(sampler, &sure, logits, (int64_t)seed, 0, NULL), best);
+        const int32_t best = sample(sampler, &greedy, logits, 3, 0, NULL);
+        CHECK_INT(sample(sampler, &top, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(sample(sampler, &tiny, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(sample(sampler, &nothing, logits, (int64_t)seed, 0, NULL), best);
+        CHECK_INT(sample(sampler, &sure, logits, (int64_t)seed, 0, NULL), best);
     }
     qr_sampler_destroy(sampler);
 }
@@ -187,7 +187,7 @@ static void test_which_tokens_survive(void) {
                                       .repetition_penalty = 1};
         int32_t most = 0;
         for (int64_t n = 0; n < 400; n++) {
-            const int32_t id = draw(sampler, &sampling, logits, n, 0, NULL);
+            const int32_t id = sample(sampler, &sampling, logits, n, 0, NULL);
             most = id > most ? id : most;
         }
         CHECK_MSG(most + 1 == cases[i].expected, "case %zu keeps %d tokens, expected %d", i, most + 1,
@@ -205,7 +205,7 @@ static void test_large_vocabulary(void) {
     check_draws(&plain, logits, 4096, "plain over 4096");
 }
 
-/* Draws with penalties equal draws without them from logits that were changed by hand. */
+/* Samples with penalties equal samples without them from logits that were changed by hand. */
 static void check_penalties(qr_sampling sampling, const float *logits, const float *changed) {
     const int32_t tokens[] = {0, 1, 1, 2, 2, 2}; /* the prompt is 0 1 1 */
     const qr_sampling_history history = {tokens, 3, 6};
@@ -259,7 +259,7 @@ static void test_mask(void) {
     variants[3].temperature = 20, variants[3].top_p = 0.99F, variants[3].min_p = 0.001F;
     for (int v = 0; v < 4; v++) {
         int seen[VOCAB] = {0};
-        for (int64_t n = 0; n < 500; n++) { seen[draw(sampler, &variants[v], logits, n, 0, mask)]++; }
+        for (int64_t n = 0; n < 500; n++) { seen[sample(sampler, &variants[v], logits, n, 0, mask)]++; }
         int total = 0;
         for (int i = 0; i < 4; i++) {
             total += seen[allowed[i]];
@@ -268,11 +268,11 @@ static void test_mask(void) {
         CHECK_INT(total, 500);
     }
     uint32_t one[2] = {0, 1U << 4};
-    for (int v = 0; v < 4; v++) { CHECK_INT(draw(sampler, &variants[v], logits, 0, 0, one), 36); }
+    for (int v = 0; v < 4; v++) { CHECK_INT(sample(sampler, &variants[v], logits, 0, 0, one), 36); }
     qr_sampler_destroy(sampler);
 }
 
-static void test_a_draw_depends_on_seed_sample_and_position_alone(void) {
+static void test_a_sample_depends_on_seed_sample_and_position_alone(void) {
     float logits[VOCAB], other[VOCAB];
     random_logits(4, logits, VOCAB);
     random_logits(5, other, VOCAB);
@@ -281,18 +281,20 @@ static void test_a_draw_depends_on_seed_sample_and_position_alone(void) {
     qr_sampler *a = make(VOCAB), *b = make(VOCAB);
     int differs[3] = {0};
     for (int64_t position = 0; position < 200; position++) {
-        const int32_t id = draw(a, &hot, logits, position, 0, NULL);
+        const int32_t id = sample(a, &hot, logits, position, 0, NULL);
         for (int i = 0; i < 3; i++) {
-            draw(b, &hot, other, 7 * position + i, i, NULL);
+            sample(b, &hot, other, 7 * position + i, i, NULL);
         } /* what came before is no matter */
-        CHECK_INT(draw(b, &hot, logits, position, 0, NULL), id);
+        CHECK_INT(sample(b, &hot, logits, position, 0, NULL), id);
         qr_sampling reseeded = hot;
         reseeded.seed = 43;
-        differs[0] += draw(a, &reseeded, logits, position, 0, NULL) != id;
-        differs[1] += draw(a, &hot, logits, position, 1, NULL) != id;
-        differs[2] += draw(a, &hot, logits, position + 1, 0, NULL) != id;
+        differs[0] += sample(a, &reseeded, logits, position, 0, NULL) != id;
+        differs[1] += sample(a, &hot, logits, position, 1, NULL) != id;
+        differs[2] += sample(a, &hot, logits, position + 1, 0, NULL) != id;
     }
-    for (int i = 0; i < 3; i++) { CHECK_MSG(differs[i] > 150, "variant %d differs in %d of 200 draws", i, differs[i]); }
+    for (int i = 0; i < 3; i++) {
+        CHECK_MSG(differs[i] > 150, "variant %d differs in %d of 200 samples", i, differs[i]);
+    }
     qr_sampler_destroy(a);
     qr_sampler_destroy(b);
 }
@@ -339,7 +341,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_large_vocabulary);
     CHECK_RUN(test_penalties);
     CHECK_RUN(test_mask);
-    CHECK_RUN(test_a_draw_depends_on_seed_sample_and_position_alone);
+    CHECK_RUN(test_a_sample_depends_on_seed_sample_and_position_alone);
     CHECK_RUN(test_log_probabilities);
     CHECK_RUN(test_finite);
     return check_end();

@@ -1,7 +1,7 @@
 /* One sample from one row of logits, in scalar C with F64 sums: the sample op of the ref and the cpu backend. The
  * runtime samples with it too when it has changed the logits (penalties, masks). */
-#ifndef QR_KERNELS_SAMPLE_H
-#define QR_KERNELS_SAMPLE_H
+#ifndef QR_KERNELS_TOP_K_TOP_P_H
+#define QR_KERNELS_TOP_K_TOP_P_H
 
 #include "kernels/ops.h"
 
@@ -15,13 +15,13 @@ typedef struct qr_sample_scratch {
 size_t qr_sample_scratch_bytes(int64_t vocab);
 qr_sample_scratch qr_sample_scratch_at(void *memory, int64_t vocab);
 
-/* The token that `draw` samples from logits [vocab]: finite values, or −∞ for ids that are excluded; at least one is
- * finite. draw->row is not read. */
-int32_t qr_sample_token(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+/* The token that `params` samples from logits [vocab]: finite values, or −∞ for ids that are excluded; at least one is
+ * finite. params->row is not read. */
+int32_t qr_sample_token(const qr_sample_params *params, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch);
 
 /* The op's result for one row. */
-qr_sampled qr_sample_row(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+qr_sampled qr_sample_row(const qr_sample_params *params, const float *logits, int64_t vocab,
                          const qr_sample_scratch *scratch);
 
 /* Whether every value is finite. */

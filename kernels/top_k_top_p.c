@@ -1,4 +1,4 @@
-#include "kernels/sample.h"
+#include "kernels/top_k_top_p.h"
 
 #include <math.h>
 
@@ -79,50 +79,50 @@ static int32_t pop(int32_t *heap, int64_t n, const float *logits) {
 /* ---- Sampling ---------------------------------------------------------------------------------------------------- */
 
 /* How many of the first n_taken weights (in falling order, relative to the most likely) survive top_p and min_p. */
-static int64_t survivors(const qr_sample_draw *draw, const double *weights, int64_t n_taken, double total) {
+static int64_t survivors(const qr_sample_params *params, const double *weights, int64_t n_taken, double total) {
     double mass = 0;
     int64_t n = 0;
-    while (n < n_taken && (n == 0 || (mass < (double)draw->top_p * total && weights[n] >= (double)draw->min_p))) {
+    while (n < n_taken && (n == 0 || (mass < (double)params->top_p * total && weights[n] >= (double)params->min_p))) {
         mass += weights[n++];
     }
     return n;
 }
 
 /* Samples among the most likely: pops ids off the heap until top_k, top_p or min_p ends it. */
-static int32_t sample_filtered(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+static int32_t sample_filtered(const qr_sample_params *params, const float *logits, int64_t vocab,
                                const qr_sample_scratch *scratch) {
     int32_t *heap = scratch->heap;
     double *weights = scratch->weights;
-    const double inverse_temperature = 1.0 / (double)draw->temperature;
+    const double inverse_temperature = 1.0 / (double)params->temperature;
     for (int64_t i = 0; i < vocab; i++) { heap[i] = (int32_t)i; }
     for (int64_t i = vocab / 2; i-- > 0;) { sift_down(heap, vocab, i, logits); }
     const float highest = logits[heap[0]];
-    const bool limited = draw->top_k > 0 && draw->top_k < vocab;
-    const int64_t most = limited ? draw->top_k : vocab;
+    const bool limited = params->top_k > 0 && params->top_k < vocab;
+    const int64_t most = limited ? params->top_k : vocab;
     double total = limited ? 0 : sum_weights(logits, vocab, highest, inverse_temperature);
     double taken = 0;
     int64_t n = 0;
-    while (n < most && (limited || n == 0 || taken < (double)draw->top_p * total)) {
+    while (n < most && (limited || n == 0 || taken < (double)params->top_p * total)) {
         const double weight = weight_of(logits[pop(heap, vocab - n, logits)], highest, inverse_temperature);
         /* top_p is a share of all that top_k leaves, so under top_k min_p must wait until that is summed. */
-        if (weight == 0 || (n > 0 && !limited && weight < (double)draw->min_p)) { break; }
+        if (weight == 0 || (n > 0 && !limited && weight < (double)params->min_p)) { break; }
         weights[n++] = weight;
         taken += weight;
     }
     if (limited) { total = taken; }
-    const int64_t kept = survivors(draw, weights, n, total);
+    const int64_t kept = survivors(params, weights, n, total);
     double mass = 0;
     for (int64_t i = 0; i < kept; i++) { mass += weights[i]; }
-    double rest = draw->uniform * mass;
+    double rest = params->uniform * mass;
     int64_t chosen = 0;
     while (chosen + 1 < kept && (rest -= weights[chosen]) >= 0) { chosen++; }
     return heap[vocab - 1 - chosen];
 }
 
-static int32_t sample_unfiltered(const qr_sample_draw *draw, const float *logits, int64_t vocab) {
+static int32_t sample_unfiltered(const qr_sample_params *params, const float *logits, int64_t vocab) {
     const int32_t best = most_likely(logits, vocab);
-    const double inverse_temperature = 1.0 / (double)draw->temperature;
-    double rest = draw->uniform * sum_weights(logits, vocab, logits[best], inverse_temperature);
+    const double inverse_temperature = 1.0 / (double)params->temperature;
+    double rest = params->uniform * sum_weights(logits, vocab, logits[best], inverse_temperature);
     for (int64_t i = 0; i < vocab; i++) {
         rest -= weight_of(logits[i], logits[best], inverse_temperature);
         if (rest < 0) { return (int32_t)i; }
@@ -130,13 +130,13 @@ static int32_t sample_unfiltered(const qr_sample_draw *draw, const float *logits
     return best; /* rounding left a remainder */
 }
 
-int32_t qr_sample_token(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+int32_t qr_sample_token(const qr_sample_params *params, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch) {
-    if (draw->temperature <= 0.0F) { return most_likely(logits, vocab); }
-    if (draw->top_k <= 0 && draw->top_p >= 1.0F && draw->min_p <= 0.0F) {
-        return sample_unfiltered(draw, logits, vocab);
+    if (params->temperature <= 0.0F) { return most_likely(logits, vocab); }
+    if (params->top_k <= 0 && params->top_p >= 1.0F && params->min_p <= 0.0F) {
+        return sample_unfiltered(params, logits, vocab);
     }
-    return sample_filtered(draw, logits, vocab, scratch);
+    return sample_filtered(params, logits, vocab, scratch);
 }
 
 bool qr_logits_are_finite(const float *logits, int64_t vocab) {
@@ -150,11 +150,11 @@ double qr_log_sum_exp(const float *logits, int64_t vocab) {
     return (double)highest + log(sum_weights(logits, vocab, highest, 1.0));
 }
 
-qr_sampled qr_sample_row(const qr_sample_draw *draw, const float *logits, int64_t vocab,
+qr_sampled qr_sample_row(const qr_sample_params *params, const float *logits, int64_t vocab,
                          const qr_sample_scratch *scratch) {
     if (!qr_logits_are_finite(logits, vocab)) { return (qr_sampled){0}; }
-    qr_sampled result = {.token = qr_sample_token(draw, logits, vocab, scratch), .is_finite = 1};
-    if (draw->wants_logprob != 0) {
+    qr_sampled result = {.token = qr_sample_token(params, logits, vocab, scratch), .is_finite = 1};
+    if (params->wants_logprob != 0) {
         result.logprob = (float)((double)logits[result.token] - qr_log_sum_exp(logits, vocab));
     }
     return result;

@@ -1,15 +1,15 @@
 /* Sampling: from logits to a token. The token is a pure function of the logits, the sequence so far, and (seed, sample,
  * position): it never depends on what else is in the batch or on when the request came. Temperature, top-k, top-p and
- * min-p are applied by the sample op (kernels/sample.h), which the backend runs. Penalties and masks change the logits
- * first: these rows are sampled here, on the host. */
-#ifndef QR_RUNTIME_GENERATE_SAMPLER_H
-#define QR_RUNTIME_GENERATE_SAMPLER_H
+ * min-p are applied by the sample op (kernels/top_k_top_p.h), which the backend runs. Penalties and masks change the
+ * logits first: these rows are sampled here, on the host. */
+#ifndef QR_RUNTIME_GENERATE_PENALTIES_H
+#define QR_RUNTIME_GENERATE_PENALTIES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
-#include "kernels/sample.h"
+#include "kernels/top_k_top_p.h"
 
 typedef struct qr_sampling {
     float temperature;        /* 0: greedy; of equal logits the lowest id */
@@ -25,7 +25,7 @@ typedef struct qr_sampling {
 bool qr_sampling_changes_logits(const qr_sampling *sampling);
 
 /* The arguments of the sample op for the token at `position`; the caller sets row and wants_logprob. */
-qr_sample_draw qr_sampling_op_args(const qr_sampling *sampling, int32_t sample, int64_t position);
+qr_sample_params qr_sampling_op_args(const qr_sampling *sampling, int32_t sample, int64_t position);
 
 /* The tokens that penalties depend on. */
 typedef struct qr_sampling_history {

@@ -1,4 +1,4 @@
-#include "runtime/generate/sampler.h"
+#include "runtime/generate/penalties.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 struct qr_sampler {
     int64_t vocab;
-    void *scratch;   /* of kernels/sample.h */
+    void *scratch;   /* of kernels/top_k_top_p.h */
     int32_t *counts; /* [vocab], all zero between calls */
     float *adjusted; /* [vocab] logits after penalties and mask */
 };
@@ -72,12 +72,12 @@ bool qr_sampling_changes_logits(const qr_sampling *sampling) {
            sampling->frequency_penalty != 0.0F;
 }
 
-qr_sample_draw qr_sampling_op_args(const qr_sampling *sampling, int32_t sample, int64_t position) {
-    return (qr_sample_draw){.uniform = qr_random_uniform(sampling->seed, (uint64_t)sample, (uint64_t)position),
-                            .temperature = sampling->temperature,
-                            .top_k = sampling->top_k,
-                            .top_p = sampling->top_p,
-                            .min_p = sampling->min_p};
+qr_sample_params qr_sampling_op_args(const qr_sampling *sampling, int32_t sample, int64_t position) {
+    return (qr_sample_params){.uniform = qr_random_uniform(sampling->seed, (uint64_t)sample, (uint64_t)position),
+                              .temperature = sampling->temperature,
+                              .top_k = sampling->top_k,
+                              .top_p = sampling->top_p,
+                              .min_p = sampling->min_p};
 }
 
 /* The logits to sample from: unchanged, or a copy with penalties and mask applied. */
@@ -97,7 +97,7 @@ static const float *adjust(qr_sampler *sampler, const qr_sampling *sampling, con
 
 int32_t qr_sampler_sample(qr_sampler *sampler, const qr_sampling *sampling, const qr_sampling_history *history,
                           int32_t sample, const uint32_t *mask, const float *logits) {
-    const qr_sample_draw args = qr_sampling_op_args(sampling, sample, history->n_tokens);
+    const qr_sample_params args = qr_sampling_op_args(sampling, sample, history->n_tokens);
     const qr_sample_scratch scratch = qr_sample_scratch_at(sampler->scratch, sampler->vocab);
     return qr_sample_token(&args, adjust(sampler, sampling, history, mask, logits), sampler->vocab, &scratch);
 }
