@@ -538,7 +538,7 @@ typedef struct qrun_train_optimization {
     double warmup;            /* below 1: share of all steps; else steps; up to 1e9 */
     double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer does it; 0 to 1 */
     bool decay_all;           /* of norms and biases too */
-    double loraplus_lr_ratio; /* LoRA+: learning rate of B over that of A; up to 1e6; 0: 1 */
+    double loraplus_lr_ratio; /* LoRA+: rate of B and of vectors (DoRA's magnitudes) over that of A; up to 1e6; 0: 1 */
     double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
 } qrun_train_optimization;
 

@@ -56,9 +56,9 @@ static const option output_table[] = {
      .completion = COMPLETE_FILE,
      .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
              "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, "
-             "completion_tokens, cached_tokens, times (seconds) and logprobs; or index and error. The file appears under "
-             "its name when it is whole (and replaces an existing one); until then it is FILE.jsonl.partial, with a small "
-             "FILE.jsonl.partial.job."},
+             "completion_tokens, cached_tokens, times (seconds) and logprobs; or index and error. The file appears "
+             "under its name when it is whole (and replaces an existing one); until then it is FILE.jsonl.partial, "
+             "with a small FILE.jsonl.partial.job."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "
              "already. The prompts and the options that shape answers must be the same; both are checked."},

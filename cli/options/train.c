@@ -52,8 +52,8 @@ static const option adapter_table[] = {
      .help = "Train the whole output head too: --modules-to-save lm_head."},
     {.name = "modules-to-save", .kind = OPTION_TEXT, .value_name = "NAMES", TRAIN(lora.modules_to_save),
      .help = "Modules that are trained whole and stored in the adapter, as in PEFT: such as lm_head,embed_tokens. "
-             "These two get rows for tokens that were added to the tokenizer, if the examples have such tokens; so does "
-             "--full."},
+             "These two get rows for tokens that were added to the tokenizer, if the examples have such tokens; so "
+             "does --full."},
     {.name = "rslora", .kind = OPTION_FLAG, TRAIN(lora.rslora), .help = "Scale by alpha / √rank instead."},
     {.name = "adapter", .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(lora.adapter), .completion = COMPLETE_FOLDER,
      .help = "Continue training this PEFT LoRA adapter instead of a new one. Its rank, alpha, targets and kind are "

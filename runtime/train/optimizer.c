@@ -246,9 +246,10 @@ static float decay_of(const qr_optimizer_options *options, const qr_parameter *p
     return decays ? options->weight_decay : 0.0F;
 }
 
+/* LoRA+ as PEFT's create_loraplus_optimizer groups it: B, and every vector with it. */
 static float rate_of(const qr_optimizer_options *options, const qr_parameter *parameter, float learning_rate) {
-    const bool plus = options->lr_ratio_b > 0 && parameter->kind == QR_PARAMETER_LORA_B;
-    return plus ? learning_rate * options->lr_ratio_b : learning_rate;
+    const bool is_slow = parameter->kind == QR_PARAMETER_LORA_A || parameter->kind == QR_PARAMETER_MATRIX;
+    return is_slow || options->lr_ratio_b <= 0 ? learning_rate : learning_rate * options->lr_ratio_b;
 }
 
 /* This step's numbers. */

@@ -9,7 +9,7 @@ typedef struct qr_optimizer_options {
     qrun_optimizer kind;
     float weight_decay;
     bool decay_all;         /* norms and biases too, which otherwise never decay, as in the Hugging Face Trainer */
-    float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): B learns at so many times the rate of the rest; 0: 1 */
+    float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): rate of B and of vectors over that of the rest; 0: 1 */
     bool offload;           /* states in host memory: a step streams them through two stages on the device */
     int64_t stage_elements; /* offload: of a tensor staged at a time, a multiple of 256; 0: 2^20 */
 } qr_optimizer_options;

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "../loaders/temporary.h"
+#include "temporary.h"
 
 static const char *in(const temporary_folder *folder, const char *name) { return temporary_path(folder, name); }
 

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "../loaders/temporary.h"
+#include "temporary.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { CRASH_SANITIZED = 1 };

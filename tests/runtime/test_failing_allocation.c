@@ -1,9 +1,9 @@
 /* Every allocation on the way from a folder to an answer fails once: a clean error or no harm, and nothing is lost. */
 #include "check.h"
 
-#include "../loaders/temporary.h"
 #include "runtime/model/model.h"
 #include "session_run.h"
+#include "temporary.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
 

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#include "../loaders/temporary.h"
 #include "base/half.h"
 #include "base/sizes.h"
 #include "golden_index.h"
@@ -15,6 +14,7 @@
 #include "runtime/model/adapter.h"
 #include "session_run.h"
 #include "single_sequence.h"
+#include "temporary.h"
 
 static qr_json *golden_index;
 static qrun_context *context;

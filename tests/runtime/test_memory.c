@@ -2,12 +2,12 @@
  * second copy of the model. */
 #include "check.h"
 
-#include "../loaders/temporary.h"
 #include "anonymous_memory.h"
 #include "base/random.h"
 #include "loaders/files/safetensors_writer.h"
 #include "runtime/model/model.h"
 #include "session_run.h"
+#include "temporary.h"
 
 static const int32_t *some_ids(void) {
     static int32_t ids[512];

@@ -179,7 +179,7 @@ static void test_norms_and_biases_do_not_decay(void) {
     }
 }
 
-/* LoRA+: B learns as at a higher rate, everything else as before. */
+/* LoRA+: B and vectors (DoRA's magnitudes, norms, biases) learn as at a higher rate, everything else as before. */
 static void test_the_rate_of_b(void) {
     fixture f;
     fixture_create(&f, CPU);
@@ -190,7 +190,8 @@ static void test_the_rate_of_b(void) {
     float *both = run(&f, &plus, 1e-3F, 1, NULL, NULL);
     for (int64_t i = 0; i < f.parameters.n; i++) {
         const qr_parameter *p = &f.parameters.list[i];
-        const float *expected = p->kind == QR_PARAMETER_LORA_B ? high : slow;
+        const bool is_fast = p->kind != QR_PARAMETER_LORA_A && p->kind != QR_PARAMETER_MATRIX;
+        const float *expected = is_fast ? high : slow;
         CHECK(memcmp(both + p->offset, expected + p->offset, (size_t)(p->rows * p->cols) * sizeof *both) == 0);
     }
     CHECK(memcmp(slow, high, (size_t)f.parameters.n_floats * sizeof *slow) != 0);

@@ -5,8 +5,8 @@
 
 #include <ftw.h>
 
-#include "../loaders/temporary.h"
 #include "runtime/model/model.h"
+#include "temporary.h"
 #include "trainer_run.h"
 
 static qrun_model *model;

@@ -5,12 +5,12 @@
 
 #include <sys/wait.h>
 
-#include "../loaders/temporary.h"
 #include "../runtime/anonymous_memory.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "loaders/files/safetensors_writer.h"
 #include "qrun.h"
+#include "temporary.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };

@@ -1,6 +1,6 @@
 /* A temporary folder for files that a test makes, and the sweep that fails every allocation in turn. */
-#ifndef QR_TESTS_LOADERS_TEMPORARY_H
-#define QR_TESTS_LOADERS_TEMPORARY_H
+#ifndef QR_TESTS_TEMPORARY_H
+#define QR_TESTS_TEMPORARY_H
 
 #include "check.h"
 
