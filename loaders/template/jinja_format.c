@@ -193,7 +193,7 @@ static qr_jinja_value find_field(qr_jinja_run *run, field_state *state, const ch
     const bool automatic = stop == at;
     const bool numeric = !automatic && qr_jinja_parse_int(at, (size_t)(stop - at), 10, &index, &overflow) && !overflow;
     if (automatic) { index = (int64_t)state->n_automatic++; }
-    qr_jinja_value value = qr_jinja_undefined();
+    qr_jinja_value value;
     if (automatic || numeric) {
         if (index < 0 || index >= (int64_t)state->args->n_items) {
             return qr_jinja_error(run, "Replacement index %" PRId64 " out of range for positional args tuple", index);

@@ -1,6 +1,7 @@
 /* The description of a model: what config.json and the types of the stored tensors say, before any weight is read. */
 #include "runtime/model/model.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -104,6 +105,7 @@ static qrun_status describe_kv_groups(qrun_model *model, qr_error *err) {
     int64_t n_windowed = 0;
     for (int64_t l = 0; l < n_layers; l++) { n_windowed += model->layers[l].window > 0; }
     const int64_t size = greatest_common_divisor(n_windowed, n_layers - n_windowed);
+    assert(size > 0); /* there is a layer */
     model->group_layers = (int32_t)size;
     model->n_kv_groups = (int32_t)(n_layers / size);
     model->kv_groups = qr_alloc_array_zeroed((size_t)model->n_kv_groups, sizeof *model->kv_groups);

@@ -258,7 +258,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     model->act_dtype = act_dtype_of(params->dtype);
     QR_RETURN_IF_ERROR(
         qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
-    struct qr_model_options options;
+    struct qr_model_options options = {0};
     QR_RETURN_IF_ERROR(choose_formats(model, params, &options, err));
     model->linear_format = options.linear_format;
     if (!params->random_weights) {
