@@ -31,6 +31,29 @@ static bool is_listed(const char *targets, const char *name) {
     return false;
 }
 
+static qrun_status refuse_target(const qr_family *family, const char *name, int n_bytes, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "no linear layer of this %s model is called \"%.*s\"; use all, attn, mlp, or names such as %s",
+                   family->name, n_bytes, name, qr_lora_target_name(family->modules[QR_ROLE_ATTN_OUT]));
+}
+
+/* A name that matches nothing would leave its layers untrained without a word. */
+static qrun_status check_targets(const qr_family *family, const char *targets, qr_error *err) {
+    if (strcmp(targets, "all") == 0 || strcmp(targets, "attn") == 0 || strcmp(targets, "mlp") == 0) { return QRUN_OK; }
+    for (const char *at = targets; *at != '\0'; at += strspn(at, ",")) {
+        const size_t n_bytes = strcspn(at, ",");
+        bool known = n_bytes == 0;
+        for (int role = QR_ROLE_Q; role < QR_ROLE_COUNT && !known; role++) {
+            const char *module = family->modules[role];
+            const char *name = module != NULL ? qr_lora_target_name(module) : "";
+            known = strlen(name) == n_bytes && memcmp(name, at, n_bytes) == 0;
+        }
+        if (!known) { return refuse_target(family, at, (int)qr_min((int64_t)n_bytes, 60), err); }
+        at += n_bytes;
+    }
+    return QRUN_OK;
+}
+
 static bool is_target(const qrun_model *model, const char *targets, qr_tensor_role role) {
     if (strcmp(targets, "all") == 0) { return true; }
     if (strcmp(targets, "attn") == 0) { return is_attention(role); }
@@ -91,14 +114,12 @@ qrun_status qr_lora_parameters_describe(qr_parameters *p, const qr_lora_options 
     if (lora->pairs == NULL || lora->pair_of_slot == NULL) {
         return qr_fail_memory(err, "the table of adapted layers", (unsigned)model->n_slots * sizeof(qr_lora_pair));
     }
+    QR_RETURN_IF_ERROR(check_targets(model->family, options->targets, err));
     choose_state state = {p, options};
     QR_RETURN_IF_ERROR(qr_model_each_linear(p->model, choose_linear, &state, err));
     lora->table_bytes = (size_t)model->n_slots * sizeof(qr_lora_factor);
     if (lora->n_pairs > 0) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "no linear layer of this %s model is called \"%s\"; use all, attn, mlp, or names such as %s",
-                   model->family->name, options->targets,
-                   qr_lora_target_name(model->family->modules[QR_ROLE_ATTN_OUT]));
+    return refuse_target(model->family, options->targets, (int)strlen(options->targets), err);
 }
 
 const qr_lora_pair *qr_lora_pair_of(const qr_parameters *p, const qr_linear_layer *linear) {

@@ -98,6 +98,10 @@ expect_one_error_line
 finetune --data "$work/train.jsonl" --out "$work/none" --target-modules z_proj
 expect_true "targets that the model has not are refused" test "$code" -ne 0
 expect_err "z_proj"
+# One name of several that matches nothing.
+finetune --data "$work/train.jsonl" --out "$work/none" --target-modules q_proj,v_prj
+expect_true "targets that the model has not are refused" test "$code" -ne 0
+expect_err "v_prj"
 finetune --data "$work/train.jsonl" --out "$work/none" --memory 3MiB
 expect_code 4
 expect_one_error_line
